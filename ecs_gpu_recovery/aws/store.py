@@ -1,0 +1,280 @@
+"""The DynamoDB store: one job is one item, and one conditional write moves it.
+
+Why is in docs/decisions/0003-one-item-per-job.md. Task and node rows follow the record. Writing them means to
+read them, write what differs and look again, so it may be done twice, late, or by two at once. Records are
+read consistently; lists come from indexes and may be a moment old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..core import rows
+from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
+from ..core.model import Job, JobStatus, Node
+from ..ports import Page
+from . import items, tables
+from .dynamo import MOST_ACTIONS, Dynamo
+from .errors import Cancelled, ConditionFailed
+from .items import Item, text
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+#: A claim this young may belong to a job that is being recorded right now.
+ORPHAN_AGE = timedelta(minutes=10)
+#: How often a plan that others overtook is made again before the caller has to wait.
+TRIES = 8
+#: How much one question to an index reads at least, so that what is filtered out does not cost a call each.
+PAGE = 50
+
+
+class DynamoStore:
+    """Safe for any number of threads and processes. Lists and sweeps are those of one cluster."""
+
+    writes_rows = False
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        *,
+        cluster: str,
+        job_table: str = tables.JOBS.name,
+        task_table: str = tables.TASKS.name,
+        node_table: str = tables.NODES.name,
+        lost_after: timedelta = timedelta(minutes=10),
+    ) -> None:
+        self._jobs, self._tasks, self._nodes = job_table, task_table, node_table
+        keys = {job_table: tables.JOBS.key, task_table: tables.TASKS.key, node_table: tables.NODES.key}
+        self._db = Dynamo(client, keys)
+        self._cluster = cluster
+        self._lost_after = lost_after
+
+    # -- a new job -------------------------------------------------------------------------------------------
+
+    def create(self, job: Job) -> None:
+        """Up to 99 nodes: one transaction. More: claims first, and the job with the last of them.
+
+        A process that dies between two of those transactions leaves claims of a job that does not exist. The
+        sweeper finds them, and `release_orphan` frees them. The same goes for a transaction that was not
+        answered: it may have been made, so nothing is taken back.
+        """
+        record = self._db.new(self._jobs, items.job_item(job, self._lost_after))
+        for _ in range(TRIES):
+            nodes = self._free_nodes(job)
+            claims = [self._next_node(rows.claimed_node(node, job)) for node in nodes]
+            done = 0
+            try:
+                while len(claims) - done >= MOST_ACTIONS:
+                    self._db.transact(claims[done : done + MOST_ACTIONS], f"claim nodes for job {job.id}")
+                    done += MOST_ACTIONS
+            except Cancelled:
+                self._unclaim(nodes[:done], job)
+                continue
+            try:
+                self._db.transact([record, *claims[done:]], f"record job {job.id}")
+            except Cancelled as exc:
+                self._unclaim(nodes[:done], job)
+                if exc.failed(0):
+                    raise JobExists(f"job {job.id} exists already") from exc
+            else:
+                return
+        raise Transient(f"job {job.id}: its nodes keep moving")
+
+    def _free_nodes(self, job: Job) -> list[Node]:
+        """The nodes of a new job, if it can have all of them; if not, every reason against it."""
+        names = [rank.node for rank in job.ranks]
+        found = self._db.read({self._jobs: [job.id], self._nodes: names}, only={self._jobs: ("job_id",)})
+        if job.id in found[self._jobs]:
+            raise JobExists(f"job {job.id} exists already")
+        known = {name: items.read_node(item) for name, item in found[self._nodes].items()}
+        refused = {name: known[name].refusal if name in known else "no such node" for name in names}
+        if any(refused.values()):
+            raise NodesTaken({name: why for name, why in refused.items() if why})
+        return [known[name] for name in names]
+
+    def _unclaim(self, nodes: Sequence[Node], job: Job) -> None:
+        """Give back what a refused job had claimed. What happened to a node meanwhile is kept.
+
+        A claim that still can't be given back after some tries is an orphan, and will be freed as one.
+        """
+        before = {node.name: node for node in nodes}
+        for _ in range(TRIES if nodes else 0):
+            found = self._db.read({self._nodes: before})[self._nodes].values()
+            held = [node for node in map(items.read_node, found) if node.job_id == job.id]
+            free = [self._next_node(_unclaimed(node, before[node.name])) for node in held]
+            if self._db.write_all(free, f"give back the nodes of job {job.id}"):
+                return
+
+    # -- jobs ------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job:
+        item = self._db.get(self._jobs, job_id)
+        if not item:
+            raise NotFound(f"no job {job_id}")
+        return items.read_job(item)
+
+    def commit(self, job: Job) -> None:
+        item = items.job_item(job, self._lost_after)
+        self._db.move(self._jobs, item, f"job {job.id}", sparse=items.JOB_SPARSE)
+
+    def job_of_task(self, task_id: str) -> str | None:
+        item = self._db.get(self._tasks, task_id, only=("job_id",))
+        return str(item["job_id"]["S"]) if "job_id" in item else None
+
+    def jobs(self, *, status: JobStatus | None = None, limit: int = 50, after: str = "") -> Page:
+        """A place in the list is the last job that was shown, so new jobs don't shift the pages."""
+        if status is None:
+            index, key, same = tables.BY_CLUSTER, ("cluster_name", self._cluster), {}
+        else:
+            index, key, same = tables.BY_STATUS, ("job_status", status.value), {"cluster_name": self._cluster}
+        ask: dict[str, Any] = {"ScanIndexForward": False, "Limit": max(limit + 1, PAGE)}
+        if after:
+            created_at, _, job_id = after.partition(" ")
+            if not (created_at and job_id):
+                raise Refused(f"{after!r} is not a place in a list of jobs")
+            start = {key[0]: key[1], "created_at": created_at, "job_id": job_id}
+            ask["ExclusiveStartKey"] = {name: text(value) for name, value in start.items()}
+        listed = self._db.query(self._jobs, index, key, has="version", same=same, **ask)
+        found = list(islice(listed, limit + 1))
+        shown = found[:limit]
+        more = (
+            f"{shown[-1]['created_at']['S']} {shown[-1]['job_id']['S']}"
+            if len(found) > len(shown) > 0
+            else ""
+        )
+        return Page(jobs=tuple(map(items.read_line, shown)), next=more)
+
+    def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
+        return [item["job_id"]["S"] for item in islice(self._due(self._jobs, now), limit)]
+
+    def live_jobs(self) -> Sequence[str]:
+        found = self._db.query(self._jobs, tables.LIVE, ("cluster_name", self._cluster))
+        return sorted(item["job_id"]["S"] for item in found)
+
+    # -- rows ------------------------------------------------------------------------------------------------
+
+    def write_rows(self, job: Job) -> None:
+        """Write the rows that differ, and only those: of 256 ranks, an event changes one or two.
+
+        Nodes come from the newest record. A row that is right as it is keeps its old fence, which would let a
+        late writer pass; so the record is looked at before the writing and after it. Tasks of an attempt that
+        the newest record has forgotten come from this one: a task only ever moves towards its end.
+        """
+        newest = job
+        for _ in range(TRIES):
+            tasks = {**items.task_items(job), **items.task_items(newest)}
+            names = [rank.node for rank in newest.ranks]
+            found = self._db.read(
+                {self._jobs: [job.id], self._tasks: tasks, self._nodes: names},
+                only={self._jobs: ("job_id", "version")},
+            )
+            if items.version_of(found[self._jobs].get(job.id, {})) > newest.version:
+                newest = self.job(job.id)
+                tasks |= items.task_items(newest)
+            nodes = _stale_nodes(newest, found[self._nodes])
+            actions = [self._newer_task(task) for task in _stale_tasks(tasks, found[self._tasks])]
+            actions += map(self._next_node, nodes)
+            if not actions:
+                return
+            if self._db.write_all(actions, f"rows of job {job.id}"):
+                latest = self.job(job.id)
+                if all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
+                    return
+                newest = latest
+        raise Transient(f"job {job.id}: its rows keep moving")
+
+    def _newer_task(self, item: Item) -> Item:
+        """A row keeps the time of its first writing, and never takes the word of an older record."""
+        row = item | {"created_at": item["updated_at"]}
+        return self._db.newer(self._tasks, row, fence="job_version", once=("created_at",))
+
+    def _next_node(self, node: Node) -> Item:
+        item = items.node_item(node, self._lost_after)
+        return self._db.next(self._nodes, item, sparse=items.NODE_SPARSE)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        item = self._db.get(self._nodes, name)
+        if not item:
+            raise NotFound(f"no node {name}")
+        return items.read_node(item)
+
+    def node_of_instance(self, instance: str) -> Node | None:
+        instance_id = instance.rpartition("/")[2]
+        if not instance_id:
+            return None
+        listed = self._db.query(self._nodes, tables.BY_INSTANCE, ("container_instance_id", instance_id))
+        found = next(listed, None)
+        return None if found is None else self.node(found["node_name"]["S"])
+
+    def nodes(self) -> Sequence[Node]:
+        found = self._db.query(self._nodes, tables.BY_CLUSTER, ("cluster_name", self._cluster), has="record")
+        return [items.read_node(item) for item in found]
+
+    def add_node(self, node: Node) -> None:
+        try:
+            self._db.put_new(self._nodes, items.node_item(node, self._lost_after), f"add node {node.name}")
+        except ConditionFailed:
+            return  # it is known already, and what is known about it stands
+
+    def commit_node(self, node: Node) -> None:
+        item = items.node_item(node, self._lost_after)
+        self._db.move(self._nodes, item, f"node {node.name}", sparse=items.NODE_SPARSE)
+
+    def due_nodes(self, now: datetime) -> Sequence[str]:
+        return [item["node_name"]["S"] for item in self._due(self._nodes, now)]
+
+    def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
+        """In the same breath it is made sure that there still is no such job."""
+        node = self.node(name)
+        if node.job_id == job_id and now - node.updated_at >= ORPHAN_AGE:
+            actions = [self._db.absent(self._jobs, job_id), self._next_node(rows.orphaned_node(node, now))]
+            self._db.write_all(
+                actions, f"free node {name}"
+            )  # if someone was faster, the next sweep looks again
+
+    def _due(self, table: str, now: datetime) -> Iterator[Item]:
+        key = ("cluster_name", self._cluster)
+        return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
+
+
+def _unclaimed(node: Node, before: Node) -> Node:
+    """The node as it was before the claim, with what was seen of it since."""
+    return replace(
+        node,
+        job_id="",
+        job_version=0,
+        status=before.status,
+        verdict=before.verdict,
+        findings=before.findings,
+        deadline=before.deadline,
+        version=node.version + 1,
+    )
+
+
+def _stale_tasks(wanted: dict[str, Item], found: dict[str, Item]) -> Iterator[Item]:
+    """The rows that are missing, or were written by an older record and say something else."""
+    for task_id, item in wanted.items():
+        there = found.get(task_id, {})
+        older = items.version_of(there, "job_version") < items.version_of(item, "job_version")
+        if older and any(
+            there.get(a) != value for a, value in item.items() if a not in ("job_version", "updated_at")
+        ):
+            yield item
+
+
+def _stale_nodes(job: Job, found: dict[str, Item]) -> list[Node]:
+    """The nodes that this job holds and of which it now says something else."""
+    pairs = [(node, rows.held_node(node, job)) for node in map(items.read_node, found.values())]
+    return [held for node, held in pairs if held and (held.status, held.job_id) != (node.status, node.job_id)]
+
+
+def _says(job: Job, name: str) -> tuple[object, ...]:
+    """What a record says of a node, as far as the node's row shows it."""
+    return (job.status.final, *(rank.node_status for rank in job.ranks if rank.node == name))

@@ -1,0 +1,119 @@
+"""Commands about the system itself: demo, up, explain-event, doctor, notices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import BackendOption, JsonOption, StateOption
+
+FAULTS = ("none", "app", "gpu", "gpu-permanent", "node-lost", "oom")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+    app.command()(up)
+    app.command("explain-event")(explain_event)
+    app.command()(notices)
+    app.command()(doctor)
+
+
+def demo(
+    fault: Annotated[str, typer.Option("--fault", help=f"What goes wrong halfway: {', '.join(FAULTS)}.")] = "gpu",
+    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16, help="How many simulated nodes the job runs on.")] = 4,
+    steps: Annotated[int, typer.Option("--steps", min=20, max=100_000, help="How long to train.")] = 160,
+    state: Annotated[Path | None, typer.Option("--state", help="Keep everything in this folder, to look at it afterwards.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a multi-node training job break and heal, on this machine, in under a minute.
+
+    The exit code says whether the job ended as it should have.
+    """
+    from .demo import run_demo
+
+    if fault not in FAULTS:
+        raise typer.BadParameter(f"--fault {fault}: use one of {', '.join(FAULTS)}")
+    raise typer.Exit(run_demo(fault=fault, nodes=nodes, steps=steps, state=state, as_json=as_json))
+
+
+def up(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="How many simulated nodes to have.")] = 4,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=16, help="GPUs of each.")] = 2,
+    real: Annotated[bool, typer.Option("--real", help="One node with this machine's real GPUs instead.")] = False,
+    boot_seconds: Annotated[float, typer.Option("--boot-seconds", min=0.1, max=600, help="How long a simulated node takes to boot.")] = 2.0,
+    keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="Leave the nodes running when this ends.")] = False,
+    state: StateOption = None,
+) -> None:
+    """Run the embedded control plane in the foreground, until Ctrl-C.
+
+    Killed or crashed, it goes on where it was when it is started again: nothing is lost, nothing runs twice.
+    """
+    from .backend import default_state
+    from .foreground import run_up
+
+    folder = (state or default_state()).resolve()
+    raise typer.Exit(run_up(folder, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds, keep_nodes=keep_nodes))
+
+
+def explain_event(
+    file: Annotated[Path, typer.Argument(help="An EventBridge event as JSON, several as NDJSON or a list; - for standard input.")],
+    as_json: JsonOption = False,
+) -> None:
+    """How an EventBridge event is understood, without touching anything."""
+    from ..aws.explain import explain_text
+    from ..core.errors import Refused
+    from . import render
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(errors="replace")
+    except OSError as exc:
+        raise Refused(f"{file} cannot be read: {exc.strerror}") from exc
+    found = explain_text(text)
+    if as_json:
+        render.emit_json(found)
+        return
+    for one in found if isinstance(found, list) else [found]:
+        mine = "ours" if one["ours"] else "not ours"
+        print(f"{one['kind']}, {mine}: {one['why']}")
+        for key in ("job", "attempt", "rank", "task", "node", "instance", "exit", "verdict", "at"):
+            if one.get(key) is not None:
+                print(f"  {key:9} {one[key]}")
+
+
+def notices(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Messages to people, newest first."""
+    from . import render
+    from .backend import opened
+
+    with opened(backend, state) as side:
+        found = side.notices(limit)
+        if as_json:
+            render.emit_json({"notices": list(found)})
+        elif not found:
+            print("No messages: nobody is needed.")
+        for message in [] if as_json else found:
+            print(f"{message['at'][:19]}  {message['subject']}")
+            for part in ("happened", "evidence", "done", "next"):
+                print(f"    {part:9} {message[part]}")
+
+
+def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """Check that this machine and this state folder can do the work; exit 1 if something is wrong."""
+    from . import render
+    from .backend import default_state
+    from .doctor import examine
+
+    findings = examine((state or default_state()).resolve(), backend)
+    if as_json:
+        render.emit_json({"ok": all(f.ok for f in findings), "checks": [{"name": f.name, "ok": f.ok, "found": f.found, "do": f.do} for f in findings]})
+    for f in [] if as_json else findings:
+        print(f"{'ok  ' if f.ok else 'FAIL'}  {f.name:16} {f.found}" + (f"\n      do: {f.do}" if f.do else ""))
+    raise typer.Exit(0 if all(f.ok for f in findings) else 1)

@@ -1,0 +1,180 @@
+"""`gpu-recovery demo`: a multi-node training job breaks and heals in front of you, on one machine.
+
+Real processes: every node is a supervised process, every rank a training process that talks to the others. The GPUs
+are simulated, so that one can be broken on purpose.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import RecoveryError
+from ..core.model import Job, JobStatus, NodeStatus
+from ..jobfile import parse
+from ..local.controller import Controller, NodeWish
+from ..local.wiring import LOCAL_POLICY, Embedded, now
+from ..report import Progress, effective_ratio, phases, read_progress
+from .backend import LocalBackend
+from .render import console, emit_json, story, styled
+
+LIMIT_S = 150.0
+STEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What goes wrong, and how a job must end then."""
+
+    fault: str  #: what is injected; empty for nothing
+    status: JobStatus
+    attempt: int
+    victim: NodeStatus  #: how the broken node must end
+    says: str
+
+
+SCENARIOS = {
+    "none": Scenario("", JobStatus.COMPLETE, 0, NodeStatus.AVAILABLE, "nothing goes wrong"),
+    "app": Scenario("app-xid", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "the program makes a bad memory access (Xid 31)"),
+    "gpu": Scenario("off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"),
+    "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
+    "node-lost": Scenario("lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"),
+    "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
+}
+
+
+def run_demo(*, fault: str, nodes: int, steps: int, state: Path | None, as_json: bool) -> int:
+    folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
+    policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
+    wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
+    try:
+        with Controller(folder, nodes=wishes, policy=policy) as controller:
+            stop = threading.Event()
+            loop = threading.Thread(target=controller.run, args=(stop,), name="controller")
+            loop.start()
+            try:
+                return _Show(controller.parts, SCENARIOS[fault], fault, steps, quiet=as_json).play(folder)
+            finally:
+                stop.set()
+                loop.join()
+                controller.parts.cluster.shutdown()
+    finally:
+        if state is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Show:
+    """Plays one scenario and tells it line by line."""
+
+    def __init__(self, parts: Embedded, scenario: Scenario, name: str, steps: int, *, quiet: bool) -> None:
+        self._parts, self._scenario, self._name, self._steps, self._quiet = parts, scenario, name, steps, quiet
+        self._out = console()
+        self._began = time.monotonic()
+        self._told: set[Any] = set()
+        self._told_step = 0
+
+    def _say(self, text: str, style: str = "") -> None:
+        if not self._quiet:
+            self._out.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/]  " + (f"[{style}]{text}[/]" if style else text), markup=True)
+            sys.stdout.flush()
+
+    def play(self, folder: Path) -> int:
+        side = LocalBackend(folder)
+        try:
+            self._wait_for_nodes()
+            job = side.submit(parse({
+                "name": "demo", "check": "quick", "any_nodes": len(self._parts.store.nodes()),
+                "command": [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--steps", str(self._steps),
+                            "--step-seconds", str(STEP_S), "--checkpoint-every", "20"],
+            }, python=sys.executable))  # fmt: skip
+            self._say(f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes; halfway, {self._scenario.says}")
+            job = self._follow(job)
+            done = read_progress(job.spec.checkpoint_dir)
+            return self._report(job, done)
+        finally:
+            side.close()
+
+    def _wait_for_nodes(self) -> None:
+        self._say(f"starting {len(self._parts.store.nodes())} simulated nodes, 2 GPUs each")
+        limit = time.monotonic() + 60
+        while any(node.status is not NodeStatus.AVAILABLE for node in self._parts.store.nodes()):
+            if time.monotonic() > limit:
+                raise RecoveryError("the simulated nodes did not come up within a minute; see: gpu-recovery doctor")
+            time.sleep(0.05)
+
+    def _follow(self, job: Job) -> Job:
+        """Tell what happens; break something halfway; give a lost node its power back when the job waits for it."""
+        victim = job.ranks[len(job.ranks) // 2].node
+        broken = not self._scenario.fault
+        powered = False
+        limit = time.monotonic() + LIMIT_S
+        while not job.status.final:
+            if time.monotonic() > limit:
+                raise RecoveryError(f"the demo did not end within {LIMIT_S:.0f} s; the job is {job.status}")
+            time.sleep(0.05)
+            job = self._parts.store.job(job.id)
+            self._tell(job)
+            done = read_progress(job.spec.checkpoint_dir)
+            self._tell_progress(done)
+            if not broken and done.steps >= self._steps // 2:
+                self._say(f"{self._scenario.says}: {victim}", "bold red")
+                self._parts.cluster.inject(victim, self._scenario.fault)
+                broken = True
+            if self._scenario.fault == "lost" and job.status is JobStatus.PENDING_RESTART and not powered:
+                self._say(f"{victim} gets its power back", "bold")
+                self._parts.cluster.power_on(victim)
+                powered = True
+        self._tell(job)
+        return job
+
+    def _tell(self, job: Job) -> None:
+        for entry in job.timeline:
+            if entry not in self._told:
+                self._told.add(entry)
+                plain = story(entry).replace("[", "(").replace("]", ")")
+                words = plain.split(": ", 2)
+                words[1] = " -> ".join(styled(w) for w in words[1].split(" -> "))
+                self._say(": ".join(words) if entry.subject == "job" else f"[dim]  {': '.join(words)}[/]")
+
+    def _tell_progress(self, done: Progress) -> None:
+        if done.steps >= self._told_step + 20 and done.loss is not None:
+            self._told_step = done.steps - done.steps % 20
+            self._say(f"training: step {done.steps} of {self._steps}, loss {done.loss:.4f}", "green")
+
+    def _report(self, job: Job, done: Progress) -> int:
+        """What it cost, and whether it ended as it should."""
+        want = self._scenario
+        victim = self._parts.store.node(job.ranks[len(job.ranks) // 2].node)
+        good = job.status is want.status and job.attempt == want.attempt and victim.status is want.victim
+        if want.status is JobStatus.COMPLETE:
+            good = good and done.steps == self._steps
+        ratio = effective_ratio(job, done, now())
+        total = (job.updated_at - job.created_at).total_seconds()
+        if self._quiet:
+            emit_json({"fault": self._name, "status": job.status.value, "outcome": job.outcome, "as_expected": good, "attempts": job.attempt + 1,
+                       "steps": done.steps, "steps_lost": done.lost_steps, "resumed_at": list(done.resumed_at), "loss": done.loss,
+                       "seconds": round(total, 2), "effective_training_time": ratio if ratio is None else round(ratio, 3),
+                       "phases": [{"name": p.name, "attempt": p.attempt, "seconds": round(p.seconds, 2)} for p in phases(job, now())],
+                       "notices": self._parts.notifier.notices()})  # fmt: skip
+            return 0 if good else 1
+        out = self._out
+        out.print()
+        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {job.outcome}")
+        for phase in phases(job, now()):
+            out.print(f"  {phase.seconds:6.1f} s  {phase.name}" + (f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else ""))
+        out.print(f"  {total:6.1f} s  in all")
+        out.print(f"  attempts {job.attempt + 1}; steps {done.steps} of {self._steps}, {done.lost_steps} of them trained twice"
+                  + (f" (resumed at step {done.resumed_at[-1]})" if done.resumed_at else ""))  # fmt: skip
+        if ratio is not None:
+            out.print(f"  effective training time: {ratio:.0%} of the time since submission")
+        for message in self._parts.notifier.notices():
+            out.print(f"  message to people: {message['happened']} {message['next']}", markup=False)
+        out.print("  as it should be" if good else f"  NOT as it should be: expected {want.status} in attempt {want.attempt}, {victim.name} {want.victim}")
+        return 0 if good else 1

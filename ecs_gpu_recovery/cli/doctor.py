@@ -1,0 +1,98 @@
+"""`gpu-recovery doctor`: can this machine and this state folder do the work? Every finding says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_LEAST_FREE_MB = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    ok: bool
+    found: str
+    do: str = ""
+
+
+def examine(state: Path, backend: str) -> list[Finding]:
+    """All checks, in the order a newcomer should read them."""
+    checks: list[Callable[[Path], Finding]] = [_python, _proc, _folder, _space, _database, _controller, _nodes, _gpus]
+    return [check(state) for check in checks]
+
+
+def _python(state: Path) -> Finding:
+    ok = sys.version_info >= (3, 11)
+    return Finding("python", ok, sys.version.split()[0], "" if ok else "install Python 3.11 or newer")
+
+
+def _proc(state: Path) -> Finding:
+    ok = Path("/proc/self/stat").exists()
+    return Finding("processes", ok, "/proc is there" if ok else "no /proc", "" if ok else "the embedded mode needs Linux")
+
+
+def _folder(state: Path) -> Finding:
+    if not state.exists():
+        parent = next(p for p in state.parents if p.exists())
+        ok = os.access(parent, os.W_OK)
+        return Finding("state folder", ok, f"{state} is not there yet", "start one with: gpu-recovery up" if ok else f"make {parent} writable")
+    ok = os.access(state, os.W_OK)
+    return Finding("state folder", ok, str(state), "" if ok else "make it writable, or choose another with --state")
+
+
+def _space(state: Path) -> Finding:
+    where = state if state.exists() else next(p for p in state.parents if p.exists())
+    free = shutil.disk_usage(where).free // 2**20
+    ok = free >= _LEAST_FREE_MB
+    return Finding("disk space", ok, f"{free} MiB free", "" if ok else f"free some space in {where}")
+
+
+def _database(state: Path) -> Finding:
+    from ..local.wiring import DATABASE
+
+    path = state / DATABASE
+    if not path.exists():
+        return Finding("database", True, "none yet")
+    try:
+        conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        try:
+            (answer,) = conn.execute("PRAGMA integrity_check(1)").fetchone()
+            (jobs,) = conn.execute("SELECT COUNT(*) FROM ecs_job").fetchone()
+        finally:
+            conn.close()
+    except sqlite3.Error as exc:
+        return Finding("database", False, f"{path}: {exc}", "move it away and start with an empty state, or restore a copy")
+    ok = answer == "ok"
+    return Finding("database", ok, f"{jobs} jobs, integrity {answer}", "" if ok else "restore a copy of the state folder")
+
+
+def _controller(state: Path) -> Finding:
+    from ..local.controller import running_pid
+
+    pid = running_pid(state)
+    if pid is None:
+        return Finding("controller", True, "none runs on this state", f"start one with: gpu-recovery up --state {state}")
+    return Finding("controller", True, f"runs as pid {pid}")
+
+
+def _nodes(state: Path) -> Finding:
+    from ..local.cluster import Cluster
+
+    if not (state / "nodes").is_dir():
+        return Finding("nodes", True, "none yet")
+    views = Cluster(state).nodes()
+    away = [view.name for view in views if not view.connected]
+    return Finding("nodes", True, f"{len(views)} nodes" + (f"; not connected: {', '.join(away)}" if away else ", all connected"))
+
+
+def _gpus(state: Path) -> Finding:
+    from ..local.gpus import real_gpus
+
+    found = real_gpus()
+    return Finding("GPUs", True, f"{len(found)} real GPUs" if found else "no real GPU here: nodes have simulated ones")

@@ -1,0 +1,129 @@
+"""Commands about nodes: nodes, node drain|release|reboot|check|inject."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from .options import BackendOption, JsonOption, StateOption, WhyOption
+
+node_app = typer.Typer(help="Look after one node.", no_args_is_help=True, rich_markup_mode=None)
+NameArgument = Annotated[str, typer.Argument(help="The node.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Stay until it has finished.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("nodes")(list_nodes)
+    app.add_typer(node_app, name="node")
+
+
+def list_nodes(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """List the nodes: state, who holds them, why they are out of use."""
+    from . import render
+    from .backend import opened
+
+    with opened(backend, state) as side:
+        found = side.nodes()
+        if as_json:
+            render.emit_json({"nodes": [render.node_json(node) for node in found]})
+        else:
+            render.print_nodes(found, side.now())
+
+
+@node_app.command()
+def show(name: NameArgument, as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """Show one node and its history."""
+    from . import render
+    from .backend import opened
+
+    with opened(backend, state) as side:
+        node = side.node(name)
+        if as_json:
+            render.emit_json(render.node_json(node))
+        else:
+            render.print_node(node, side.now())
+
+
+def _ask(name: str, ask: str, why: str, backend: str, state: object, *, level: str = "quick", wait: bool = False) -> None:
+    from pathlib import Path
+
+    from ..core.model import NodeStatus
+    from . import render
+    from .backend import opened
+
+    with opened(backend, state if isinstance(state, Path) else None) as side:
+        node = side.ask_node(name, ask, why, level)
+        print(f"{name}: {ask} noted; it is {node.status}")
+        while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
+            time.sleep(0.3)
+            node = side.node(name)
+        if wait:
+            render.print_node(node, side.now())
+            raise typer.Exit(1 if node.status is NodeStatus.FAILED else 0)
+
+
+@node_app.command()
+def drain(name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """Keep new jobs off a node. A job that runs on it is left alone."""
+    _ask(name, "drain", why, backend, state)
+
+
+@node_app.command()
+def release(name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """Give a drained or failed node back into use."""
+    _ask(name, "release", why, backend, state)
+
+
+@node_app.command()
+def reboot(name: NameArgument, why: WhyOption, wait: WaitOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+    """Reboot a node that no job holds."""
+    _ask(name, "reboot", why, backend, state, wait=wait)
+
+
+@node_app.command()
+def check(
+    name: NameArgument,
+    why: WhyOption = "",
+    level: Annotated[str, typer.Option("--level", help="quick, or a DCGM level from 1 to 4.")] = "quick",
+    wait: WaitOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Examine a node that no job holds."""
+    _ask(name, "check", why, backend, state, level=level, wait=wait)
+
+
+@node_app.command()
+def inject(
+    name: NameArgument,
+    fault: Annotated[str, typer.Argument(help="What to break; 'list' names the faults, 'clear' takes them back, 'power-on' brings a lost node back.")],
+    gpu: Annotated[int, typer.Option("--gpu", help="Which GPU.", min=0)] = 0,
+    xid: Annotated[int, typer.Option("--xid", help="The Xid, with the fault 'xid'.", min=0)] = 0,
+    state: StateOption = None,
+) -> None:
+    """Break a simulated node on purpose, to see it heal. Embedded mode only."""
+    from ..core.errors import Refused
+    from ..local import gpus
+    from .backend import opened
+
+    if fault == "list":
+        for known in gpus.FAULTS:
+            print(known)
+        return
+    with opened("local", state) as side:
+        side.node(name)
+        cluster = side.parts.cluster
+        if cluster.node(name).kind != "simulated":
+            raise Refused(f"{name} has real GPUs: faults can only be injected into simulated ones")
+        try:
+            if fault == "clear":
+                cluster.clear_faults(name)
+            elif fault == "power-on":
+                cluster.power_on(name)
+            else:
+                cluster.inject(name, fault, gpu=gpu, xid=xid or None)
+        except ValueError as exc:
+            raise typer.BadParameter(str(exc)) from exc
+        print(f"{name}: {fault}")

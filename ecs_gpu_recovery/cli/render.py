@@ -1,0 +1,149 @@
+"""How records look in a terminal. Colour only says again what the words say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core import codec
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus
+from ..ports import Page
+from ..report import phases, read_progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+STYLE = {
+    "IN_PROGRESS": "green", "COMPLETE": "bold green", "FAILED": "bold red", "USER_STOPPED": "yellow", "PENDING_HEALTHCHECK": "cyan",
+    "PENDING_RESTART": "magenta", "RESTARTING": "blue", "AVAILABLE": "green", "UNKNOWN": "yellow", "ASSIGNED": "blue",
+    "PENDING": "cyan", "REBOOTING": "magenta", "TERMINATED": "red",
+}  # fmt: skip
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    plain = Console(highlight=False, soft_wrap=True)
+    return plain
+
+
+def emit_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def styled(text: str) -> str:
+    style = STYLE.get(text)
+    return f"[{style}]{text}[/]" if style else text
+
+
+def table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    return made
+
+
+def ago(then: datetime, now: datetime) -> str:
+    seconds = max(0, int((now - then).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def jobs_json(page: Page) -> dict[str, Any]:
+    return {"jobs": [codec.dump(line) for line in page.jobs], "next": page.next}
+
+
+def print_jobs(page: Page, now: datetime) -> None:
+    if not page.jobs:
+        print("No jobs yet. Submit one with  gpu-recovery submit --help")
+        return
+    made = table("job", "state", "attempt", "nodes", "submitted", "last change")
+    for line in page.jobs:
+        made.add_row(line.id, styled(line.status), str(line.attempt), str(line.nodes), ago(line.created_at, now), ago(line.updated_at, now))
+    console().print(made)
+    if page.next:
+        print(f"More: gpu-recovery jobs --after '{page.next}'")
+
+
+def job_json(job: Job, now: datetime) -> dict[str, Any]:
+    data: dict[str, Any] = codec.dump(job)
+    done = read_progress(job.spec.checkpoint_dir)
+    data["attempt"] = job.attempt
+    data["version"] = job.version
+    data["phases"] = [{"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)} for p in phases(job, now)]
+    data["progress"] = codec.dump(done)
+    return data
+
+
+def print_job(job: Job, now: datetime) -> None:
+    out = console()
+    out.print(f"[bold]{job.id}[/]  {styled(job.status)}  attempt {job.attempt} of at most {job.max_retries}")
+    if job.outcome:
+        out.print(f"  {job.outcome}")
+    elif job.ending:
+        out.print(f"  ending: {job.ending.why}")
+    out.print(f"  command      {' '.join(job.spec.command)}", markup=False)
+    out.print(f"  checkpoints  {job.spec.checkpoint_dir}", markup=False)
+    done = read_progress(job.spec.checkpoint_dir)
+    if done.steps:
+        loss = "" if done.loss is None else f", loss {done.loss:.4f}"
+        out.print(f"  progress     step {done.steps}{loss}, {done.lost_steps} steps trained twice")
+    made = table("rank", "node", "node state", "task", "exit", "verdict")
+    for rank in job.ranks:
+        code = "" if rank.exit_code is None else str(rank.exit_code)
+        verdict = "" if rank.verdict is None else f"{rank.verdict} {rank.findings}".strip()
+        made.add_row(str(rank.index), rank.node, styled(rank.node_status), styled(rank.task_status or "-"),
+                     f"{rank.exit or ''} {code}".strip(), verdict)  # fmt: skip
+    out.print(made)
+    print_timeline(out, job.timeline)
+    for order in job.outbox:
+        out.print(f"  waiting to be sent: {order.key}" + (f" (tried {order.tries} times: {order.error})" if order.tries else ""), markup=False)
+
+
+def print_timeline(out: Console, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        out.print(f"  {entry.at:%H:%M:%S}  {story(entry)}", markup=False)
+
+
+def story(entry: Entry) -> str:
+    """One line of the timeline in words."""
+    move = entry.after if entry.before in ("", entry.after) else f"{entry.before} -> {entry.after}"
+    evidence = f" [{entry.evidence}]" if entry.evidence else ""
+    return f"{entry.subject}: {move}: {entry.why}{evidence}"
+
+
+def node_json(node: Node) -> dict[str, Any]:
+    data: dict[str, Any] = codec.dump(node)
+    data.setdefault("status", NodeStatus.UNKNOWN.value)
+    data["free"] = node.claimable
+    data["connected"] = node.connected
+    return data
+
+
+def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
+    if not nodes:
+        print("No nodes. Start an embedded cluster with  gpu-recovery up --nodes 4")
+        return
+    made = table("node", "state", "GPUs", "job", "note", "last change")
+    for node in nodes:
+        note = f"drained by {node.hold.by}: {node.hold.why}" if node.hold else node.findings
+        made.add_row(node.name, styled(node.status), str(node.gpus), node.job_id or "-", note, ago(node.updated_at, now))
+    console().print(made)
+
+
+def print_node(node: Node, now: datetime) -> None:
+    print_nodes([node], now)
+    print_timeline(console(), node.timeline)
+
+
+def final_code(status: JobStatus) -> int:
+    """The exit code of a command that waited for a job."""
+    return 0 if status is JobStatus.COMPLETE else 1

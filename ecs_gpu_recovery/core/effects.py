@@ -1,0 +1,109 @@
+"""What to do: frozen orders in the imperative, each with a key derived from what it means.
+
+Sending one twice is the same order. An `Order` is an effect in the outbox, with its due time. It leaves the outbox
+only when the fact that it was carried out has been applied, so a crash can never lose it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+
+def token(*parts: object) -> str:
+    """A name for an order that fits ECS's `startedBy` (36 characters) and is the same every time it is made."""
+    return "gr-" + hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTask:
+    """Start one rank. Idempotent by `token`: look for a task that carries it before starting another."""
+
+    key: str
+    token: str
+    rank: int
+    attempt: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTask:
+    """Stop a task by id, or by token where the cluster has not told us its id yet."""
+
+    key: str
+    node: str
+    task_id: str
+    token: str
+    reason: str
+    rank: int = -1  #: -1: not a rank's own task (a check, or a ghost)
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckNode:
+    """Run the health check on a node. Idempotent by `token`. `rank` is -1 for a node that no job holds."""
+
+    key: str
+    token: str
+    node: str
+    level: str
+    rank: int = -1
+    attempt: int = 0
+    check_try: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebootNode:
+    """Reboot a node. The host itself refuses a second reboot for the same key."""
+
+    key: str
+    node: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRows:
+    """Bring the `ecs_task` and `ecs_node` rows up to this version of the job record."""
+
+    key: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Tell people. One message per incident: what happened, the evidence, what was done, what to do next."""
+
+    key: str
+    subject: str
+    happened: str
+    evidence: str
+    done: str
+    next: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """Move the oldest timeline entries out of the record into the log."""
+
+    key: str
+    lines: tuple[str, ...]
+
+
+Effect = StartTask | StopTask | CheckNode | RebootNode | WriteRows | Notify | Archive
+EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, WriteRows, Notify, Archive)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An effect in the outbox. `due` is when somebody other than its first sender may send it."""
+
+    effect: Effect
+    due: datetime
+    tries: int = 0
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.effect.key

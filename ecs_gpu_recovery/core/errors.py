@@ -1,0 +1,52 @@
+"""Three kinds of failure, three fates.
+
+`Refused`   the world, or a rule, said no: the asker is told, nothing changed.
+`Transient` it may work later: the order stays in the outbox with a later due time.
+`Bug`       it can never be right: it crashes loudly, to the dead-letter queue and an alarm.
+"""
+
+from __future__ import annotations
+
+
+class RecoveryError(Exception):
+    """The root of every error this project raises on purpose."""
+
+
+class Refused(RecoveryError):
+    """A request that can't be granted; the message says why and what to do instead."""
+
+
+class NotFound(Refused):
+    """No such job, task or node."""
+
+
+class NodesTaken(Refused):
+    """At least one chosen node can't be claimed, so none was."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__("; ".join(f"{node}: {why}" for node, why in sorted(reasons.items())))
+
+
+class JobExists(Refused):
+    """A job with this id is already recorded."""
+
+
+class StartRefused(Refused):
+    """The cluster would not start a task now. `reason` is in ECS's own words (AGENT, RESOURCE:GPU, ...)."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(f"{node}: {reason}")
+
+
+class Transient(RecoveryError):
+    """The outside world did not answer; the same order may succeed later."""
+
+
+class VersionConflict(RecoveryError):
+    """Someone else moved the record first: load it again and decide again."""
+
+
+class Bug(RecoveryError):
+    """An impossible state. Never caught, so that nobody builds on it."""

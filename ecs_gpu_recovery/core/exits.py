@@ -1,0 +1,50 @@
+"""What the end of a task means. The reason speaks before the exit code; an exit code alone proves little."""
+
+from __future__ import annotations
+
+from .events import TaskEnded
+from .model import Exit
+from .policy import Policy
+
+#: Every stop of ours begins so; the job and the attempt follow.
+OUR_REASON = "gpu-recovery"
+#: Refusals that pass by themselves: the agent reconnects, the old task frees its GPUs.
+PASSING = ("AGENT", "RESOURCE")
+_OUT_OF_MEMORY = ("outofmemory", "out of memory", "oom-kill", "oomkilled")
+_NEVER_RAN = (
+    "CannotPull", "CannotCreate", "CannotStart", "ResourceInitializationError", "ContainerNetworkingError",
+    "TaskStoppedBeforePullBegin", "TaskDependencyError",
+)  # fmt: skip
+_NODE_GONE = ("SpotInterruption", "TerminationNotice")
+
+
+def our_reason(job_id: str, attempt: int, why: str) -> str:
+    """The text of a stop of ours, so that a sibling's end is never taken for a person's doing."""
+    return f"{OUR_REASON} {job_id}/{attempt}: {why}"[:255]
+
+
+def is_passing(reason: str) -> bool:
+    """A refusal worth another try."""
+    return reason.removeprefix("TaskFailedToStart:").strip().startswith(PASSING)
+
+
+def classify(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
+    """Decide by reason and stop code first, then by exit code, and believe a 0 only where nothing speaks against it."""
+    reason = ev.reason
+    if ev.stop_code == "UserInitiated" and reason.startswith(OUR_REASON):
+        return Exit.STOPPED_BY_US  # first: our reason may quote what happened to another rank
+    if any(word in reason.lower() for word in _OUT_OF_MEMORY):
+        return Exit.OUT_OF_MEMORY
+    if ev.stop_code in _NODE_GONE or ("Host EC2" in reason and "terminated" in reason):
+        return Exit.LOST
+    if ev.stop_code == "TaskFailedToStart" or (ev.exit_code is None and any(w in reason for w in _NEVER_RAN)):
+        return Exit.NEVER_STARTED
+    if ev.stop_code == "UserInitiated":
+        return Exit.STOPPED_BY_PERSON
+    if ev.exit_code is None:
+        return Exit.LOST
+    if doubted and ev.exit_code in (0, 137, 143, 255):
+        return Exit.LOST
+    if ev.exit_code == 0:
+        return Exit.DONE
+    return Exit.SUSPECT if ev.exit_code in policy.healthcheck_exit_codes else Exit.FAULT

@@ -1,0 +1,73 @@
+"""What must always hold about a job record. Checked after every step of the model checker, by the simulation, and
+by the sweeper in production. What needs the outside world to be judged is checked by the tests' own observers.
+"""
+
+from __future__ import annotations
+
+from .effects import RebootNode, StartTask
+from .model import Exit, Job, JobStatus, NodeStatus, Verdict
+
+_RELEASED = frozenset({NodeStatus.AVAILABLE, NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING})
+
+
+def broken(job: Job) -> list[str]:
+    """Every rule this record breaks, in words. Empty when all is well."""
+    return [*_structure(job), *_retries(job), *_ending(job), *_waiting(job), *_orders(job)]
+
+
+def _structure(job: Job) -> list[str]:
+    said = []
+    if [r.index for r in job.ranks] != list(range(len(job.ranks))):
+        said.append("ranks are not numbered from 0")
+    if len({r.node for r in job.ranks}) != len(job.ranks):
+        said.append("two ranks on one node")
+    ids = [r.task_id for r in job.ranks if r.task_id]
+    if len(set(ids)) != len(ids):
+        said.append("one task serves two ranks")
+    return said
+
+
+def _retries(job: Job) -> list[str]:
+    return [f"attempt {job.attempt} exceeds {job.max_retries} retries"] if job.attempt > job.max_retries else []
+
+
+def _ending(job: Job) -> list[str]:
+    """A job that ended holds no node and waits for nothing."""
+    if not job.status.final:
+        return []
+    said = [f"ended, yet holds {r.node} as {r.node_status}" for r in job.ranks if r.node_status not in _RELEASED]
+    said += [f"ended, yet rank {r.index} has a deadline" for r in job.ranks
+             if r.deadline is not None and r.node_status is not NodeStatus.REBOOTING]  # fmt: skip
+    said += [f"ended, yet rank {r.index} may still run" for r in job.ranks if not r.quiet]
+    if job.ending is not None:
+        said.append("ended, yet still ending")
+    return said
+
+
+def _waiting(job: Job) -> list[str]:
+    """Every job that is not final has an event to wait for or a deadline to run into."""
+    if job.status.final:
+        return []
+    if any(r.deadline is not None or r.away_since is not None for r in job.ranks) or job.outbox:
+        return []
+    if job.status is JobStatus.IN_PROGRESS and any(r.live for r in job.ranks):
+        return []
+    return [f"{job.status} with nothing to wait for"]
+
+
+def _orders(job: Job) -> list[str]:
+    said = []
+    for order in job.outbox:
+        effect = order.effect
+        if isinstance(effect, StartTask):
+            if effect.attempt != job.attempt:
+                said.append(f"a start of attempt {effect.attempt} is pending in attempt {job.attempt}")
+            if job.status.final or job.ending is not None:
+                said.append("a start is pending though the job ends")
+        if isinstance(effect, RebootNode) and not job.status.final:
+            rank = next((r for r in job.ranks if r.node == effect.node), None)
+            if rank is None or rank.verdict is not Verdict.REBOOT or not rank.ended:
+                said.append(f"a reboot of {effect.node} is pending without its verdict, or over a running task")
+    if job.status is JobStatus.COMPLETE and any(r.exit is not Exit.DONE for r in job.ranks):
+        said.append("COMPLETE, yet a rank did not end with success")
+    return said

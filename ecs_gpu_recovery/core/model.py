@@ -1,0 +1,274 @@
+"""The records: a job with its ranks, and a node. Values only; every change is made by `machine.decide`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from .effects import Order
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. The first four are waits; the last three are final."""
+
+    IN_PROGRESS = "IN_PROGRESS"  #: the gang is starting, running, or being stopped for good
+    PENDING_HEALTHCHECK = "PENDING_HEALTHCHECK"  #: nodes under test: before the first start, or after a failure
+    PENDING_RESTART = "PENDING_RESTART"  #: a bad node is rebooting, or a lost one is awaited
+    RESTARTING = "RESTARTING"  #: every node is back; the whole gang is being started again
+    COMPLETE = "COMPLETE"  #: every rank ended with success
+    FAILED = "FAILED"  #: nothing more can be done without a person
+    USER_STOPPED = "USER_STOPPED"  #: a person asked for the end
+
+    @property
+    def final(self) -> bool:
+        return self in _FINAL
+
+
+_FINAL = frozenset({JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED})
+
+
+class TaskStatus(StrEnum):
+    """Where one rank's task stands."""
+
+    IN_PROGRESS = "IN_PROGRESS"  #: started, not known to have ended
+    COMPLETE = "COMPLETE"  #: ended with exit code 0, and believed
+    TERMINATED = "TERMINATED"  #: ended any other way, or never ran
+
+
+class NodeStatus(StrEnum):
+    """Where a node stands. While a job holds it, the job record is the truth and the node row follows."""
+
+    AVAILABLE = "AVAILABLE"  #: healthy; free, or waiting for the rest of its gang
+    UNKNOWN = "UNKNOWN"  #: not heard from
+    ASSIGNED = "ASSIGNED"  #: claimed for a job that has not started on it yet
+    IN_PROGRESS = "IN_PROGRESS"  #: runs a rank
+    PENDING = "PENDING"  #: its job failed; waiting for the old task to end before the check
+    PENDING_HEALTHCHECK = "PENDING_HEALTHCHECK"  #: under test
+    REBOOTING = "REBOOTING"  #: ordered to reboot
+    FAILED = "FAILED"  #: a person must look at it
+
+
+class Verdict(StrEnum):
+    """What examining a node said."""
+
+    HEALTHY = "healthy"  #: no GPU fault found
+    REBOOT = "reboot"  #: a GPU fault that a reboot may cure
+    REPLACE = "replace"  #: a GPU fault that a reboot will not cure
+    INCONCLUSIVE = "inconclusive"  #: the test did not run: proves nothing, so nothing is done
+    LOST = "lost"  #: the node can't be reached: it is awaited, never ordered to reboot
+
+    @classmethod
+    def from_exit_code(cls, exit_code: int | None) -> Verdict:
+        """The contract of the health check: 0 healthy, 1 reboot, 2 replace, all else inconclusive."""
+        return {0: cls.HEALTHY, 1: cls.REBOOT, 2: cls.REPLACE}.get(-1 if exit_code is None else exit_code, cls.INCONCLUSIVE)
+
+
+class Exit(StrEnum):
+    """What the end of a task means for its job."""
+
+    DONE = "done"  #: success, and nothing speaks against it
+    SUSPECT = "suspect"  #: an exit code that a GPU fault can cause: examine the nodes
+    LOST = "lost"  #: the node went away under the task
+    STOPPED_BY_US = "stopped by us"  #: the gang stop reached it
+    STOPPED_BY_PERSON = "stopped by a person"  #: someone stopped this task
+    OUT_OF_MEMORY = "out of memory"  #: no reboot cures it
+    NEVER_STARTED = "never started"  #: image, secret, resource: nothing ran
+    FAULT = "fault"  #: an exit code outside the policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One node's part in a job: its task, the examination of its node, and what it waits for."""
+
+    index: int
+    node: str
+    instance: str = ""  #: container instance ARN; empty in the embedded mode
+    gpus: int = 0  #: as registered when the node was claimed; 0 means unknown
+    node_status: NodeStatus = NodeStatus.ASSIGNED
+    #: The task of the current attempt. The id is empty until the cluster has named it.
+    task_id: str = ""
+    task_status: TaskStatus | None = None
+    start_try: int = 0
+    exit: Exit | None = None
+    exit_code: int | None = None
+    exit_reason: str = ""
+    #: The examination of the current attempt.
+    check_try: int = 0  #: counts over the whole life of the job, so that each check has its own name
+    checks_spent: int = 0  #: checks of this examination that gave no answer
+    check_id: str = ""
+    verdict: Verdict | None = None
+    findings: str = ""
+    #: The node as last seen.
+    connected: bool = True
+    away_since: datetime | None = None
+    boot_id: str = ""
+    gpus_seen: int | None = None
+    seen_version: int = 0
+    doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
+    rebooted: bool = False  #: the ordered reboot is proven
+    #: What this rank waits for ends here; never empty while it waits for the outside world.
+    deadline: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.task_status in (TaskStatus.COMPLETE, TaskStatus.TERMINATED)
+
+    @property
+    def live(self) -> bool:
+        """Has a task that is not known to have ended."""
+        return self.task_status is TaskStatus.IN_PROGRESS
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing of it can be running: it ended, or no start was ever ordered."""
+        return self.ended or (self.task_status is None and self.start_try == 0)
+
+    @property
+    def all_gpus_back(self) -> bool:
+        return self.gpus == 0 or self.gpus_seen is None or self.gpus_seen >= self.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The job is on its way out: it gets this status once its tasks have stopped."""
+
+    status: JobStatus
+    why: str
+    by: str = ""  #: the person, if one asked
+    firm: bool = True  #: a suspect exit that arrives meanwhile does not change it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the timeline: what changed, when, why, on what evidence, under which policy."""
+
+    at: datetime
+    subject: str  #: "job", or a node's name
+    before: str
+    after: str
+    why: str
+    evidence: str = ""
+    attempt: int = 0
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a person asked to run. The same on both backends; each uses what it understands."""
+
+    name: str = ""
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    checkpoint_dir: str = ""
+    master_port: int = 29500
+    gpus_per_node: int = 0
+    memory_mib: int = 0  #: 0 means no limit
+    task_def: str = ""  #: AWS: task definition ARN or family:revision
+    container: str = ""  #: AWS: the training container's name, if the task has several
+    check_level: str = "quick"  #: how deep nodes are examined
+    submitted_by: str = ""
+    retry_of: str = ""  #: the ended job this one repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The aggregate and the truth. One conditional write moves it, with the orders it caused."""
+
+    id: str
+    cluster: str
+    spec: JobSpec
+    status: JobStatus
+    ranks: tuple[Rank, ...]
+    created_at: datetime
+    updated_at: datetime
+    attempt: int = 0  #: the seeds' `retry`: 0 for the first run
+    max_retries: int = 1  #: the budget this job was submitted with
+    preflight: bool = False  #: under test before its first start
+    ending: Ending | None = None
+    outcome: str = ""  #: why it ended, in a sentence
+    outbox: tuple[Order, ...] = ()
+    timeline: tuple[Entry, ...] = ()
+    version: int = 0
+
+    def wake_at(self, lost_after: timedelta) -> datetime | None:
+        """The next moment that needs a look without any event: a deadline, an absence, an unsent order."""
+        times = [order.due for order in self.outbox]
+        for rank in () if self.status.final else self.ranks:
+            if rank.deadline is not None:
+                times.append(rank.deadline)
+            if rank.away_since is not None:
+                times.append(rank.away_since + lost_after)
+        return min(times, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A person keeps a node out of use. It ends when a person releases it."""
+
+    by: str
+    why: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node. Held by a job, its status is a copy from the job record; free, it is its own aggregate."""
+
+    name: str
+    cluster: str
+    created_at: datetime
+    updated_at: datetime
+    instance: str = ""
+    status: NodeStatus = NodeStatus.UNKNOWN
+    gpus: int = 0
+    ip: str = ""
+    ibdev: str = ""
+    job_id: str = ""  #: who holds it
+    job_version: int = 0  #: fence: which version of that job wrote the status
+    hold: Hold | None = None
+    #: Its own small errands while nobody holds it.
+    check_id: str = ""
+    check_try: int = 0
+    checks_spent: int = 0
+    reboot_key: str = ""
+    rebooted: bool = False
+    verdict: Verdict | None = None
+    findings: str = ""
+    connected: bool = False
+    away_since: datetime | None = None
+    boot_id: str = ""
+    gpus_seen: int | None = None
+    seen_version: int = 0
+    deadline: datetime | None = None
+    errands: int = 0  #: counts this node's own orders, so that each has its own key
+    outbox: tuple[Order, ...] = ()
+    timeline: tuple[Entry, ...] = ()
+    version: int = 0
+
+    def wake_at(self, lost_after: timedelta) -> datetime | None:
+        """Like a job's; a node that a job holds has no errands of its own."""
+        times = [order.due for order in self.outbox]
+        if not self.job_id:
+            if self.deadline is not None:
+                times.append(self.deadline)
+            if self.away_since is not None and self.status is NodeStatus.AVAILABLE:
+                times.append(self.away_since + lost_after)
+        return min(times, default=None)
+
+    @property
+    def claimable(self) -> bool:
+        return not self.refusal
+
+    @property
+    def refusal(self) -> str:
+        """Why a job can't have this node now; empty when it can."""
+        if self.job_id:
+            return f"in use by job {self.job_id}"
+        if self.hold is not None:
+            return f"drained by {self.hold.by}: {self.hold.why}"
+        if self.status is not NodeStatus.AVAILABLE:
+            return f"is {self.status}" + (f" ({self.findings})" if self.findings else "")
+        return ""

@@ -1,0 +1,289 @@
+"""The rules, one screen each: what a single fact changes about a job. `joint` then draws the consequences.
+
+A rule records; it never concludes. So the order in which facts arrive does not matter.
+"""
+
+from __future__ import annotations
+
+from . import messages
+from .draft import Draft, end
+from .effects import CheckNode, StartTask
+from .errors import Refused
+from .events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    FaultSeen,
+    NodeChecked,
+    NodeSeen,
+    OrderFailed,
+    OrderSent,
+    RebootFailed,
+    RebootProven,
+    StartRefused,
+    StopAsked,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
+from .exits import classify, is_passing
+from .model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+
+
+def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
+    """The rank a task belongs to: known by id, or awaited. An event's own word alone is not trusted."""
+    for rank in draft.ranks:
+        if ev.task_id and rank.task_id == ev.task_id:
+            return rank
+    if ev.attempt != draft.attempt or not 0 <= ev.rank < len(draft.ranks):
+        return None
+    rank = draft.ranks[ev.rank]
+    awaited = rank.task_status is None and rank.start_try > 0
+    return rank if awaited and not rank.task_id else None
+
+
+def _rank_on(draft: Draft, node: str) -> Rank | None:
+    return next((rank for rank in draft.ranks if rank.node == node), None)
+
+
+def task_started(draft: Draft, ev: TaskStarted) -> None:
+    """Note the task's id. A task we neither know nor wait for is a ghost, and is stopped."""
+    rank = _rank_of(draft, ev)
+    if rank is None:
+        if 0 <= ev.rank < len(draft.ranks):
+            draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+        return
+    if rank.ended:
+        return
+    if rank.task_status is None:
+        wanted = draft.drop(draft.start_key(rank))
+        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+        if not wanted:
+            return
+        draft.node(rank.index, NodeStatus.IN_PROGRESS, f"rank {rank.index} started")
+        rank = draft.ranks[rank.index]
+    if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
+        sure = rank.doubted and rank.connected and rank.away_since is None and not rank.boot_id
+        draft.set(rank.index, deadline=None, doubted=rank.doubted and not sure)
+
+
+def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
+    """Nothing of this job should be starting now: note whose it is if it was being withdrawn, and stop it."""
+    rank = _rank_of(draft, ev)
+    if rank is not None and rank.task_id == ev.task_id and not (draft.status.final and rank.exit is Exit.LOST):
+        return
+    if rank is not None and not rank.task_id:
+        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+    if 0 <= ev.rank < len(draft.ranks):
+        draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+
+
+def task_ended(draft: Draft, ev: TaskEnded) -> None:
+    """Record how a rank ended, once. What it means for the job is concluded jointly."""
+    rank = _rank_of(draft, ev)
+    if rank is None or rank.ended:
+        return
+    end_kind = classify(ev, doubted=rank.doubted, policy=draft.policy)
+    retry = (end_kind is Exit.NEVER_STARTED and is_passing(ev.reason) and draft.ending is None
+             and rank.exit is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
+             and (rank.deadline is None or draft.at < rank.deadline))  # fmt: skip
+    draft.drop(draft.start_key(rank))
+    if retry:
+        draft.fresh(rank.index, start_try=rank.start_try, deadline=rank.deadline)
+        draft.order_start(rank.index, after=draft.policy.backoff(rank.start_try), keep_deadline=True)
+        return
+    if rank.task_status is None and ev.task_id:
+        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+    done = end_kind is Exit.DONE
+    draft.set(rank.index, task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED, exit=rank.exit or end_kind,
+              exit_code=ev.exit_code, exit_reason=ev.reason or ev.stop_code)  # fmt: skip
+    if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
+        draft.set(rank.index, deadline=None)
+
+
+def start_refused(draft: Draft, ev: StartRefused) -> None:
+    """AGENT and RESOURCE pass: try again later, until the deadline. Anything else is final."""
+    if ev.attempt != draft.attempt or not 0 <= ev.rank < len(draft.ranks):
+        return
+    rank = draft.ranks[ev.rank]
+    key = draft.start_key(rank)
+    if draft.pending(key) is None:
+        return
+    if is_passing(ev.reason) and (rank.deadline is None or draft.at < rank.deadline):
+        draft.postpone(key, ev.reason)
+        return
+    draft.drop(key)
+    draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.NEVER_STARTED, exit_reason=ev.reason, deadline=None)
+
+
+def check_started(draft: Draft, ev: CheckStarted) -> None:
+    """Note the check's id, so that it can be stopped."""
+    rank = _rank_on(draft, ev.node)
+    if rank is None or ev.check_try != rank.check_try or rank.verdict is not None:
+        return
+    draft.drop(draft.check_key(rank))
+    draft.set(rank.index, check_id=ev.check_id)
+    if rank.node_status is not NodeStatus.UNKNOWN:
+        draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check runs")
+
+
+def check_refused(draft: Draft, ev: CheckRefused) -> None:
+    """The GPUs may still be held by the old task: wait for the stop, don't give up."""
+    rank = _rank_on(draft, ev.node)
+    if rank is None or ev.check_try != rank.check_try or draft.pending(draft.check_key(rank)) is None:
+        return
+    if is_passing(ev.reason) and rank.deadline is not None and draft.at < rank.deadline:
+        draft.postpone(draft.check_key(rank), ev.reason)
+        return
+    draft.drop(draft.check_key(rank))
+    _no_answer(draft, rank, f"the check could not be started: {ev.reason}")
+
+
+def node_checked(draft: Draft, ev: NodeChecked) -> None:
+    """Keep the verdict. An inconclusive one is asked for once more: a test that did not run proves nothing."""
+    rank = _rank_on(draft, ev.node)
+    if rank is None or ev.check_try != rank.check_try or rank.verdict is not None or rank.deadline is None:
+        return
+    draft.drop(draft.check_key(rank))
+    if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
+        draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
+    if ev.verdict is Verdict.INCONCLUSIVE:
+        _no_answer(draft, rank, ev.findings or "the check could not tell")
+        return
+    draft.set(rank.index, verdict=ev.verdict, findings=ev.findings, check_id=ev.check_id or rank.check_id, deadline=None)
+
+
+def _no_answer(draft: Draft, rank: Rank, why: str) -> None:
+    spent = rank.checks_spent + 1
+    draft.set(rank.index, checks_spent=spent, findings=why)
+    if spent < draft.policy.check_tries:
+        draft.note(rank.node, rank.node_status, rank.node_status, "no verdict; the check is tried again", why)
+        draft.order_check(rank.index)
+    else:
+        draft.set(rank.index, verdict=Verdict.INCONCLUSIVE, deadline=None)
+
+
+def reboot_proven(draft: Draft, ev: RebootProven) -> None:
+    """The boot id changed for our order. Whether the node is fit for use is concluded jointly."""
+    rank = _rank_on(draft, ev.node)
+    if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
+        draft.drop(ev.key)
+        draft.set(rank.index, rebooted=True)
+
+
+def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
+    """The order was refused or did not work: a person must look at the node."""
+    rank = _rank_on(draft, ev.node)
+    if rank is not None and rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and ev.key == draft.reboot_key(rank):
+        draft.drop(ev.key)
+        draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
+        draft.set(rank.index, findings=f"reboot failed: {ev.reason}", deadline=None)
+
+
+def node_seen(draft: Draft, ev: NodeSeen) -> None:
+    """Keep what is new. Most sightings change nothing, and then nothing is written."""
+    rank = _rank_on(draft, ev.node)
+    if rank is None or (ev.version and ev.version < rank.seen_version):
+        return
+    rebooted_under_us = bool(rank.boot_id and ev.boot_id and ev.boot_id != rank.boot_id)
+    blind = not ev.connected and not (ev.boot_id or rank.boot_id)
+    changes: dict[str, object] = {
+        "connected": ev.connected and not ev.gone,
+        "away_since": None if ev.connected and not ev.gone else rank.away_since or draft.at,
+        "boot_id": ev.boot_id or rank.boot_id,
+        "gpus_seen": rank.gpus_seen if ev.gpus is None else ev.gpus,
+        "doubted": rank.doubted or (rank.live and (rebooted_under_us or blind)),
+    }
+    if all(getattr(rank, name) == value for name, value in changes.items()) and not ev.gone:
+        return
+    draft.set(rank.index, seen_version=max(ev.version, rank.seen_version), **changes)
+    if ev.gone:
+        _lose(draft, draft.ranks[rank.index], ev.why or "the instance is gone")
+
+
+def fault_seen(draft: Draft, ev: FaultSeen) -> None:
+    """Evidence for whoever reads the timeline; the verdict stays with the check."""
+    rank = _rank_on(draft, ev.node)
+    if rank is not None:
+        draft.note(rank.node, rank.node_status, rank.node_status, "fault reported", ev.evidence)
+
+
+def _lose(draft: Draft, rank: Rank, why: str) -> None:
+    """The node is gone. Its task may still run somewhere out of sight, so it is not called ended."""
+    if draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and not rank.ended and rank.exit is None:
+        draft.set(rank.index, exit=Exit.LOST, exit_reason=why)
+    elif draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is None:
+        draft.withdraw_check(rank.index, "the node is lost")
+        draft.set(rank.index, verdict=Verdict.LOST, findings=why, deadline=None)
+        draft.node(rank.index, NodeStatus.UNKNOWN, "lost", why)
+
+
+def tick(draft: Draft, ev: Tick) -> None:
+    """Look at every deadline and every absence. What ran out is a fact like any other."""
+    for rank in list(draft.ranks):
+        if rank.away_since is not None and draft.at >= rank.away_since + draft.policy.node_lost_after:
+            _lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
+        rank = draft.ranks[rank.index]
+        if rank.deadline is not None and draft.at >= rank.deadline:
+            draft.set(rank.index, deadline=None)
+            _ran_out(draft, draft.ranks[rank.index])
+
+
+def _ran_out(draft: Draft, rank: Rank) -> None:
+    """One wait has taken too long. Which one follows from where the rank stands."""
+    status = draft.status
+    if draft.ending is not None or (status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.exit is not None):
+        if not rank.ended:
+            draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.LOST, exit_reason="never confirmed to have stopped")
+            if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
+                draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
+        waiting = draft.pending(draft.start_key(rank))
+        why = f"did not start in time ({waiting.error})" if waiting and waiting.error else "did not start in time"
+        draft.set(rank.index, exit=Exit.NEVER_STARTED, exit_reason=why)
+    elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
+        draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time")
+        draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN, NodeStatus.AVAILABLE) and status is JobStatus.PENDING_RESTART:
+        why = "did not come back in time" if not rank.connected or not rank.rebooted else "did not come back with all its GPUs"
+        if rank.connected and rank.gpus_seen is not None and rank.gpus_seen < rank.gpus:
+            why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
+        draft.set(rank.index, findings=why)
+        if rank.node_status is NodeStatus.AVAILABLE:
+            draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
+        draft.node(rank.index, NodeStatus.FAILED, why)
+    else:
+        draft.withdraw_check(rank.index, "the check did not answer in time")
+        _no_answer(draft, rank, "the check did not answer in time")
+
+
+def stop_asked(draft: Draft, ev: StopAsked) -> None:
+    """A person may end a job in any state that is not final."""
+    end(draft, JobStatus.USER_STOPPED, f"stopped by {ev.by}" + (f": {ev.why}" if ev.why else ""), by=ev.by)
+
+
+def already_over(draft: Draft, ev: StopAsked) -> None:
+    """Final states never change."""
+    raise Refused(f"job {draft.id} has already ended ({draft.status}); nothing was changed")
+
+
+def order_sent(draft: Draft, ev: OrderSent) -> None:
+    """Take it out of the outbox. A start or a check stays there until its task is known."""
+    order = draft.pending(ev.key)
+    if order is not None and not isinstance(order.effect, StartTask | CheckNode):
+        draft.drop(ev.key)
+
+
+def order_failed(draft: Draft, ev: OrderFailed) -> None:
+    """Try again later. An order that keeps failing is told to a person, once."""
+    order = draft.pending(ev.key)
+    if order is None:
+        return
+    draft.postpone(ev.key, ev.error)
+    if order.tries + 1 == draft.policy.alarm_tries:
+        draft.note("job", draft.status, draft.status, "an order keeps failing", f"{ev.key}: {ev.error}")
+        draft.order(messages.stuck_order(draft.id, ev.key, ev.error))
+
+
+def ignore(draft: Draft, ev: Fact) -> None:
+    """Nothing to learn from it here."""

@@ -1,0 +1,1 @@
+"""Training programs to try the recovery with, and to copy from."""

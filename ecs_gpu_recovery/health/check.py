@@ -1,0 +1,272 @@
+"""The live check: ask everything at once, judge what came back, write it down.
+
+The order is of cost: first what only reads, then (at level 1 to 4) DCGM's active tests, which are left out
+when a fault is already proven: they take minutes and could tell nothing that changes the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from ecs_gpu_recovery.health import dcgm, gpus, host, kernel_log, machine, xid
+from ecs_gpu_recovery.health.findings import FAULTS, Action, Check, Finding
+from ecs_gpu_recovery.health.gpus import GpuState
+from ecs_gpu_recovery.health.policy import Policy
+from ecs_gpu_recovery.health.probe import Emit, Outcome, Probe
+from ecs_gpu_recovery.health.probe import run as run_probes
+
+GPU_CHECKS = ("driver", dcgm.DIAG, dcgm.HEALTH)
+QUICK = "quick"
+LEVELS = (QUICK, "1", "2", "3", "4")
+DIAG_DEADLINES_S = {"1": 300.0, "2": 900.0, "3": 3600.0, "4": 4 * 3600.0}
+PASSIVE_DEADLINE_S = 20.0
+DISKS = ("/", "/tmp", "/var/lib/docker", "/var/lib/ecs")  # noqa: S108 (looked at, not written to)
+
+
+class Node(Protocol):
+    """Where the GPUs are: this machine, or a folder that plays one."""
+
+    kind: str
+    driver_deadline_s: float
+
+    def expected_gpus(self) -> int | None: ...
+    def gpus_on_bus(self) -> int: ...
+    def boot_id(self) -> str | None: ...
+    def read_driver(self, emit: Emit) -> None: ...
+    def read_driver_again(self, emit: Emit) -> None: ...
+    def read_kernel_log(self, emit: Emit) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller asked for."""
+
+    level: str = QUICK
+    since: datetime | None = None
+    expected_gpus: int | None = None
+    kernel_log: Path | None = None
+    shared_dirs: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    disks: tuple[str, ...] = ()
+    expected_nics: int | None = None
+    deadline_s: float | None = None
+    diag_deadline_s: float | None = None
+    dcgm_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything the checks brought home."""
+
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
+    gpus: tuple[GpuState, ...]
+
+
+Judged = tuple[Check, list[Finding]]
+
+
+def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
+    """Run every check that applies to this node."""
+    outcomes = run_probes(_passive(node, wanted, policy))
+    expected = wanted.expected_gpus if wanted.expected_gpus is not None else node.expected_gpus()
+    checks: list[Check] = []
+    findings: list[Finding] = []
+
+    def keep(judged: Judged) -> None:
+        checks.append(judged[0])
+        findings.extend(judged[1])
+
+    driver = outcomes.pop("driver")
+    log = _kernel_log(outcomes.pop("kernel-log"), wanted, policy, now)
+    judged, states = _driver(driver, policy, expected)
+    if driver.state == "hung" and not _proven(log[1]):
+        judged, states = _asked_again(node, wanted, policy, expected, judged)
+    keep(judged)
+    keep(log)
+    for name, outcome in outcomes.items():
+        keep(_dcgm(outcome, policy, states) if name == dcgm.HEALTH else _host(outcome, policy))
+    if wanted.level != QUICK:
+        keep(_diag(node, wanted, policy, states, findings))
+    return Seen(checks=tuple(checks), findings=tuple(findings), gpus=tuple(states))
+
+
+def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
+    """All that only looks. A simulated node has no machine around it, so only what was named is looked at."""
+    live = node.kind == "live"
+    patience = wanted.deadline_s or PASSIVE_DEADLINE_S
+    read_log = (
+        partial(machine.read_log_file, wanted.kernel_log) if wanted.kernel_log else node.read_kernel_log
+    )
+    probes = [
+        Probe(name="driver", deadline_s=wanted.deadline_s or node.driver_deadline_s, work=node.read_driver),
+        Probe(name="kernel-log", deadline_s=patience, work=read_log),
+    ]
+
+    def add(name: str, work: Callable[[Emit], None], deadline_s: float = patience) -> None:
+        probes.append(Probe(name=name, deadline_s=deadline_s, work=work))
+
+    if live:
+        add(dcgm.HEALTH, partial(machine.dcgm_health, wanted.dcgm_host))
+        add("clock", partial(host.clock, policy.limits))
+    if live or wanted.expected_nics is not None:
+        add("nics", partial(host.nics, wanted.expected_nics))
+    disks = wanted.disks or (DISKS if live else ())
+    if disks:
+        add("disk", partial(host.disk, disks, policy.limits))
+    for path in wanted.shared_dirs:
+        add(f"shared-dir {path}", partial(host.shared_dir, path))
+    if wanted.peers:
+        slow = host.CONNECT_TIMEOUT_S * len(wanted.peers) + 1
+        add("network", partial(host.network, wanted.peers), max(patience, slow))
+    return probes
+
+
+def _driver(outcome: Outcome, policy: Policy, expected: int | None) -> tuple[Judged, list[GpuState]]:
+    source = str(outcome.first("route") or "driver")
+    data = [message["gpu"] for message in outcome.messages if "gpu" in message]
+    states = [GpuState.from_json(item) for item in data if isinstance(item, dict)]
+    problem = str(outcome.first("problem") or outcome.problem)
+    if outcome.state == "hung":
+        asking = [message["asking"] for message in outcome.messages if "asking" in message]
+        where = f" while asking GPU {asking[-1]}" if asking else ""
+        found = gpus.judge(states, source=source, policy=policy, expected=None)
+        found.append(_driver_finding("hang", f"{problem}{where}", source, policy))
+        return (_check("driver", outcome, "hung", f"{source}: {problem}{where}"), found), states
+    if outcome.state == "done" and not states and outcome.first("count") == 0 and expected:
+        found = gpus.count(0, source=source, policy=policy, expected=expected)
+        return (_check("driver", outcome, "findings", f"{source}: no GPU"), found), states
+    if outcome.state == "failed" or not states:
+        problem = problem or "the driver works and shows no GPU, and none was said to be expected"
+        found = [_driver_finding("unreachable", problem, source, policy)]
+        return (_check("driver", outcome, "not_tested", problem), found), states
+    found = gpus.judge(states, source=source, policy=policy, expected=expected)
+    return (
+        _check("driver", outcome, _status(found), f"{len(states)} GPU(s) through {source}"),
+        found,
+    ), states
+
+
+def _asked_again(
+    node: Node, wanted: Wanted, policy: Policy, expected: int | None, first: Judged
+) -> tuple[Judged, list[GpuState]]:
+    """One hang may be a slow start. A second one, on a node that has GPUs, is a hung driver."""
+    deadline_s = wanted.deadline_s or node.driver_deadline_s
+    again = run_probes([Probe(name="driver", deadline_s=deadline_s, work=node.read_driver_again)])["driver"]
+    check, found = first
+    hang = found[-1]
+    rest = found[:-1]
+    if again.state != "hung":
+        (second_check, second_found), states = _driver(again, policy, expected)
+        if second_check.answered:
+            slow = _driver_finding("slow", hang.evidence, hang.source, policy)
+            return (second_check, [*second_found, slow]), states
+        return (check, [*found, *second_found]), []
+    if expected or node.gpus_on_bus():
+        evidence = f"{hang.evidence}, and again when asked a second time"
+        confirmed = _driver_finding("hang-confirmed", evidence, hang.source, policy)
+        return (replace(check, seconds=check.seconds + again.seconds), [*rest, confirmed]), []
+    return first, []
+
+
+def _driver_finding(condition: str, evidence: str, source: str, policy: Policy) -> Finding:
+    rule = policy.rule("driver", condition)
+    return rule.finding(source=source, kind="driver", code=condition, evidence=evidence)
+
+
+def _kernel_log(outcome: Outcome, wanted: Wanted, policy: Policy, now: datetime) -> Judged:
+    problem = str(outcome.first("problem") or outcome.problem)
+    if problem:
+        return _check("kernel-log", outcome, "hung" if outcome.state == "hung" else "not_tested", problem), []
+    boot = kernel_log.parse_time(str(outcome.first("boot") or ""))
+    lines = [str(message["line"]) for message in outcome.messages if "line" in message]
+    events = list(kernel_log.parse(lines, now, wanted.since, boot))
+    found = xid.judge(events, policy)
+    undated = sum(1 for event in events if event.at is None) if wanted.since else 0
+    note = f", {undated} of them without a date" if undated else ""
+    detail = f"{len(events)} event(s) in {outcome.first('from')}{note}"
+    return _check("kernel-log", outcome, _status(found), detail), found
+
+
+def _dcgm(outcome: Outcome, policy: Policy, states: list[GpuState]) -> Judged:
+    """Health or diagnostic. Exit code and text count together: each alone leaves something out."""
+    source, exit_code = outcome.name, outcome.first("exit")
+    if not isinstance(exit_code, int):
+        return _dcgm_silent(outcome, policy)
+    text = str(outcome.first("out") or "")
+    output = dcgm.parse_diag(text) if source == dcgm.DIAG else dcgm.parse_health(text)
+    found = dcgm.judge(output, source=source, policy=policy)
+    if exit_code or output.problem:
+        by_exit = dcgm.judge_exit(exit_code, source=source, policy=policy)
+        if not found or (by_exit.action in FAULTS and not _proven(found)):
+            said = " ".join(str(outcome.first("err") or "").split())[:200]
+            parts = [by_exit.evidence, output.problem, said]
+            found.append(replace(by_exit, evidence="; ".join(part for part in parts if part)))
+    found = [replace(f, gpu=_bus(f.gpu, states)) for f in found]
+    if output.problem or (found and all(f.action is Action.NOT_TESTED for f in found)):
+        return _check(source, outcome, "not_tested", output.problem or found[0].evidence), found
+    return _check(source, outcome, _status(found), output.summary), found
+
+
+def _dcgm_silent(outcome: Outcome, policy: Policy) -> Judged:
+    """No exit code came back. A diagnostic that hangs is suspicious; an absent DCGM is only absent."""
+    problem = str(outcome.first("problem") or outcome.problem)
+    hung = outcome.state == "hung" and outcome.name == dcgm.DIAG
+    rule = policy.rule("driver", "hang") if hung else policy.rule("dcgm-exit", "not-run")
+    code = "hang" if hung else "not-run"
+    found = rule.finding(source=outcome.name, kind="dcgm", code=code, evidence=problem)
+    return _check(outcome.name, outcome, "hung" if hung else "not_tested", problem), [found]
+
+
+def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], found: list[Finding]) -> Judged:
+    if node.kind != "live":
+        return Check(name=dcgm.DIAG, status="not_tested", detail="a simulated node has no DCGM"), []
+    if _proven(found):
+        return Check(name=dcgm.DIAG, status="not_tested", detail="left out: a fault is already proven"), []
+    deadline_s = wanted.diag_deadline_s or DIAG_DEADLINES_S[wanted.level]
+    work: Callable[[Emit], None] = lambda emit: machine.dcgm_diag(wanted.level, wanted.dcgm_host, emit)  # noqa: E731
+    return _dcgm(
+        run_probes([Probe(name=dcgm.DIAG, deadline_s=deadline_s, work=work)])[dcgm.DIAG], policy, states
+    )
+
+
+def _host(outcome: Outcome, policy: Policy) -> Judged:
+    name = outcome.name.partition(" ")[0]
+    found = [
+        policy.rule("host", str(message["fact"])).finding(
+            source="host", kind=name, code=str(message["fact"]), evidence=str(message["evidence"])
+        )
+        for message in outcome.messages
+        if "fact" in message
+    ]
+    if outcome.state == "hung":
+        rule = policy.rule("host", f"{name}-hang")
+        text = f"{outcome.name}: {outcome.problem}"
+        found.append(rule.finding(source="host", kind=name, code=f"{name}-hang", evidence=text))
+        return _check(name, outcome, "hung", outcome.problem), found
+    problem = str(outcome.first("problem") or outcome.problem)
+    if problem:
+        return _check(name, outcome, "not_tested", problem), found
+    return _check(name, outcome, _status(found), str(outcome.first("detail") or "")), found
+
+
+def _check(name: str, outcome: Outcome, status: str, detail: str) -> Check:
+    return Check(name=name, status=status, detail=detail, seconds=outcome.seconds)
+
+
+def _status(found: list[Finding]) -> str:
+    return "findings" if any(f.action is not Action.NONE for f in found) else "ok"
+
+
+def _proven(found: Iterable[Finding]) -> bool:
+    return any(f.action in FAULTS for f in found)
+
+
+def _bus(gpu: str | None, states: list[GpuState]) -> str | None:
+    """DCGM counts GPUs, everyone else names them by PCI id."""
+    return next((s.bus_id for s in states if s.bus_id and str(s.index) == gpu), gpu)

@@ -1,0 +1,112 @@
+"""Recorded output, judged by the same rules as a live node: what would we have done that night?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ecs_gpu_recovery.health import dcgm, gpus, kernel_log, nvsmi, xid
+from ecs_gpu_recovery.health.findings import Action, Check, Finding
+from ecs_gpu_recovery.health.gpus import GpuState
+from ecs_gpu_recovery.health.policy import Policy
+
+NVIDIA_SMI = "nvidia-smi"
+KERNEL_LOG = xid.SOURCE
+
+_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One kept output and what it is said to be."""
+
+    kind: str
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the recordings themselves don't tell."""
+
+    now: datetime
+    since: datetime | None = None
+    expected_gpus: int | None = None
+    dcgm_exit: int | None = None
+
+
+def read(kind: str, path: Path) -> Recording:
+    """Any bytes make a text; what of it makes sense is for the parsers to say."""
+    data = path.read_bytes()
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
+    return Recording(kind=kind, path=path, text=data.decode(encoding, errors="replace"))
+
+
+def judge(
+    recordings: Sequence[Recording], policy: Policy, context: Context
+) -> tuple[list[Check], list[Finding], list[GpuState]]:
+    """One check per recording, so that a file nobody can read is seen as such and not as good news."""
+    checks: list[Check] = []
+    findings: list[Finding] = []
+    states: list[GpuState] = []
+    found: list[Finding]
+    for recording in recordings:
+        if not recording.text.strip("\x00 \r\n\t\ufeff"):
+            check, found = _silent(recording, "the file is empty"), []
+        elif recording.kind == KERNEL_LOG:
+            check, found = _kernel_log(recording, policy, context)
+        elif recording.kind == NVIDIA_SMI:
+            check, found, shown = _nvidia_smi(recording, policy, context)
+            states += shown
+        else:
+            check, found = _dcgm(recording, policy, context)
+        checks.append(check)
+        findings += found
+    return checks, findings, states
+
+
+def _silent(recording: Recording, why: str) -> Check:
+    return Check(name=recording.kind, status="not_tested", detail=f"{recording.path.name}: {why}")
+
+
+def _heard(recording: Recording, found: Sequence[Finding], detail: str) -> Check:
+    status = "findings" if any(f.action is not Action.NONE for f in found) else "ok"
+    return Check(name=recording.kind, status=status, detail=f"{recording.path.name}: {detail}")
+
+
+def _kernel_log(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
+    lines = recording.text.splitlines()
+    if not any(kernel_log.looks_like_kernel_log(line) for line in lines):
+        return _silent(recording, "not one line of it looks like a kernel log"), []
+    events = list(kernel_log.parse(lines, context.now, context.since))
+    found = xid.judge(events, policy)
+    return _heard(
+        recording, found, f"{len(lines)} line(s), {len(events)} event(s) of the NVIDIA driver"
+    ), found
+
+
+def _nvidia_smi(
+    recording: Recording, policy: Policy, context: Context
+) -> tuple[Check, list[Finding], list[GpuState]]:
+    output = nvsmi.parse(recording.text)
+    if output.no_devices and context.expected_gpus:
+        found = gpus.count(0, source=NVIDIA_SMI, policy=policy, expected=context.expected_gpus)
+        return _heard(recording, found, "no GPU shown"), found, []
+    if output.problem:
+        return _silent(recording, output.problem), [], []
+    shown = list(output.gpus)
+    found = gpus.judge(shown, source=NVIDIA_SMI, policy=policy, expected=context.expected_gpus)
+    return _heard(recording, found, f"{len(shown)} GPU(s)"), found, shown
+
+
+def _dcgm(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
+    is_diag = recording.kind == dcgm.DIAG
+    output = dcgm.parse_diag(recording.text) if is_diag else dcgm.parse_health(recording.text)
+    found = dcgm.judge(output, source=recording.kind, policy=policy)
+    if is_diag and context.dcgm_exit and not found:
+        found = [dcgm.judge_exit(context.dcgm_exit, source=recording.kind, policy=policy)]
+    if output.problem:
+        return _silent(recording, output.problem), found
+    return _heard(recording, found, output.summary), found

@@ -1,0 +1,174 @@
+"""Checks in child processes with a deadline, so that a driver call that never returns becomes a finding.
+
+A hung ioctl cannot be interrupted from inside, and sometimes not even killed. So every question is asked by
+a forked child that streams what it learns; at the deadline the parent kills the child's whole session and
+goes on with what arrived. The parent itself never talks to a driver, a network or a shared file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from ecs_gpu_recovery.health.findings import one_line
+
+Emit = Callable[[Mapping[str, object]], None]
+"""How a child sends up what it knows so far."""
+
+_DONE = {"probe": "done"}
+_KILL_GRACE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One question: what to do in the child and how long it may take."""
+
+    name: str
+    deadline_s: float
+    work: Callable[[Emit], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of it."""
+
+    name: str
+    state: str
+    """done, hung (past the deadline) or failed (the child broke)."""
+    messages: tuple[dict[str, object], ...]
+    seconds: float
+    problem: str = ""
+
+    def first(self, key: str) -> object:
+        """The value of the first message that has this key."""
+        return next((message[key] for message in self.messages if key in message), None)
+
+
+@dataclass(slots=True)
+class _Running:
+    probe: Probe
+    pid: int
+    pipe: int
+    started: float
+    data: bytearray = field(default_factory=bytearray)
+
+
+def run(probes: Sequence[Probe]) -> dict[str, Outcome]:
+    """Ask all questions at once; the answer is complete after the longest deadline."""
+    running = {child.pipe: child for child in map(_start, probes)}
+    outcomes: dict[str, Outcome] = {}
+    try:
+        while running:
+            left = (
+                min(child.started + child.probe.deadline_s for child in running.values()) - time.monotonic()
+            )
+            ready, _, _ = select.select(list(running), [], [], max(0.0, left))
+            for pipe in ready:
+                chunk = os.read(pipe, 1 << 16)
+                running[pipe].data += chunk
+                if not chunk:
+                    child = running.pop(pipe)
+                    outcomes[child.probe.name] = _ended(child)
+            now = time.monotonic()
+            for child in [c for c in running.values() if now >= c.started + c.probe.deadline_s]:
+                del running[child.pipe]
+                outcomes[child.probe.name] = _hung(child)
+    finally:
+        for child in running.values():
+            _kill(child)
+    return outcomes
+
+
+def _start(probe: Probe) -> _Running:
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _child(probe, writer)
+    os.close(writer)
+    return _Running(probe=probe, pid=pid, pipe=reader, started=time.monotonic())
+
+
+def _child(probe: Probe, writer: int) -> NoReturn:
+    """Runs in the child and never returns, whatever the work does."""
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        probe.work(lambda message: _send(writer, message))
+        _send(writer, _DONE)
+    except BaseException as error:  # noqa: BLE001 (told to the parent; a child must not unwind into it)
+        where = traceback.extract_tb(error.__traceback__)[-1:]
+        place = f" at {os.path.basename(where[0].filename)}:{where[0].lineno}" if where else ""
+        _send(writer, {"probe": "failed", "problem": one_line(f"{type(error).__name__}: {error}{place}")})
+    finally:
+        os._exit(0)
+
+
+def _send(writer: int, message: Mapping[str, object]) -> None:
+    data = memoryview(json.dumps(message, default=str).encode() + b"\n")
+    while data:
+        data = data[os.write(writer, data) :]
+
+
+def _ended(child: _Running) -> Outcome:
+    os.close(child.pipe)
+    _, status = os.waitpid(child.pid, 0)
+    messages = _messages(child.data)
+    last = messages[-1] if messages else {}
+    if last == _DONE:
+        return _outcome(child, "done", messages[:-1])
+    if last.get("probe") == "failed":
+        return _outcome(child, "failed", messages[:-1], str(last.get("problem")))
+    code = os.waitstatus_to_exitcode(status)
+    return _outcome(child, "failed", messages, f"the probe died ({f'signal {-code}' if code < 0 else code})")
+
+
+def _hung(child: _Running) -> Outcome:
+    killed = _kill(child)
+    text = f"no answer within {child.probe.deadline_s:g} s"
+    return _outcome(
+        child, "hung", _messages(child.data), text if killed else f"{text}, and it cannot be killed"
+    )
+
+
+def _kill(child: _Running) -> bool:
+    """End the child's session. A process stuck in the kernel outlives even that; don't wait for it."""
+    os.close(child.pipe)
+    for target in (os.killpg, os.kill):
+        try:
+            target(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    until = time.monotonic() + _KILL_GRACE_S
+    while time.monotonic() < until:
+        if os.waitpid(child.pid, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def _messages(data: bytearray) -> list[dict[str, object]]:
+    """Whole lines only; the last one may have been cut off by the deadline."""
+    whole, _, _ = bytes(data).rpartition(b"\n")
+    return [json.loads(line) for line in whole.split(b"\n") if line]
+
+
+def _outcome(child: _Running, state: str, messages: list[dict[str, object]], problem: str = "") -> Outcome:
+    seconds = time.monotonic() - child.started
+    return Outcome(
+        name=child.probe.name, state=state, messages=tuple(messages), seconds=seconds, problem=problem
+    )

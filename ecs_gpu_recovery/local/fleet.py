@@ -1,0 +1,160 @@
+"""The embedded cluster behind the fleet port: one order in, what became of it out. It decides nothing.
+
+A task's id is the order's token, so ordering a task twice is ordering it once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ..core.errors import StartRefused
+from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
+from ..core.events import CheckStarted as CheckWasStarted
+from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from .cluster import Cluster
+from .views import RebootState, Refused, TaskSpec, TaskState, TaskView
+
+#: How far back a check reads the kernel log: the fault is older than the task's death by a little.
+LOOK_BACK = timedelta(minutes=10)
+
+
+class LocalFleet:
+    """Carries out orders on the nodes below one state folder."""
+
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+        self._cluster, self._now = cluster, now
+
+    # -- orders ------------------------------------------------------------------------------------------------
+
+    def start_task(self, job: Job, order: StartTask) -> Iterable[Fact]:
+        rank = job.ranks[order.rank]
+        spec = TaskSpec(task_id=order.token, kind="train", argv=job.spec.command, env=environment(job, rank),
+                        cwd=job.spec.workdir or None, gpus=job.spec.gpus_per_node or rank.gpus,
+                        memory_mib=job.spec.memory_mib or None, job=job.id, attempt=order.attempt, rank=order.rank)  # fmt: skip
+        self._start(order.node, spec)
+        return [TaskStarted(at=self._now(), task_id=order.token, attempt=order.attempt, rank=order.rank)]
+
+    def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
+        """The stop stays in the task's folder, so a start that comes too late finds it and never runs."""
+        self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
+        return []
+
+    def check_node(self, job: Job | None, node: Node, order: CheckNode) -> Iterable[Fact]:
+        view = self._cluster.node(node.name)
+        since = (job.created_at if job is not None else self._now()) - LOOK_BACK
+        report = view.folder / "tasks" / order.token / "report.json"
+        argv = [sys.executable, "-m", "ecs_gpu_recovery.health", "--json", "--report", str(report), "--since", since.isoformat(),
+                "--expect-gpus", str(node.gpus), "--level", order.level]  # fmt: skip
+        env = {"GPU_HEALTH_SIMULATED": str(view.folder)} if view.kind == "simulated" else {}
+        spec = TaskSpec(task_id=order.token, kind="check", argv=tuple(argv), env=env, gpus=node.gpus, rank=order.rank,
+                        job=job.id if job is not None else f"node/{node.name}", attempt=order.attempt)  # fmt: skip
+        self._start(node.name, spec)
+        return [CheckWasStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)]
+
+    def reboot_node(self, node: Node, order: RebootNode) -> Iterable[Fact]:
+        self._cluster.reboot(node.name, order.key)
+        return []
+
+    def _start(self, node: str, spec: TaskSpec) -> None:
+        try:
+            self._cluster.start_task(node, spec)
+        except Refused as exc:
+            raise StartRefused(node, exc.reason) from exc
+
+    # -- what can be seen --------------------------------------------------------------------------------------
+
+    def observe_job(self, job: Job) -> Iterable[Fact]:
+        for rank in job.ranks:
+            yield from self._see_node(rank.node, rank.boot_id, rank.gpus_seen, connected=rank.connected)
+            yield from self._see_tasks(job, rank)
+            if rank.verdict is None and rank.check_try:
+                yield from self._see_check(rank.node, token(job.id, rank.index, "check", rank.check_try), rank.check_try)
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+                yield from self._see_reboot(rank.node, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+
+    def observe_node(self, node: Node) -> Iterable[Fact]:
+        yield from self._see_node(node.name, node.boot_id, node.gpus_seen, connected=node.connected)
+        if node.status is NodeStatus.PENDING_HEALTHCHECK:
+            yield from self._see_check(node.name, token("node", node.name, "check", node.check_try), node.check_try)
+        if node.status is NodeStatus.REBOOTING and not node.rebooted:
+            yield from self._see_reboot(node.name, node.reboot_key)
+
+    def _see_node(self, name: str, boot_id: str, gpus: int | None, *, connected: bool) -> Iterator[Fact]:
+        view = self._cluster.node(name)
+        seen = view.gpus_seen if view.connected else None
+        changed = view.connected is not connected or (view.boot_id or "") != boot_id or (seen is not None and seen != gpus)
+        if changed:
+            yield NodeSeen(at=self._now(), node=name, connected=view.connected, gpus=seen, boot_id=view.boot_id or "",
+                           why=view.why_off or "")  # fmt: skip
+
+    def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
+        """The rank's own task, and any other live task here that says it is of this job."""
+        own = rank.task_id or token(job.id, job.attempt, rank.index, "train", rank.start_try)
+        if not rank.quiet:
+            task = self._cluster.task(rank.node, own)
+            if task.state is TaskState.ENDED:
+                yield self._ended(job, rank, task)
+            elif task.state is TaskState.RUNNING and (rank.deadline is not None or not rank.task_id) and job.ending is None:
+                yield TaskStarted(at=self._now(), task_id=own, attempt=job.attempt, rank=rank.index, running=True)
+        if job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.task_id:
+            return
+        for task in self._cluster.tasks(rank.node, live_only=True):
+            if task.kind == "train" and task.job == job.id and task.task_id != own and not task.stop_ordered:
+                yield TaskStarted(at=self._now(), task_id=task.task_id, attempt=task.attempt or 0, rank=rank.index, running=True)
+
+    def _ended(self, job: Job, rank: Rank, task: TaskView) -> TaskEnded:
+        return TaskEnded(at=_time(task.ended_at) or self._now(), task_id=task.task_id, attempt=job.attempt, rank=rank.index,
+                         exit_code=task.exit_code, reason=task.reason or "", stop_code=task.stop_code or "")  # fmt: skip
+
+    def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
+        task = self._cluster.task(node, check_id)
+        if task.state is TaskState.ENDED and task.stop_code != "UserInitiated":
+            report = _report(task.folder / "report.json")
+            verdict = Verdict.from_exit_code(task.exit_code)
+            if verdict is not Verdict.INCONCLUSIVE and report.get("verdict") != verdict.value:
+                verdict = Verdict.INCONCLUSIVE  # a program that crashes also exits with 1: only its own report makes it a verdict
+            yield NodeChecked(at=_time(task.ended_at) or self._now(), node=node, check_id=check_id, check_try=check_try, verdict=verdict,
+                              findings=str(report.get("why") or task.reason or "")[:500])  # fmt: skip
+
+    def _see_reboot(self, node: str, key: str) -> Iterator[Fact]:
+        if self._cluster.reboot_state(node, key) is RebootState.DONE:
+            yield RebootProven(at=self._now(), node=node, key=key)
+
+
+def environment(job: Job, rank: Rank) -> dict[str, str]:
+    """What a training script is told; documented in docs/environment.md."""
+    world = str(len(job.ranks))
+    return {
+        "GPU_RECOVERY_KIND": "train",
+        "GPU_RECOVERY_NODE": rank.node,
+        "PYTHONUNBUFFERED": "1",
+        **job.spec.env,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(job.spec.master_port),
+        "NNODES": world,
+        "NODE_RANK": str(rank.index),
+        "WORLD_SIZE": world,
+        "RANK": str(rank.index),
+        "LOCAL_RANK": "0",
+        "JOB_ID": job.id,
+        "JOB_ATTEMPT": str(job.attempt),
+        "CHECKPOINT_DIR": job.spec.checkpoint_dir,
+    }
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _report(path: Path) -> dict[str, object]:
+    """The check's own report; empty where it left none."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,66 @@
+"""Messages of the embedded mode: kept in the store, shown in the log, and sent to a webhook if one is set."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from ..core.effects import Archive, Notify
+from ..core.errors import Refused, Transient
+from .store import SqliteStore
+
+log = logging.getLogger("ecs_gpu_recovery")
+
+
+def as_dict(message: Notify) -> dict[str, str]:
+    """A message as people and webhooks get it."""
+    return {"subject": message.subject, "happened": message.happened, "evidence": message.evidence, "done": message.done,
+            "next": message.next, "node": message.node, "key": message.key}  # fmt: skip
+
+
+class LocalNotifier:
+    """Each message is recorded once, by its key; the webhook may get it twice if the process dies right after."""
+
+    def __init__(self, store: SqliteStore, now: Callable[[], datetime], webhook: str = "") -> None:
+        if webhook and not webhook.startswith(("http://", "https://")):
+            raise Refused(f"the webhook must be an http(s) address, not {webhook!r}")
+        self._store, self._now, self._webhook = store, now, webhook
+
+    def notify(self, message: Notify) -> None:
+        body = as_dict(message)
+        if self._webhook:
+            self._post(body)
+        at = self._now().isoformat(timespec="microseconds")
+
+        def act(conn: sqlite3.Connection) -> None:
+            conn.execute("INSERT OR IGNORE INTO notice VALUES (?,?,?,?)", (message.key, at, message.subject, json.dumps(body)))
+
+        self._store.write(act)
+        log.warning("notice", extra=body)
+
+    def _post(self, body: dict[str, str]) -> None:
+        request = urllib.request.Request(self._webhook, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+                return
+        except (urllib.error.URLError, OSError) as exc:
+            raise Transient(f"the webhook did not take the message: {exc}") from exc
+
+    def archive(self, record: str, order: Archive) -> None:
+        def act(conn: sqlite3.Connection) -> None:
+            if conn.execute("INSERT OR IGNORE INTO archived VALUES (?)", (order.key,)).rowcount == 0:
+                return
+            (last,) = conn.execute("SELECT COALESCE(MAX(seq), 0) FROM timeline WHERE record=?", (record,)).fetchone()
+            conn.executemany("INSERT INTO timeline VALUES (?,?,?)", [(record, last + 1 + i, line) for i, line in enumerate(order.lines)])
+
+        self._store.write(act)
+
+    def notices(self, limit: int = 50) -> list[dict[str, Any]]:
+        """Newest first."""
+        return [{"at": at, **json.loads(body)} for at, body in self._store.read("SELECT at, body FROM notice ORDER BY at DESC LIMIT ?", limit)]

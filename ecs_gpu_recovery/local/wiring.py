@@ -1,0 +1,65 @@
+"""Puts the embedded mode together: SQLite, local processes, real time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from ..config import policy_from
+from ..core.policy import Policy
+from ..runtime import Runtime
+from ..sweeper import Sweeper
+from .cluster import Cluster
+from .fleet import LocalFleet
+from .notify import LocalNotifier
+from .store import SqliteStore
+
+CLUSTER = "embedded"
+DATABASE = "recovery.db"
+#: Local processes answer in seconds, so the patience is shorter than on AWS.
+LOCAL_POLICY = Policy(
+    start_timeout=timedelta(seconds=60),
+    stop_timeout=timedelta(seconds=30),
+    check_timeout=timedelta(seconds=120),
+    reboot_timeout=timedelta(seconds=120),
+    node_lost_after=timedelta(seconds=10),
+    backoff_first=timedelta(seconds=0.5),
+    backoff_most=timedelta(seconds=5),
+    lease=timedelta(seconds=5),
+)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Everything the embedded mode consists of, on one state folder."""
+
+    state: Path
+    store: SqliteStore
+    cluster: Cluster
+    notifier: LocalNotifier
+    runtime: Runtime
+    sweeper: Sweeper
+    policy: Policy
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def build(state: Path, *, env: Mapping[str, str] | None = None, policy: Policy | None = None, controller: bool = False) -> Embedded:
+    """Only the controller sends orders. Anyone else commits them, due at once, for the controller to send."""
+    env = os.environ if env is None else env
+    chosen = policy or policy_from(env, LOCAL_POLICY)
+    if not controller:
+        chosen = replace(chosen, lease=timedelta(0))
+    store = SqliteStore(state / DATABASE, lost_after=chosen.node_lost_after)
+    cluster = Cluster(state)
+    notifier = LocalNotifier(store, now, env.get("GPU_RECOVERY_WEBHOOK", ""))
+    runtime = Runtime(store=store, fleet=LocalFleet(cluster, now), notifier=notifier, policy=chosen, dispatch=controller)
+    return Embedded(state, store, cluster, notifier, runtime, Sweeper(runtime), chosen)

@@ -1,0 +1,229 @@
+"""The only loop: load, decide, commit, dispatch. Everything that happens to a record passes through here.
+
+State and orders are committed in one write; only then are the orders sent, and what became of them comes back as
+facts through the same loop. If the process dies in between, the sweeper sends what is still in the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from .core.draft import Step
+from .core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
+from .core.errors import Bug, NotFound, StartRefused, Transient, VersionConflict
+from .core.events import CheckRefused, Fact, NodeAsked, OrderFailed, OrderSent, RebootFailed, StopAsked
+from .core.events import StartRefused as StartWasRefused
+from .core.machine import decide, submit
+from .core.model import Entry, Job, JobSpec, Node
+from .core.nodes import decide_node
+from .core.policy import Policy
+from .ports import Fleet, Notifier, Store
+
+log = logging.getLogger("ecs_gpu_recovery")
+log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
+#: A job of 256 nodes whose verdicts arrive at once: each writer must get its turn.
+CONFLICTS = 300
+#: How many ranks are started on one look at the record.
+STARTS_PER_LOOK = 10
+
+
+class Runtime:
+    """Decides on facts and sends the orders. It holds no state of its own."""
+
+    def __init__(self, *, store: Store, fleet: Fleet, notifier: Notifier, policy: Policy, dispatch: bool = True,
+                 on_commit: Callable[[Job], None] | None = None) -> None:  # fmt: skip
+        self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
+        self._dispatch_now = dispatch
+        self._on_commit = on_commit
+
+    # -- what comes in -----------------------------------------------------------------------------------------
+
+    def submit(self, *, job_id: str, cluster: str, spec: JobSpec, nodes: Sequence[str], at: datetime, check: bool,
+               max_retries: int | None = None) -> Job:  # fmt: skip
+        """Claim the nodes and record the job; then send its first orders."""
+        policy = self.policy if max_retries is None else replace(self.policy, max_retries=max_retries)
+        known = [self.store.node(name) for name in nodes]
+        step = submit(job_id=job_id, cluster=cluster, spec=spec, nodes=known, policy=policy, at=at, check=check)
+        job = self._trimmed(step.job)
+        self.store.create(job)
+        self._say(job.timeline, job.id)
+        self._send_all(job, step.orders, at)
+        return job
+
+    def handle(self, job_id: str, facts: Iterable[Fact]) -> Job:
+        """Apply facts to a job, in one commit, and send the orders that follow."""
+        facts = list(facts)
+        job, orders = self._decide(job_id, facts)
+        if facts and orders:
+            self._send_all(job, orders, max(fact.at for fact in facts))
+        return job
+
+    def handle_node(self, name: str, facts: Iterable[Fact]) -> None:
+        """Apply facts to a node; a job that holds it hears of them too."""
+        facts = list(facts)
+        node = self.store.node(name)
+        if node.job_id:
+            shared = [fact for fact in facts if not isinstance(fact, NodeAsked)]
+            if shared:
+                try:
+                    self.handle(node.job_id, shared)
+                except NotFound:
+                    log.warning("node held by a job that is not recorded", extra={"node": name, "job": node.job_id})
+        self._decide_node(name, facts)
+
+    def stop(self, job_id: str, *, by: str, why: str, at: datetime) -> Job:
+        return self.handle(job_id, [StopAsked(at=at, by=by, why=why)])
+
+    # -- decide and commit -------------------------------------------------------------------------------------
+
+    def _decide(self, job_id: str, facts: Sequence[Fact]) -> tuple[Job, tuple[Order, ...]]:
+        for _ in range(CONFLICTS):
+            old = job = self.store.job(job_id)
+            added: dict[str, Order] = {}
+            for fact in facts:
+                step: Step = decide(job, fact, self.policy)
+                job = step.job
+                added.update({order.key: order for order in step.orders})
+            if job is old:
+                return job, ()
+            job = self._trimmed(replace(job, version=old.version + 1))
+            try:
+                self.store.commit(job)
+            except VersionConflict:
+                continue
+            self._say(_news(old, job), job.id)
+            if self._on_commit is not None:
+                self._on_commit(job)
+            keys = {order.key for order in job.outbox}
+            return job, tuple(order for order in added.values() if order.key in keys)
+        raise Transient(f"job {job_id}: too many writers at once")
+
+    def _trimmed(self, job: Job) -> Job:
+        """Where the store writes the rows in the same commit, there is no order to write them."""
+        if not self.store.writes_rows:
+            return job
+        return replace(job, outbox=tuple(order for order in job.outbox if not isinstance(order.effect, WriteRows)))
+
+    def _decide_node(self, name: str, facts: Sequence[Fact]) -> Node:
+        for _ in range(CONFLICTS):
+            node = self.store.node(name)
+            old, orders = node, {}
+            for fact in facts:
+                step = decide_node(node, fact, self.policy)
+                node = step.node
+                orders.update({order.key: order for order in step.orders})
+            if node is old:
+                return node
+            node = replace(node, version=old.version + 1)
+            try:
+                self.store.commit_node(node)
+            except VersionConflict:
+                continue
+            self._say([e for e in node.timeline if e not in old.timeline], f"node/{name}")
+            if self._dispatch_now and orders:
+                self._send_node_orders(node, tuple(orders.values()), max(fact.at for fact in facts))
+            return node
+        raise Transient(f"node {name}: too many writers at once")
+
+    # -- dispatch ----------------------------------------------------------------------------------------------
+
+    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime) -> None:
+        """Send, learn, decide, until no order is left that belongs to us."""
+        while orders and self._dispatch_now:
+            facts = self.send(job, orders, at)
+            if not facts:
+                return
+            job, orders = self._decide(job.id, facts)
+
+    def send(self, job: Job, orders: Sequence[Order], at: datetime) -> list[Fact]:
+        """Carry out orders of a job; give back what is now known.
+
+        A large gang takes a while to start. Before every few starts the record is read again, so that a start which
+        was withdrawn meanwhile is not sent.
+        """
+        facts: list[Fact] = []
+        starts = 0
+        for order in orders:
+            if isinstance(order.effect, StartTask):
+                if starts and starts % STARTS_PER_LOOK == 0:
+                    job = self.store.job(job.id)
+                starts += 1
+                if all(order.key != pending.key for pending in job.outbox):
+                    continue
+            facts += self._guarded(order, at, lambda o=order: self._carry_out(job, o, at))  # type: ignore[misc]
+        return facts
+
+    def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime) -> None:
+        facts: list[Fact] = []
+        for order in orders:
+            facts += self._guarded(order, at, lambda o=order: self._carry_out_for_node(node, o, at))  # type: ignore[misc]
+        if facts:
+            self._decide_node(node.name, facts)
+
+    def send_node(self, node: Node, at: datetime) -> None:
+        """Send again what is due of a node's own orders."""
+        due = [order for order in node.outbox if order.due <= at]
+        if due:
+            self._send_node_orders(node, due, at)
+
+    def _guarded(self, order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> list[Fact]:
+        effect = order.effect
+        try:
+            return list(act())
+        except StartRefused as exc:
+            if isinstance(effect, StartTask):
+                return [StartWasRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason=exc.reason)]
+            if isinstance(effect, CheckNode):
+                return [CheckRefused(at=at, node=effect.node, check_try=effect.check_try, reason=exc.reason)]
+            if isinstance(effect, RebootNode):
+                return [RebootFailed(at=at, node=effect.node, key=effect.key, reason=exc.reason)]
+            raise Bug(f"{order.key} can't be refused") from exc
+        except Transient as exc:
+            return [OrderFailed(at=at, key=order.key, error=str(exc))]
+
+    def _carry_out(self, job: Job, order: Order, at: datetime) -> Iterable[Fact]:
+        effect = order.effect
+        if isinstance(effect, StartTask):
+            return self.fleet.start_task(job, effect)
+        if isinstance(effect, StopTask):
+            return [*self.fleet.stop_task(job.id, effect), OrderSent(at=at, key=effect.key)]
+        if isinstance(effect, CheckNode):
+            return self.fleet.check_node(job, self.store.node(effect.node), effect)
+        if isinstance(effect, RebootNode):
+            return [*self.fleet.reboot_node(self.store.node(effect.node), effect), OrderSent(at=at, key=effect.key)]
+        if isinstance(effect, WriteRows):
+            self.store.write_rows(job)
+        elif isinstance(effect, Notify):
+            self.notifier.notify(effect)
+        elif isinstance(effect, Archive):
+            self.notifier.archive(job.id, effect)
+        return [OrderSent(at=at, key=effect.key)]
+
+    def _carry_out_for_node(self, node: Node, order: Order, at: datetime) -> Iterable[Fact]:
+        effect = order.effect
+        if isinstance(effect, CheckNode):
+            return self.fleet.check_node(None, node, effect)
+        if isinstance(effect, RebootNode):
+            return [*self.fleet.reboot_node(node, effect), OrderSent(at=at, key=effect.key)]
+        if isinstance(effect, StopTask):
+            return [*self.fleet.stop_task(f"node/{node.name}", effect), OrderSent(at=at, key=effect.key)]
+        if isinstance(effect, Notify):
+            self.notifier.notify(effect)
+            return [OrderSent(at=at, key=effect.key)]
+        raise Bug(f"{effect.key} is not an order of a node")
+
+    # -- what people read --------------------------------------------------------------------------------------
+
+    def _say(self, entries: Iterable[Entry], record: str) -> None:
+        """One structured line per transition, none per call."""
+        for e in entries:
+            log.info("moved", extra={"record": record, "subject": e.subject, "from": e.before, "to": e.after, "why": e.why,
+                                     "evidence": e.evidence, "attempt": e.attempt, "policy": e.policy})  # fmt: skip
+
+
+def _news(old: Job, new: Job) -> list[Entry]:
+    known = set(old.timeline)
+    return [entry for entry in new.timeline if entry not in known]

@@ -1,0 +1,104 @@
+"""The clock's side of the system: what no event will ever tell.
+
+`sweep` looks at what is due (deadlines, unsent orders) and compares records with the real world, feeding every fact
+that was missed. Dropping every event must still end well, only later.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from .core.errors import NotFound, Transient
+from .core.events import Tick
+from .core.invariants import broken
+from .core.model import Job
+from .runtime import Runtime
+
+log = logging.getLogger("ecs_gpu_recovery")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a sweep found, for the log and the metrics."""
+
+    jobs: int = 0
+    nodes: int = 0
+    resent: int = 0
+    broken: int = 0
+    unanswered: int = 0
+
+
+class Sweeper:
+    """Keeps nothing between sweeps; two sweepers at once do no harm."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._resume = False
+
+    def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
+        """Everything that is due; with `observe`, every live job is also compared with the cluster.
+
+        `resume` sends every pending order at once. It is for a process that knows that no other sender is alive.
+        """
+        report = Report()
+        self._resume = resume
+        live = set(self._store.live_jobs()) if observe else set()
+        for job_id in sorted(live | set(self._store.due_jobs(now))):
+            self._sweep_job(job_id, now, observe=observe and job_id in live, report=report)
+        for name in self._store.due_nodes(now):
+            self._sweep_node(name, now, observe=False, report=report)
+        if observe:
+            for node in self._store.nodes():
+                if not node.job_id:
+                    self._sweep_node(node.name, now, observe=True, report=report)
+                elif node.job_id not in live:
+                    self._free_orphan(node.name, node.job_id, now)
+        return report
+
+    def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
+        report.jobs += 1
+        try:
+            job = self._store.job(job_id)
+            facts = list(self._runtime.fleet.observe_job(job)) if observe else []
+            job = self._runtime.handle(job_id, [*facts, Tick(at=now)])
+            self._resend(job, now, report)
+        except Transient as exc:
+            report.unanswered += 1
+            log.warning("sweep put off", extra={"job": job_id, "why": str(exc)})
+            return
+        for what in broken(job):
+            report.broken += 1
+            log.error("invariant broken", extra={"job": job_id, "what": what})
+
+    def _resend(self, job: Job, now: datetime, report: Report) -> None:
+        """Orders whose sender died, or that were refused or failed before."""
+        due = [order for order in job.outbox if self._resume or order.due <= now]
+        report.resent += len(due)
+        if due:
+            facts = self._runtime.send(job, due, now)
+            if facts:
+                self._runtime.handle(job.id, facts)
+
+    def _sweep_node(self, name: str, now: datetime, *, observe: bool, report: Report) -> None:
+        report.nodes += 1
+        try:
+            node = self._store.node(name)
+            facts = list(self._runtime.fleet.observe_node(node)) if observe else []
+            self._runtime.handle_node(name, [*facts, Tick(at=now)])
+            self._runtime.send_node(self._store.node(name), now)
+        except Transient as exc:
+            report.unanswered += 1
+            log.warning("sweep put off", extra={"node": name, "why": str(exc)})
+
+    def _free_orphan(self, name: str, job_id: str, now: datetime) -> None:
+        """A claim whose job was never recorded, or a release that was never written."""
+        try:
+            job = self._store.job(job_id)
+        except NotFound:
+            self._store.release_orphan(name, job_id, now)
+            return
+        if job.status.final:
+            self._store.write_rows(job)

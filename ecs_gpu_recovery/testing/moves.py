@@ -1,0 +1,130 @@
+"""Everything that can happen next in the modelled world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..core.events import StopAsked
+from . import world
+from .model import Model, Outcome, State, sight
+from .world import GPUS, Machine, Run
+
+
+class Move(NamedTuple):
+    """Something that can happen. `kind` says who does it; `helps` that a friendly world does it by itself."""
+
+    kind: str
+    act: Callable[[], Iterator[Outcome]]
+    helps: bool = False
+
+
+def moves(model: Model, state: State) -> Iterator[Move]:
+    """All of them, in an order that is always the same."""
+    if state.stalled is not None:
+        yield Move("resume", lambda: _resume(model, state), helps=True)
+    for i, machine in enumerate(state.machines):
+        yield from _progress(state, i, machine)
+        if not state.job.status.final:
+            yield from _faults(model, state, i, machine)
+    yield Move("sweep", lambda: model.sweep(state))
+    to = model.next_moment(state)
+    if to is not None:
+        yield Move("advance", lambda: iter([("time passes", model.advance(state, to))]))
+    if state.left.asks and not state.job.status.final:
+        ask = StopAsked(at=state.now, by="ann")
+        yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)))
+    b = model.bounds
+    for i, machine in enumerate(state.machines):
+        for label, facts in world.facts(i, machine, state.now, blind=b.blind, late_stamps=b.late_stamps):
+            yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts))  # type: ignore[misc]
+
+
+def deliver(model: Model, state: State, label: str, facts: tuple[world.Fact, ...]) -> Iterator[Outcome]:
+    after, orders = model.decide(state, facts)
+    if after is not state:
+        yield from model._send(after, orders, (), label)
+
+
+def _resume(model: Model, state: State) -> Iterator[Outcome]:
+    stalled = state.stalled
+    assert stalled is not None
+    yield from model._send(replace(state, stalled=None), stalled.orders, stalled.facts, "the stalled process goes on")
+
+
+def _progress(state: State, i: int, machine: Machine) -> Iterator[Move]:
+    """What the world does by itself, without a fault."""
+    for run in machine.runs:
+        if run.alive and run.stopping and not machine.down:
+            yield _end(state, i, machine, run, "stopped", helps=True)
+    for check in machine.checks:
+        if check.alive and check.stopping:
+            yield _answer(state, i, machine, check, "inconclusive", helps=True)
+    for reboot in machine.reboots:
+        if not reboot.done and not machine.down and machine.connected:
+            yield Move("world", _once(f"n{i} goes down for {reboot.key}", state.with_machine(i, _go_down(machine, state, "killed"))), helps=True)
+        elif not reboot.done and machine.down and not machine.sight.gone:
+            done = tuple(r._replace(done=True) for r in machine.reboots)
+            yield Move("world", _once(f"n{i} is back from its reboot", state.with_machine(i, replace(_come_back(machine), reboots=done))), helps=True)
+    away = not machine.connected and not machine.sight.gone
+    if away and not machine.down:
+        told = tuple(run._replace(told=True) for run in machine.runs)
+        yield Move("world", _once(f"n{i} reconnects", state.with_machine(i, sight(replace(machine, runs=told), connected=True))), helps=True)
+    if away and machine.down and all(r.done for r in machine.reboots):
+        yield Move("world", _once(f"n{i} comes back", state.with_machine(i, _come_back(machine))))
+
+
+def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
+    """Tasks end, checks answer, and what the budget still allows to go wrong."""
+    b = model.bounds
+    for run in machine.runs:
+        if run.alive and not machine.down:
+            yield _end(state, i, machine, run, "done", helps=not run.stopping)
+            if state.left.failures:
+                for end in b.ends:
+                    yield _end(state.spend("failures"), i, machine, run, end)
+    for check in machine.checks:
+        if check.alive and not machine.down:
+            for verdict in b.verdicts:
+                yield _answer(state, i, machine, check, verdict, helps=verdict == "healthy")
+    if state.left.flaps and machine.connected and not machine.down:
+        after = state.spend("flaps").with_machine(i, sight(machine, connected=False))
+        yield Move("world", _once(f"n{i} loses its agent", after))
+    if state.left.deaths and not machine.down:
+        end = "lie" if b.lies else "killed"
+        yield Move("world", _once(f"n{i} goes down", state.spend("deaths").with_machine(i, _go_down(machine, state, end))))
+        gone = _go_down(machine, state, "host gone", told=True)
+        gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
+        yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))
+    if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
+        done = tuple(r._replace(done=True) for r in machine.reboots)
+        back = sight(replace(_come_back(machine), reboots=done), gpus=GPUS - 1)
+        yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
+
+
+def _end(state: State, i: int, machine: Machine, run: Run, end: str, *, helps: bool = False) -> Move:
+    over = run._replace(alive=False, end=end, told=machine.connected, at=state.now)
+    runs = tuple(over if r == run else r for r in machine.runs)
+    return Move("world", _once(f"{run.id} ends: {end}", state.with_machine(i, replace(machine, runs=runs))), helps=helps)
+
+
+def _answer(state: State, i: int, machine: Machine, check: world.Check, verdict: str, *, helps: bool = False) -> Move:
+    over = check._replace(alive=False, verdict=verdict, at=state.now)
+    checks = tuple(over if c == check else c for c in machine.checks)
+    return Move("world", _once(f"{check.id} finds: {verdict}", state.with_machine(i, replace(machine, checks=checks))), helps=helps)
+
+
+def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) -> Machine:
+    runs = tuple(r._replace(alive=False, end=end, told=told, at=state.now) if r.alive else r for r in machine.runs)
+    checks = tuple(c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c for c in machine.checks)
+    return sight(replace(machine, runs=runs, checks=checks, down=True), connected=False)
+
+
+def _come_back(machine: Machine) -> Machine:
+    told = tuple(run._replace(told=True) for run in machine.runs)
+    return sight(replace(machine, runs=told, down=False), connected=True, boot=machine.sight.boot + 1)
+
+
+def _once(label: str, state: State) -> Callable[[], Iterator[Outcome]]:
+    return lambda: iter([(label, state)])

@@ -1,0 +1,1 @@
+"""What the Makefile runs: environments, locks, tests and checks of the project itself."""

@@ -1,0 +1,81 @@
+"""Runs the tests on every Python that the project supports and that this machine has.
+
+The everyday environment runs all of them; a second Python runs all but the slow ones. A Python that is
+missing is named at the end, so that nobody takes one version's success for that of both.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.environment import Stamp, ensure, find_python, folder_of
+from tools.project import ROOT, ProblemError
+
+VERSIONS = ("3.13", "3.11")
+QUICK = "not slow and not ministack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One Python to test on."""
+
+    folder: Path
+    python: str
+    everything: bool
+
+    def start(self, arguments: list[str]) -> bool:
+        workers = os.environ.get("WORKERS", "2")
+        command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
+        command += ["--dist", "loadgroup"]
+        if not self.everything:
+            command += ["-m", QUICK]
+        print(f"\nPython {self.python}: {self.extent}", flush=True)
+        return subprocess.run([*command, *arguments], cwd=ROOT).returncode == 0
+
+    @property
+    def extent(self) -> str:
+        return "all tests" if self.everything else f"tests that are {QUICK}"
+
+
+def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """The versions to test on, that of the everyday environment first, and the versions that are missing."""
+    others = [version for version in VERSIONS if version != present]
+    return [present, *filter(is_here, others)], [version for version in others if not is_here(version)]
+
+
+def main(arguments: list[str]) -> int:
+    everyday = Run(folder=folder_of("dev"), python=ensure("dev", folder_of("dev")).python, everything=True)
+    versions, missing = plan(everyday.python.rpartition(".")[0], _is_here)
+    runs = [everyday, *map(_second, versions[1:])]
+    report, failed = [], False
+    for run in runs:
+        started = time.monotonic()
+        passed = run.start(arguments)
+        failed |= not passed
+        ended = f"{'passed' if passed else 'FAILED'} ({time.monotonic() - started:.0f} s)"
+        report.append(f"Python {run.python}: {run.extent} {ended}")
+    report += [f"Python {version}: not found on this machine, so not tested" for version in missing]
+    print("\n" + "\n".join(report), flush=True)
+    return int(failed)
+
+
+def _second(version: str) -> Run:
+    folder = folder_of("dev", version)
+    return Run(folder=folder, python=ensure("dev", folder, version=version).python, everything=False)
+
+
+def _is_here(version: str) -> bool:
+    return Stamp.read(folder_of("dev", version)) is not None or find_python(version) is not None
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ProblemError as problem:
+        sys.exit(str(problem))
