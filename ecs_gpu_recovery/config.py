@@ -45,7 +45,16 @@ class Reader:
 
 
 def boolean(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    known = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
     if text.lower() not in known:
         raise ValueError("use true or false")
     return known[text.lower()]
@@ -91,11 +100,26 @@ POLICY_VARIABLES: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("START_TIMEOUT_S", "start_timeout", seconds(1, _DAY), "a task must run within this time"),
     ("STOP_TIMEOUT_S", "stop_timeout", seconds(1, _DAY), "a stopped task must end within this time"),
     ("CHECK_TIMEOUT_S", "check_timeout", seconds(1, _DAY), "a health check must answer within this time"),
-    ("REBOOT_TIMEOUT_S", "reboot_timeout", seconds(1, _DAY), "a rebooting or lost node must be back within this time"),
+    (
+        "REBOOT_TIMEOUT_S",
+        "reboot_timeout",
+        seconds(1, _DAY),
+        "a rebooting or lost node must be back within this time",
+    ),
     ("NODE_LOST_AFTER_S", "node_lost_after", seconds(1, _DAY), "a node that is silent for longer is lost"),
-    ("BACKOFF_FIRST_S", "backoff_first", seconds(0.01, 3600), "the wait before an order is sent again; it doubles"),
+    (
+        "BACKOFF_FIRST_S",
+        "backoff_first",
+        seconds(0.01, 3600),
+        "the wait before an order is sent again; it doubles",
+    ),
     ("BACKOFF_MOST_S", "backoff_most", seconds(0.01, 3600), "the longest such wait"),
-    ("DISPATCH_LEASE_S", "lease", seconds(0, 3600), "how long an order belongs to the process that committed it"),
+    (
+        "DISPATCH_LEASE_S",
+        "lease",
+        seconds(0, 3600),
+        "how long an order belongs to the process that committed it",
+    ),
 )
 
 
@@ -103,7 +127,10 @@ def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Read
     """The policy, with the environment's numbers in place of the defaults."""
     mine = reader or Reader(env)
     policy = base or Policy()
-    values = {name: mine.get((variable,), parse, getattr(policy, name)) for variable, name, parse, _ in POLICY_VARIABLES}
+    values = {
+        name: mine.get((variable,), parse, getattr(policy, name))
+        for variable, name, parse, _ in POLICY_VARIABLES
+    }
     if reader is None:
         mine.finish()
     return replace(policy, **values)

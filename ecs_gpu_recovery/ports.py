@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -49,8 +49,11 @@ class Store(Protocol):
     def commit(self, job: Job) -> None:
         """Write version n over version n - 1."""
 
-    def write_rows(self, job: Job) -> None:
-        """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one."""
+    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None) -> None:
+        """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one.
+
+        `announce` hears of the nodes whose rows are about to change.
+        """
 
     def job_of_task(self, task_id: str) -> str | None:
         """The job whose task rows name this task."""
@@ -90,19 +93,23 @@ class Fleet(Protocol):
     Raises `StartRefused` where the cluster says no, `Transient` where it did not answer.
     """
 
-    def start_task(self, job: Job, order: StartTask) -> Iterable[Fact]: ...
+    def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
+        """`again`: it may have been sent before, so look for its token first."""
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]: ...
 
-    def check_node(self, job: Job | None, node: Node, order: CheckNode) -> Iterable[Fact]: ...
+    def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]: ...
 
-    def reboot_node(self, node: Node, order: RebootNode) -> Iterable[Fact]: ...
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]: ...
+
+    def label_nodes(self, nodes: Sequence[Node]) -> None:
+        """Show each node's status on the cluster itself, where the cluster has a place for it."""
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         """How the cluster sees this job's tasks, checks, reboots and nodes now."""
 
-    def observe_node(self, node: Node) -> Iterable[Fact]:
-        """The same for a node that no job holds."""
+    def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        """The same for nodes that no job holds, each fact with its node's name."""
 
 
 class Notifier(Protocol):

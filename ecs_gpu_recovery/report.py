@@ -75,7 +75,11 @@ def progress(lines: Iterable[str]) -> Progress:
     firsts: dict[int, int] = {}
     for attempt, step, _ in seen:
         firsts.setdefault(attempt, step)
-    gaps = sorted((b[2] - a[2]).total_seconds() / (b[1] - a[1]) for a, b in zip(seen, seen[1:], strict=False) if a[0] == b[0] and b[1] > a[1])
+    gaps = sorted(
+        (b[2] - a[2]).total_seconds() / (b[1] - a[1])
+        for a, b in zip(seen, seen[1:], strict=False)
+        if a[0] == b[0] and b[1] > a[1]
+    )
     return Progress(steps=max(s for _, s, _ in seen), loss=loss, lost_steps=len(seen) - len({s for _, s, _ in seen}),
                     resumed_at=tuple(step for attempt, step in sorted(firsts.items()) if attempt), step_s=gaps[len(gaps) // 2] if gaps else 0.0)  # fmt: skip
 

@@ -79,9 +79,11 @@ class Runtime:
 
     # -- decide and commit -------------------------------------------------------------------------------------
 
-    def _decide(self, job_id: str, facts: Sequence[Fact]) -> tuple[Job, tuple[Order, ...]]:
+    def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None = None) -> tuple[Job, tuple[Order, ...]]:
+        """`last` is the record as we have just written it: it saves a read, and if it is stale the commit says so."""
         for _ in range(CONFLICTS):
-            old = job = self.store.job(job_id)
+            old = job = last or self.store.job(job_id)
+            last = None
             added: dict[str, Order] = {}
             for fact in facts:
                 step: Step = decide(job, fact, self.policy)
@@ -136,9 +138,9 @@ class Runtime:
             facts = self.send(job, orders, at)
             if not facts:
                 return
-            job, orders = self._decide(job.id, facts)
+            job, orders = self._decide(job.id, facts, job)
 
-    def send(self, job: Job, orders: Sequence[Order], at: datetime) -> list[Fact]:
+    def send(self, job: Job, orders: Sequence[Order], at: datetime, *, again: bool = False) -> list[Fact]:
         """Carry out orders of a job; give back what is now known.
 
         A large gang takes a while to start. Before every few starts the record is read again, so that a start which
@@ -153,13 +155,13 @@ class Runtime:
                 starts += 1
                 if all(order.key != pending.key for pending in job.outbox):
                     continue
-            facts += self._guarded(order, at, lambda o=order: self._carry_out(job, o, at))  # type: ignore[misc]
+            facts += self._guarded(order, at, lambda o=order: self._carry_out(job, o, at, again))  # type: ignore[misc]
         return facts
 
-    def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime) -> None:
+    def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime, *, again: bool = False) -> None:
         facts: list[Fact] = []
         for order in orders:
-            facts += self._guarded(order, at, lambda o=order: self._carry_out_for_node(node, o, at))  # type: ignore[misc]
+            facts += self._guarded(order, at, lambda o=order: self._carry_out_for_node(node, o, at, again))  # type: ignore[misc]
         if facts:
             self._decide_node(node.name, facts)
 
@@ -167,7 +169,7 @@ class Runtime:
         """Send again what is due of a node's own orders."""
         due = [order for order in node.outbox if order.due <= at]
         if due:
-            self._send_node_orders(node, due, at)
+            self._send_node_orders(node, due, at, again=True)
 
     def _guarded(self, order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> list[Fact]:
         effect = order.effect
@@ -184,30 +186,30 @@ class Runtime:
         except Transient as exc:
             return [OrderFailed(at=at, key=order.key, error=str(exc))]
 
-    def _carry_out(self, job: Job, order: Order, at: datetime) -> Iterable[Fact]:
+    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
         effect = order.effect
         if isinstance(effect, StartTask):
-            return self.fleet.start_task(job, effect)
+            return self.fleet.start_task(job, effect, again=again)
         if isinstance(effect, StopTask):
             return [*self.fleet.stop_task(job.id, effect), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, CheckNode):
-            return self.fleet.check_node(job, self.store.node(effect.node), effect)
+            return self.fleet.check_node(job, self.store.node(effect.node), effect, again=again)
         if isinstance(effect, RebootNode):
-            return [*self.fleet.reboot_node(self.store.node(effect.node), effect), OrderSent(at=at, key=effect.key)]
+            return [*self.fleet.reboot_node(self.store.node(effect.node), effect, again=again), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, WriteRows):
-            self.store.write_rows(job)
+            self.store.write_rows(job, self.fleet.label_nodes)
         elif isinstance(effect, Notify):
             self.notifier.notify(effect)
         elif isinstance(effect, Archive):
             self.notifier.archive(job.id, effect)
         return [OrderSent(at=at, key=effect.key)]
 
-    def _carry_out_for_node(self, node: Node, order: Order, at: datetime) -> Iterable[Fact]:
+    def _carry_out_for_node(self, node: Node, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
         effect = order.effect
         if isinstance(effect, CheckNode):
-            return self.fleet.check_node(None, node, effect)
+            return self.fleet.check_node(None, node, effect, again=again)
         if isinstance(effect, RebootNode):
-            return [*self.fleet.reboot_node(node, effect), OrderSent(at=at, key=effect.key)]
+            return [*self.fleet.reboot_node(node, effect, again=again), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, StopTask):
             return [*self.fleet.stop_task(f"node/{node.name}", effect), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, Notify):

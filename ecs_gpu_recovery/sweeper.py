@@ -7,13 +7,14 @@ that was missed. Dropping every event must still end well, only later.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from .core.errors import NotFound, Transient
-from .core.events import Tick
+from .core.events import Fact, Tick
 from .core.invariants import broken
-from .core.model import Job
+from .core.model import Job, Node
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -49,14 +50,26 @@ class Sweeper:
         for job_id in sorted(live | set(self._store.due_jobs(now))):
             self._sweep_job(job_id, now, observe=observe and job_id in live, report=report)
         for name in self._store.due_nodes(now):
-            self._sweep_node(name, now, observe=False, report=report)
+            self._sweep_node(name, now, [], report)
         if observe:
-            for node in self._store.nodes():
-                if not node.job_id:
-                    self._sweep_node(node.name, now, observe=True, report=report)
-                elif node.job_id not in live:
-                    self._free_orphan(node.name, node.job_id, now)
+            self._sweep_idle(self._store.nodes(), live, now, report)
         return report
+
+    def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
+        """Nodes that no living job holds: all are looked at together, and only news is written."""
+        free = [node for node in nodes if not node.job_id]
+        news: dict[str, list[Fact]] = {}
+        try:
+            for name, fact in self._runtime.fleet.observe_nodes(free):
+                news.setdefault(name, []).append(fact)
+        except Transient as exc:
+            report.unanswered += 1
+            log.warning("sweep put off", extra={"why": str(exc)})
+        for name, facts in news.items():
+            self._sweep_node(name, now, facts, report)
+        for node in nodes:
+            if node.job_id and node.job_id not in live:
+                self._free_orphan(node.name, node.job_id, now)
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
@@ -78,15 +91,13 @@ class Sweeper:
         due = [order for order in job.outbox if self._resume or order.due <= now]
         report.resent += len(due)
         if due:
-            facts = self._runtime.send(job, due, now)
+            facts = self._runtime.send(job, due, now, again=True)
             if facts:
                 self._runtime.handle(job.id, facts)
 
-    def _sweep_node(self, name: str, now: datetime, *, observe: bool, report: Report) -> None:
+    def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
         report.nodes += 1
         try:
-            node = self._store.node(name)
-            facts = list(self._runtime.fleet.observe_node(node)) if observe else []
             self._runtime.handle_node(name, [*facts, Tick(at=now)])
             self._runtime.send_node(self._store.node(name), now)
         except Transient as exc:

@@ -90,7 +90,7 @@ class Dynamo:
     ) -> Iterator[Item]:
         """The items of one partition of an index, page after page, as far as the caller goes.
 
-        `up_to` bounds the sort key, `has` is an attribute that must be there, `same` those that must be equal.
+        `up_to` bounds the sort key, `has` is an attribute that must be there, `same` ones that must be equal.
         """
         names, values = {"#key": key[0]}, {":key": text(key[1])}
         where, filters = "#key = :key", []

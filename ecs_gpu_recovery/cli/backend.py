@@ -74,13 +74,19 @@ def choose_nodes(request: JobRequest, nodes: Sequence[Node]) -> tuple[str, ...]:
     known = {node.name: node for node in nodes}
     if request.nodes:
         wrong = [f"{name}: no such node" for name in request.nodes if name not in known]
-        wrong += [f"{name}: {known[name].refusal}" for name in request.nodes if name in known and known[name].refusal]
+        wrong += [
+            f"{name}: {known[name].refusal}"
+            for name in request.nodes
+            if name in known and known[name].refusal
+        ]
         if wrong:
             raise Refused("the job was not submitted:\n  " + "\n  ".join(wrong) + "\nSee: gpu-recovery nodes")
         return request.nodes
     free = [node.name for node in nodes if node.claimable]
     if len(free) < request.any_nodes:
-        raise Refused(f"the job was not submitted: it wants {request.any_nodes} nodes and {len(free)} are free. See: gpu-recovery nodes")
+        raise Refused(
+            f"the job was not submitted: it wants {request.any_nodes} nodes and {len(free)} are free. See: gpu-recovery nodes"
+        )
     return tuple(free[: request.any_nodes])
 
 
@@ -99,7 +105,9 @@ class LocalBackend:
         from ..local import wiring
 
         if not (state / wiring.DATABASE).exists():
-            raise Refused(f"there is no control plane in {state}: start one with  gpu-recovery up --state {state}")
+            raise Refused(
+                f"there is no control plane in {state}: start one with  gpu-recovery up --state {state}"
+            )
         self._wiring = wiring
         self._state = state
         self.parts = wiring.build(state)
@@ -145,14 +153,26 @@ class LocalBackend:
     def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
         from ..core.events import NodeAsked
 
-        self.parts.runtime.handle_node(name, [NodeAsked(at=self.now(), node=name, ask=ask, by=whoami(), why=why, level=level)])
+        self.parts.runtime.handle_node(
+            name, [NodeAsked(at=self.now(), node=name, ask=ask, by=whoami(), why=why, level=level)]
+        )
         return self.node(name)
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
         found = self.parts.store.read(
-            "SELECT node_index_in_job, retry, node_name, ecs_task_id FROM ecs_task WHERE job_id=? ORDER BY created_at, ecs_task_id", job.id
+            "SELECT node_index_in_job, retry, node_name, ecs_task_id FROM ecs_task WHERE job_id=? ORDER BY created_at, ecs_task_id",
+            job.id,
         )
-        return [LogSource(rank=int(r[0]), attempt=int(r[1]), node=r[2], task_id=r[3], path=self.parts.cluster.task(r[2], r[3]).log) for r in found]
+        return [
+            LogSource(
+                rank=int(r[0]),
+                attempt=int(r[1]),
+                node=r[2],
+                task_id=r[3],
+                path=self.parts.cluster.task(r[2], r[3]).log,
+            )
+            for r in found
+        ]
 
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
         return self.parts.notifier.notices(limit)

@@ -22,10 +22,16 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    fault: Annotated[str, typer.Option("--fault", help=f"What goes wrong halfway: {', '.join(FAULTS)}.")] = "gpu",
-    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16, help="How many simulated nodes the job runs on.")] = 4,
+    fault: Annotated[
+        str, typer.Option("--fault", help=f"What goes wrong halfway: {', '.join(FAULTS)}.")
+    ] = "gpu",
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=2, max=16, help="How many simulated nodes the job runs on.")
+    ] = 4,
     steps: Annotated[int, typer.Option("--steps", min=20, max=100_000, help="How long to train.")] = 160,
-    state: Annotated[Path | None, typer.Option("--state", help="Keep everything in this folder, to look at it afterwards.")] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Keep everything in this folder, to look at it afterwards.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a multi-node training job break and heal, on this machine, in under a minute.
@@ -40,11 +46,20 @@ def demo(
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="How many simulated nodes to have.")] = 4,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=64, help="How many simulated nodes to have.")
+    ] = 4,
     gpus: Annotated[int, typer.Option("--gpus", min=1, max=16, help="GPUs of each.")] = 2,
-    real: Annotated[bool, typer.Option("--real", help="One node with this machine's real GPUs instead.")] = False,
-    boot_seconds: Annotated[float, typer.Option("--boot-seconds", min=0.1, max=600, help="How long a simulated node takes to boot.")] = 2.0,
-    keep_nodes: Annotated[bool, typer.Option("--keep-nodes", help="Leave the nodes running when this ends.")] = False,
+    real: Annotated[
+        bool, typer.Option("--real", help="One node with this machine's real GPUs instead.")
+    ] = False,
+    boot_seconds: Annotated[
+        float,
+        typer.Option("--boot-seconds", min=0.1, max=600, help="How long a simulated node takes to boot."),
+    ] = 2.0,
+    keep_nodes: Annotated[
+        bool, typer.Option("--keep-nodes", help="Leave the nodes running when this ends.")
+    ] = False,
     state: StateOption = None,
 ) -> None:
     """Run the embedded control plane in the foreground, until Ctrl-C.
@@ -55,11 +70,18 @@ def up(
     from .foreground import run_up
 
     folder = (state or default_state()).resolve()
-    raise typer.Exit(run_up(folder, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds, keep_nodes=keep_nodes))
+    raise typer.Exit(
+        run_up(folder, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds, keep_nodes=keep_nodes)
+    )
 
 
 def explain_event(
-    file: Annotated[Path, typer.Argument(help="An EventBridge event as JSON, several as NDJSON or a list; - for standard input.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="An EventBridge event as JSON, several as NDJSON or a list; - for standard input."
+        ),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """How an EventBridge event is understood, without touching anything."""
@@ -113,7 +135,14 @@ def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state:
 
     findings = examine((state or default_state()).resolve(), backend)
     if as_json:
-        render.emit_json({"ok": all(f.ok for f in findings), "checks": [{"name": f.name, "ok": f.ok, "found": f.found, "do": f.do} for f in findings]})
+        render.emit_json(
+            {
+                "ok": all(f.ok for f in findings),
+                "checks": [{"name": f.name, "ok": f.ok, "found": f.found, "do": f.do} for f in findings],
+            }
+        )
     for f in [] if as_json else findings:
-        print(f"{'ok  ' if f.ok else 'FAIL'}  {f.name:16} {f.found}" + (f"\n      do: {f.do}" if f.do else ""))
+        print(
+            f"{'ok  ' if f.ok else 'FAIL'}  {f.name:16} {f.found}" + (f"\n      do: {f.do}" if f.do else "")
+        )
     raise typer.Exit(0 if all(f.ok for f in findings) else 1)

@@ -23,7 +23,7 @@ from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..report import Progress, effective_ratio, phases, read_progress
 from .backend import LocalBackend
-from .render import console, emit_json, story, styled
+from .render import console, emit_json, styled
 
 LIMIT_S = 150.0
 STEP_S = 0.05
@@ -42,10 +42,16 @@ class Scenario:
 
 SCENARIOS = {
     "none": Scenario("", JobStatus.COMPLETE, 0, NodeStatus.AVAILABLE, "nothing goes wrong"),
-    "app": Scenario("app-xid", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "the program makes a bad memory access (Xid 31)"),
-    "gpu": Scenario("off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"),
+    "app": Scenario(
+        "app-xid", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "the program makes a bad memory access (Xid 31)"
+    ),
+    "gpu": Scenario(
+        "off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"
+    ),
     "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
-    "node-lost": Scenario("lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"),
+    "node-lost": Scenario(
+        "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
+    ),
     "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
 }
 
@@ -70,11 +76,22 @@ def run_demo(*, fault: str, nodes: int, steps: int, state: Path | None, as_json:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _plain(text: str) -> str:
+    """Rich reads square brackets as markup."""
+    return text.replace("[", "(").replace("]", ")")
+
+
 class _Show:
     """Plays one scenario and tells it line by line."""
 
     def __init__(self, parts: Embedded, scenario: Scenario, name: str, steps: int, *, quiet: bool) -> None:
-        self._parts, self._scenario, self._name, self._steps, self._quiet = parts, scenario, name, steps, quiet
+        self._parts, self._scenario, self._name, self._steps, self._quiet = (
+            parts,
+            scenario,
+            name,
+            steps,
+            quiet,
+        )
         self._out = console()
         self._began = time.monotonic()
         self._told: set[Any] = set()
@@ -82,7 +99,11 @@ class _Show:
 
     def _say(self, text: str, style: str = "") -> None:
         if not self._quiet:
-            self._out.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/]  " + (f"[{style}]{text}[/]" if style else text), markup=True)
+            self._out.print(
+                f"[dim]{time.monotonic() - self._began:6.1f} s[/]  "
+                + (f"[{style}]{text}[/]" if style else text),
+                markup=True,
+            )
             sys.stdout.flush()
 
     def play(self, folder: Path) -> int:
@@ -94,7 +115,9 @@ class _Show:
                 "command": [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--steps", str(self._steps),
                             "--step-seconds", str(STEP_S), "--checkpoint-every", "20"],
             }, python=sys.executable))  # fmt: skip
-            self._say(f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes; halfway, {self._scenario.says}")
+            self._say(
+                f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes; halfway, {self._scenario.says}"
+            )
             job = self._follow(job)
             done = read_progress(job.spec.checkpoint_dir)
             return self._report(job, done)
@@ -106,7 +129,9 @@ class _Show:
         limit = time.monotonic() + 60
         while any(node.status is not NodeStatus.AVAILABLE for node in self._parts.store.nodes()):
             if time.monotonic() > limit:
-                raise RecoveryError("the simulated nodes did not come up within a minute; see: gpu-recovery doctor")
+                raise RecoveryError(
+                    "the simulated nodes did not come up within a minute; see: gpu-recovery doctor"
+                )
             time.sleep(0.05)
 
     def _follow(self, job: Job) -> Job:
@@ -123,8 +148,8 @@ class _Show:
             self._tell(job)
             done = read_progress(job.spec.checkpoint_dir)
             self._tell_progress(done)
-            if not broken and done.steps >= self._steps // 2:
-                self._say(f"{self._scenario.says}: {victim}", "bold red")
+            if not broken and done.steps >= self._steps // 2 + 8:  # between two checkpoints, so that some steps are lost
+                self._say(f"{victim}: {self._scenario.says}", "bold red")
                 self._parts.cluster.inject(victim, self._scenario.fault)
                 broken = True
             if self._scenario.fault == "lost" and job.status is JobStatus.PENDING_RESTART and not powered:
@@ -135,13 +160,21 @@ class _Show:
         return job
 
     def _tell(self, job: Job) -> None:
+        """New lines of the timeline; nodes that did the same thing at once share a line."""
+        groups: dict[tuple[str, ...], list[str]] = {}
         for entry in job.timeline:
             if entry not in self._told:
                 self._told.add(entry)
-                plain = story(entry).replace("[", "(").replace("]", ")")
-                words = plain.split(": ", 2)
-                words[1] = " -> ".join(styled(w) for w in words[1].split(" -> "))
-                self._say(": ".join(words) if entry.subject == "job" else f"[dim]  {': '.join(words)}[/]")
+                subject = "" if entry.subject != "job" else "job"
+                groups.setdefault((subject, entry.before, entry.after, entry.why, entry.evidence), []).append(entry.subject)
+        for (subject, before, after, why, evidence), names in groups.items():
+            move = styled(after) if before in ("", after) else f"{styled(before)} -> {styled(after)}"
+            if subject:
+                self._say(f"[bold]job[/]  {move}: {_plain(why)}")
+                for part in evidence.split("; ") if evidence else []:
+                    self._say(f"       [dim]{_plain(part)}[/]")
+            else:
+                self._say(f"       {', '.join(names)}  {move}: [dim]{_plain(why)}[/]")
 
     def _tell_progress(self, done: Progress) -> None:
         if done.steps >= self._told_step + 20 and done.loss is not None:
@@ -168,7 +201,10 @@ class _Show:
         out.print()
         out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {job.outcome}")
         for phase in phases(job, now()):
-            out.print(f"  {phase.seconds:6.1f} s  {phase.name}" + (f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else ""))
+            out.print(
+                f"  {phase.seconds:6.1f} s  {phase.name}"
+                + (f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else "")
+            )
         out.print(f"  {total:6.1f} s  in all")
         out.print(f"  attempts {job.attempt + 1}; steps {done.steps} of {self._steps}, {done.lost_steps} of them trained twice"
                   + (f" (resumed at step {done.resumed_at[-1]})" if done.resumed_at else ""))  # fmt: skip
@@ -176,5 +212,9 @@ class _Show:
             out.print(f"  effective training time: {ratio:.0%} of the time since submission")
         for message in self._parts.notifier.notices():
             out.print(f"  message to people: {message['happened']} {message['next']}", markup=False)
-        out.print("  as it should be" if good else f"  NOT as it should be: expected {want.status} in attempt {want.attempt}, {victim.name} {want.victim}")
+        out.print(
+            "  as it should be"
+            if good
+            else f"  NOT as it should be: expected {want.status} in attempt {want.attempt}, {victim.name} {want.victim}"
+        )
         return 0 if good else 1

@@ -23,7 +23,16 @@ class Finding:
 
 def examine(state: Path, backend: str) -> list[Finding]:
     """All checks, in the order a newcomer should read them."""
-    checks: list[Callable[[Path], Finding]] = [_python, _proc, _folder, _space, _database, _controller, _nodes, _gpus]
+    checks: list[Callable[[Path], Finding]] = [
+        _python,
+        _proc,
+        _folder,
+        _space,
+        _database,
+        _controller,
+        _nodes,
+        _gpus,
+    ]
     return [check(state) for check in checks]
 
 
@@ -34,16 +43,25 @@ def _python(state: Path) -> Finding:
 
 def _proc(state: Path) -> Finding:
     ok = Path("/proc/self/stat").exists()
-    return Finding("processes", ok, "/proc is there" if ok else "no /proc", "" if ok else "the embedded mode needs Linux")
+    return Finding(
+        "processes", ok, "/proc is there" if ok else "no /proc", "" if ok else "the embedded mode needs Linux"
+    )
 
 
 def _folder(state: Path) -> Finding:
     if not state.exists():
         parent = next(p for p in state.parents if p.exists())
         ok = os.access(parent, os.W_OK)
-        return Finding("state folder", ok, f"{state} is not there yet", "start one with: gpu-recovery up" if ok else f"make {parent} writable")
+        return Finding(
+            "state folder",
+            ok,
+            f"{state} is not there yet",
+            "start one with: gpu-recovery up" if ok else f"make {parent} writable",
+        )
     ok = os.access(state, os.W_OK)
-    return Finding("state folder", ok, str(state), "" if ok else "make it writable, or choose another with --state")
+    return Finding(
+        "state folder", ok, str(state), "" if ok else "make it writable, or choose another with --state"
+    )
 
 
 def _space(state: Path) -> Finding:
@@ -67,9 +85,16 @@ def _database(state: Path) -> Finding:
         finally:
             conn.close()
     except sqlite3.Error as exc:
-        return Finding("database", False, f"{path}: {exc}", "move it away and start with an empty state, or restore a copy")
+        return Finding(
+            "database",
+            False,
+            f"{path}: {exc}",
+            "move it away and start with an empty state, or restore a copy",
+        )
     ok = answer == "ok"
-    return Finding("database", ok, f"{jobs} jobs, integrity {answer}", "" if ok else "restore a copy of the state folder")
+    return Finding(
+        "database", ok, f"{jobs} jobs, integrity {answer}", "" if ok else "restore a copy of the state folder"
+    )
 
 
 def _controller(state: Path) -> Finding:
@@ -77,7 +102,9 @@ def _controller(state: Path) -> Finding:
 
     pid = running_pid(state)
     if pid is None:
-        return Finding("controller", True, "none runs on this state", f"start one with: gpu-recovery up --state {state}")
+        return Finding(
+            "controller", True, "none runs on this state", f"start one with: gpu-recovery up --state {state}"
+        )
     return Finding("controller", True, f"runs as pid {pid}")
 
 
@@ -88,11 +115,17 @@ def _nodes(state: Path) -> Finding:
         return Finding("nodes", True, "none yet")
     views = Cluster(state).nodes()
     away = [view.name for view in views if not view.connected]
-    return Finding("nodes", True, f"{len(views)} nodes" + (f"; not connected: {', '.join(away)}" if away else ", all connected"))
+    return Finding(
+        "nodes",
+        True,
+        f"{len(views)} nodes" + (f"; not connected: {', '.join(away)}" if away else ", all connected"),
+    )
 
 
 def _gpus(state: Path) -> Finding:
     from ..local.gpus import real_gpus
 
     found = real_gpus()
-    return Finding("GPUs", True, f"{len(found)} real GPUs" if found else "no real GPU here: nodes have simulated ones")
+    return Finding(
+        "GPUs", True, f"{len(found)} real GPUs" if found else "no real GPU here: nodes have simulated ones"
+    )

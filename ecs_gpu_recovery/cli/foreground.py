@@ -20,10 +20,16 @@ class StoryFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = record.__dict__
         if record.msg == "moved":
-            move = fields["to"] if fields["from"] in ("", fields["to"]) else f"{fields['from']} -> {fields['to']}"
+            move = (
+                fields["to"]
+                if fields["from"] in ("", fields["to"])
+                else f"{fields['from']} -> {fields['to']}"
+            )
             evidence = f" [{fields['evidence']}]" if fields["evidence"] else ""
             return f"{self.formatTime(record, '%H:%M:%S')}  {fields['record']}  {fields['subject']}: {move}: {fields['why']}{evidence}"
-        extra = {key: fields[key] for key in ("subject", "next", "why", "job", "node", "what") if key in fields}
+        extra = {
+            key: fields[key] for key in ("subject", "next", "why", "job", "node", "what") if key in fields
+        }
         return f"{self.formatTime(record, '%H:%M:%S')}  {record.levelname.lower()}: {record.msg} {json.dumps(extra, ensure_ascii=False) if extra else ''}".rstrip()
 
 
@@ -43,7 +49,9 @@ def wishes(*, nodes: int, gpus: int, real: bool, boot_seconds: float) -> list[No
 
     found = real_gpus()
     if not found:
-        raise Refused("no real GPU was found through NVML: install nvidia-ml-py and the driver, or leave out --real")
+        raise Refused(
+            "no real GPU was found through NVML: install nvidia-ml-py and the driver, or leave out --real"
+        )
     return [NodeWish(name="node-1", gpus=len(found), kind="real", boot_seconds=boot_seconds)]
 
 
@@ -56,9 +64,14 @@ def run_up(state: Path, *, nodes: int, gpus: int, real: bool, boot_seconds: floa
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, ask_to_stop)
-    with Controller(state, nodes=wishes(nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds)) as controller:
+    with Controller(
+        state, nodes=wishes(nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds)
+    ) as controller:
         print(f"control plane on {state}; Ctrl-C ends it. In another terminal:", flush=True)
-        print(f"  gpu-recovery nodes --state {state}\n  gpu-recovery submit --state {state} --any 2 -- python your_training.py", flush=True)
+        print(
+            f"  gpu-recovery nodes --state {state}\n  gpu-recovery submit --state {state} --any 2 -- python your_training.py",
+            flush=True,
+        )
         controller.run(stop)
         if not keep_nodes:
             print("powering the nodes off; jobs are kept and go on at the next start", flush=True)

@@ -24,20 +24,33 @@ def register(app: typer.Typer) -> None:
 
 
 def submit(
-    command: Annotated[list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="A job file (TOML or JSON); options below win over it.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="A job file (TOML or JSON); options below win over it."),
+    ] = None,
     nodes: Annotated[str, typer.Option("--nodes", help="Names of the nodes, separated by commas.")] = "",
     any_nodes: Annotated[int, typer.Option("--any", help="Or: take this many free nodes.", min=0)] = 0,
     name: Annotated[str, typer.Option("--name", help="A short name for the job.")] = "",
     job_id: Annotated[str, typer.Option("--id", help="Choose the id: the same id is never run twice.")] = "",
-    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank; may be repeated.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank; may be repeated.")
+    ] = None,
     workdir: Annotated[str, typer.Option("--workdir", help="Where the program starts.")] = "",
     checkpoint_dir: Annotated[str, typer.Option("--checkpoint-dir", help="Where checkpoints are kept.")] = "",
     port: Annotated[int, typer.Option("--port", help="Rendezvous port; a free one by default.")] = 0,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs per node; all of them by default.")] = 0,
-    max_retries: Annotated[int, typer.Option("--max-retries", help="Automatic restarts; the policy's by default.")] = -1,
-    check: Annotated[str, typer.Option("--check", help="Examine the nodes first: quick, 1 to 4, or none.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")] = False,
+    max_retries: Annotated[
+        int, typer.Option("--max-retries", help="Automatic restarts; the policy's by default.")
+    ] = -1,
+    check: Annotated[
+        str, typer.Option("--check", help="Examine the nodes first: quick, 1 to 4, or none.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")
+    ] = False,
     as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
@@ -71,7 +84,10 @@ def submit(
         if as_json and not wait:
             render.emit_json(render.job_json(job, side.now()))
         else:
-            print(f"submitted {job.id} on {', '.join(r.node for r in job.ranks)}", file=sys.stderr if as_json else sys.stdout)
+            print(
+                f"submitted {job.id} on {', '.join(r.node for r in job.ranks)}",
+                file=sys.stderr if as_json else sys.stdout,
+            )
             if not wait:
                 print(f"follow it:  gpu-recovery job {job.id} --watch   |   gpu-recovery logs {job.id} -f")
         if wait:
@@ -85,7 +101,9 @@ def submit(
 def list_jobs(
     status: Annotated[str, typer.Option("--status", help="Only jobs in this state, e.g. IN_PROGRESS.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")] = 20,
-    after: Annotated[str, typer.Option("--after", help="Continue a list; the value comes from its last line.")] = "",
+    after: Annotated[
+        str, typer.Option("--after", help="Continue a list; the value comes from its last line.")
+    ] = "",
     as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
@@ -107,7 +125,9 @@ def list_jobs(
 
 def show_job(
     job_id: Annotated[str, typer.Argument(help="The job.")],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print every change until the job has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print every change until the job has ended.")
+    ] = False,
     as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
@@ -148,7 +168,9 @@ def _watch(side: Any, job_id: str, *, quiet: bool) -> None:
 def logs(
     job_id: Annotated[str, typer.Argument(help="The job.")],
     rank: Annotated[int, typer.Option("--rank", help="Only this rank.")] = -1,
-    attempt: Annotated[int, typer.Option("--attempt", help="Only this attempt; the last one by default.")] = -1,
+    attempt: Annotated[
+        int, typer.Option("--attempt", help="Only this attempt; the last one by default.")
+    ] = -1,
     every: Annotated[bool, typer.Option("--all", help="Every attempt.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     backend: BackendOption = "local",
@@ -206,10 +228,14 @@ def retry(
     with opened(backend, state) as side:
         old = side.job(job_id)
         if not old.status.final:
-            raise Refused(f"{job_id} is {old.status}: it has not ended. To end it: gpu-recovery stop {job_id}")
+            raise Refused(
+                f"{job_id} is {old.status}: it has not ended. To end it: gpu-recovery stop {job_id}"
+            )
         chosen = tuple(n.strip() for n in nodes.split(",") if n.strip()) or tuple(r.node for r in old.ranks)
         spec = replace(old.spec, retry_of=old.id, submitted_by=whoami())
-        job = side.submit(JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name)))
+        job = side.submit(
+            JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))
+        )
         if as_json:
             render.emit_json(render.job_json(job, side.now()))
         else:

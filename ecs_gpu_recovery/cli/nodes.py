@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(node_app, name="node")
 
 
-def list_nodes(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+def list_nodes(
+    as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None
+) -> None:
     """List the nodes: state, who holds them, why they are out of use."""
     from . import render
     from .backend import opened
@@ -33,7 +35,12 @@ def list_nodes(as_json: JsonOption = False, backend: BackendOption = "local", st
 
 
 @node_app.command()
-def show(name: NameArgument, as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+def show(
+    name: NameArgument,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
     """Show one node and its history."""
     from . import render
     from .backend import opened
@@ -46,7 +53,9 @@ def show(name: NameArgument, as_json: JsonOption = False, backend: BackendOption
             render.print_node(node, side.now())
 
 
-def _ask(name: str, ask: str, why: str, backend: str, state: object, *, level: str = "quick", wait: bool = False) -> None:
+def _ask(
+    name: str, ask: str, why: str, backend: str, state: object, *, level: str = "quick", wait: bool = False
+) -> None:
     from pathlib import Path
 
     from ..core.model import NodeStatus
@@ -65,19 +74,29 @@ def _ask(name: str, ask: str, why: str, backend: str, state: object, *, level: s
 
 
 @node_app.command()
-def drain(name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None) -> None:
+def drain(
+    name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None
+) -> None:
     """Keep new jobs off a node. A job that runs on it is left alone."""
     _ask(name, "drain", why, backend, state)
 
 
 @node_app.command()
-def release(name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None) -> None:
+def release(
+    name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None
+) -> None:
     """Give a drained or failed node back into use."""
     _ask(name, "release", why, backend, state)
 
 
 @node_app.command()
-def reboot(name: NameArgument, why: WhyOption, wait: WaitOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
+def reboot(
+    name: NameArgument,
+    why: WhyOption,
+    wait: WaitOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
     """Reboot a node that no job holds."""
     _ask(name, "reboot", why, backend, state, wait=wait)
 
@@ -98,7 +117,12 @@ def check(
 @node_app.command()
 def inject(
     name: NameArgument,
-    fault: Annotated[str, typer.Argument(help="What to break; 'list' names the faults, 'clear' takes them back, 'power-on' brings a lost node back.")],
+    fault: Annotated[
+        str,
+        typer.Argument(
+            help="What to break; 'list' names the faults, 'clear' takes them back, 'power-on' brings a lost node back."
+        ),
+    ],
     gpu: Annotated[int, typer.Option("--gpu", help="Which GPU.", min=0)] = 0,
     xid: Annotated[int, typer.Option("--xid", help="The Xid, with the fault 'xid'.", min=0)] = 0,
     state: StateOption = None,

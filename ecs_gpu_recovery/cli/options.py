@@ -7,10 +7,17 @@ from typing import Annotated
 
 import typer
 
-BackendOption = Annotated[str, typer.Option("--backend", envvar="GPU_RECOVERY_BACKEND", help="Where to act: local or aws.")]
+BackendOption = Annotated[
+    str, typer.Option("--backend", envvar="GPU_RECOVERY_BACKEND", help="Where to act: local or aws.")
+]
 StateOption = Annotated[
     Path | None,
-    typer.Option("--state", envvar="GPU_RECOVERY_STATE", help="Folder of the embedded control plane [default: ~/.gpu-recovery].", show_default=False),
+    typer.Option(
+        "--state",
+        envvar="GPU_RECOVERY_STATE",
+        help="Folder of the embedded control plane [default: ~/.gpu-recovery].",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 WhyOption = Annotated[str, typer.Option("--why", help="The reason; it is kept in the record.")]

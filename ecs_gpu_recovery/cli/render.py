@@ -67,7 +67,14 @@ def print_jobs(page: Page, now: datetime) -> None:
         return
     made = table("job", "state", "attempt", "nodes", "submitted", "last change")
     for line in page.jobs:
-        made.add_row(line.id, styled(line.status), str(line.attempt), str(line.nodes), ago(line.created_at, now), ago(line.updated_at, now))
+        made.add_row(
+            line.id,
+            styled(line.status),
+            str(line.attempt),
+            str(line.nodes),
+            ago(line.created_at, now),
+            ago(line.updated_at, now),
+        )
     console().print(made)
     if page.next:
         print(f"More: gpu-recovery jobs --after '{page.next}'")
@@ -78,7 +85,10 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
     done = read_progress(job.spec.checkpoint_dir)
     data["attempt"] = job.attempt
     data["version"] = job.version
-    data["phases"] = [{"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)} for p in phases(job, now)]
+    data["phases"] = [
+        {"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)}
+        for p in phases(job, now)
+    ]
     data["progress"] = codec.dump(done)
     return data
 
@@ -105,7 +115,11 @@ def print_job(job: Job, now: datetime) -> None:
     out.print(made)
     print_timeline(out, job.timeline)
     for order in job.outbox:
-        out.print(f"  waiting to be sent: {order.key}" + (f" (tried {order.tries} times: {order.error})" if order.tries else ""), markup=False)
+        out.print(
+            f"  waiting to be sent: {order.key}"
+            + (f" (tried {order.tries} times: {order.error})" if order.tries else ""),
+            markup=False,
+        )
 
 
 def print_timeline(out: Console, entries: Sequence[Entry]) -> None:
@@ -135,7 +149,14 @@ def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
     made = table("node", "state", "GPUs", "job", "note", "last change")
     for node in nodes:
         note = f"drained by {node.hold.by}: {node.hold.why}" if node.hold else node.findings
-        made.add_row(node.name, styled(node.status), str(node.gpus), node.job_id or "-", note, ago(node.updated_at, now))
+        made.add_row(
+            node.name,
+            styled(node.status),
+            str(node.gpus),
+            node.job_id or "-",
+            note,
+            ago(node.updated_at, now),
+        )
     console().print(made)
 
 

@@ -30,7 +30,11 @@ class Tail:
             if not job.status.final:
                 data = data[: data.rfind(b"\n") + 1]
             self._read[source.task_id] = self._read.get(source.task_id, 0) + len(data)
-            label = f"[{source.rank}]" if source.attempt == 0 and job.attempt == 0 else f"[{source.rank} attempt {source.attempt}]"
+            label = (
+                f"[{source.rank}]"
+                if source.attempt == 0 and job.attempt == 0
+                else f"[{source.rank} attempt {source.attempt}]"
+            )
             for line in data.decode(errors="replace").splitlines():
                 found = True
                 sys.stdout.write(f"{label} {line}\n")

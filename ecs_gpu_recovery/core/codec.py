@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .effects import EFFECTS
 from .errors import Bug
-from .model import Job, Node
+from .model import Entry, Job, Node
 
 T = TypeVar("T")
 _EFFECT_BY_NAME = {kind.__name__: kind for kind in EFFECTS}
@@ -20,24 +20,59 @@ _EFFECT_BY_NAME = {kind.__name__: kind for kind in EFFECTS}
 
 def dump(value: Any) -> Any:
     """A record as dicts, lists, strings and numbers."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, str):
-        return value
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, tuple | list):
-        return [dump(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: dump(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        out = {name: dump(item) for name, default in _defaults(type(value)) if (item := getattr(value, name)) != default}
-        if isinstance(value, EFFECTS):
-            out["do"] = type(value).__name__
+    kind = type(value)
+    writer = _WRITERS.get(kind)
+    if writer is None:
+        writer = _WRITERS[kind] = _writer(kind)
+    return writer(value)
+
+
+def _writer(kind: type) -> Callable[[Any], Any]:
+    """How a value of this type is written; looked up once per type."""
+    if issubclass(kind, Enum):
+        return _value_of
+    if issubclass(kind, datetime):
+        return datetime.isoformat
+    if issubclass(kind, tuple | list):
+        return lambda value: [dump(item) for item in value]
+    if issubclass(kind, Mapping):
+        return lambda value: {key: dump(item) for key, item in value.items()}
+    if is_dataclass(kind):
+        return _record_writer(kind)
+    raise Bug(f"cannot write a {kind.__name__} into a record")
+
+
+def _record_writer(kind: type) -> Callable[[Any], Any]:
+    rows = _defaults(kind)
+    name = kind.__name__ if kind in EFFECTS else ""
+
+    def write(value: Any) -> dict[str, Any]:
+        out = {}
+        for field, default in rows:
+            item = getattr(value, field)
+            if item is not default and item != default:
+                out[field] = dump(item)
+        if name:
+            out["do"] = name
         return out
-    raise Bug(f"cannot write a {type(value).__name__} into a record")
+
+    return write if kind is not Entry else cache_of(write)
+
+
+def cache_of(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Timeline entries never change and are written again with every version of their record."""
+    return lru_cache(maxsize=8192)(write)
+
+
+def _value_of(value: Any) -> Any:
+    return value.value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = dict.fromkeys((type(None), bool, int, float, str), _same)
 
 
 def load_job(data: Mapping[str, Any]) -> Job:
@@ -89,10 +124,6 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: _load(hint, value)
     return _same
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _effect(value: Mapping[str, Any]) -> Any:

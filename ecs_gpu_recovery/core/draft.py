@@ -106,6 +106,10 @@ class Draft:
         self._lines.append(Entry(at=self.at, subject=subject, before=before, after=after, why=why, evidence=evidence,
                                  attempt=self.attempt, policy=self.policy.version))  # fmt: skip
 
+    def noted(self, subject: str, why: str, evidence: str) -> bool:
+        """Whether the timeline says so already, for this very moment."""
+        return any((e.at, e.subject, e.why, e.evidence) == (self.at, subject, why, evidence) for e in self._job.timeline)
+
     # -- orders ------------------------------------------------------------------------------------------------
 
     def order(self, effect: Effect, *, after: timedelta | None = None) -> None:

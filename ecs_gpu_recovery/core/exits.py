@@ -8,6 +8,7 @@ from .policy import Policy
 
 #: Every stop of ours begins so; the job and the attempt follow.
 OUR_REASON = "gpu-recovery"
+_OURS = (OUR_REASON, "ecs-gpu-recovery")  # the second: what older tools of this family wrote
 #: Refusals that pass by themselves: the agent reconnects, the old task frees its GPUs.
 PASSING = ("AGENT", "RESOURCE")
 _OUT_OF_MEMORY = ("outofmemory", "out of memory", "oom-kill", "oomkilled")
@@ -31,7 +32,7 @@ def is_passing(reason: str) -> bool:
 def classify(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
     """Decide by reason and stop code first, then by exit code, and believe a 0 only where nothing speaks against it."""
     reason = ev.reason
-    if ev.stop_code == "UserInitiated" and reason.startswith(OUR_REASON):
+    if ev.stop_code == "UserInitiated" and reason.startswith(_OURS):
         return Exit.STOPPED_BY_US  # first: our reason may quote what happened to another rank
     if any(word in reason.lower() for word in _OUT_OF_MEMORY):
         return Exit.OUT_OF_MEMORY

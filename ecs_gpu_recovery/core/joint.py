@@ -15,6 +15,10 @@ from .model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
 
 
+#: What ECS writes for every end; it says nothing.
+_NO_NEWS = "Essential container in task exited"
+
+
 def settle(draft: Draft) -> None:
     for _ in range(10):
         before = draft.status
@@ -48,9 +52,9 @@ def running(draft: Draft) -> None:
 def _examine(draft: Draft, suspects: list[Rank]) -> None:
     """One dead rank hangs the collective: stop them all, and test every node once its task has ended."""
     first = suspects[0]
-    code = "" if first.exit_code is None else f" with exit code {first.exit_code}"
+    fate = "was lost" if first.exit is Exit.LOST else f"died with exit code {first.exit_code}"
     draft.ending = None
-    draft.move(JobStatus.PENDING_HEALTHCHECK, f"rank {first.index} on {first.node} {first.exit}{code}", _say(r.exit_reason for r in suspects))
+    draft.move(JobStatus.PENDING_HEALTHCHECK, f"rank {first.index} on {first.node} {fate}", _say(r.exit_reason for r in suspects))
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
             draft.order_stop(rank.index, "the job is being recovered")
@@ -118,7 +122,10 @@ def _conclude(draft: Draft) -> None:
     else:
         doubt = [r for r in draft.ranks if r.verdict is Verdict.INCONCLUSIVE]
         why = "no GPU fault found" + (f"; {_names(doubt)} could not be tested" if doubt else "")
-    _close(draft, JobStatus.FAILED, why, evidence)
+    if all(rank.quiet for rank in draft.ranks):
+        _close(draft, JobStatus.FAILED, why, evidence)
+    else:
+        end(draft, JobStatus.FAILED, why)  # a lost node's task may run on: it gets the time of one more stop
 
 
 def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:
@@ -231,8 +238,15 @@ def _names(ranks: Iterable[Rank]) -> str:
 
 
 def _verdicts(ranks: Iterable[Rank]) -> str:
-    return "; ".join(f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "") for r in ranks)[:2000]
+    """What was found, the bad news first; healthy nodes are only counted up by name."""
+    ranks = list(ranks)
+    said = [f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "") for r in ranks if r.verdict is not Verdict.HEALTHY]
+    healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
+    told = [r.findings for r in healthy if r.findings]
+    if healthy:
+        said.append(f"{_names(healthy)}: healthy" + (f" ({_say(told)})" if told else ""))
+    return "; ".join(said)[:2000]
 
 
 def _say(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(text for text in texts if text))[:2000]
+    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(_NO_NEWS)))[:2000]

@@ -136,8 +136,8 @@ def submit(*, job_id: str, cluster: str, spec: JobSpec, nodes: Sequence[Node], p
     if len({node.name for node in nodes}) != len(nodes):
         raise Refused("a node was chosen twice")
     ranks = tuple(
-        Rank(index=i, node=node.name, instance=node.instance, gpus=node.gpus, boot_id=node.boot_id, gpus_seen=node.gpus_seen,
-             seen_version=node.seen_version, node_status=NodeStatus.ASSIGNED)
+        Rank(index=i, node=node.name, instance=node.instance, address=node.ip, ibdev=node.ibdev, gpus=node.gpus, boot_id=node.boot_id, gpus_seen=node.gpus_seen,
+             seen_version=node.seen_version, connected=node.away_since is None, away_since=node.away_since, node_status=NodeStatus.ASSIGNED)
         for i, node in enumerate(nodes)
     )  # fmt: skip
     status = JobStatus.PENDING_HEALTHCHECK if check else JobStatus.IN_PROGRESS

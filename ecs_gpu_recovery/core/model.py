@@ -85,6 +85,8 @@ class Rank:
     index: int
     node: str
     instance: str = ""  #: container instance ARN; empty in the embedded mode
+    address: str = ""  #: where the other ranks reach it
+    ibdev: str = ""  #: its InfiniBand devices
     gpus: int = 0  #: as registered when the node was claimed; 0 means unknown
     node_status: NodeStatus = NodeStatus.ASSIGNED
     #: The task of the current attempt. The id is empty until the cluster has named it.
@@ -223,6 +225,7 @@ class Node:
     updated_at: datetime
     instance: str = ""
     status: NodeStatus = NodeStatus.UNKNOWN
+    host: str = ""  #: EC2 instance id (i-...) or managed instance id (mi-...)
     gpus: int = 0
     ip: str = ""
     ibdev: str = ""

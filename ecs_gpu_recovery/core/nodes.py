@@ -223,7 +223,8 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
 
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
-    d.note(d.node.status, d.node.status, "fault reported", ev.evidence)
+    if not any(e.at == ev.at and e.evidence == ev.evidence for e in d.node.timeline):
+        d.note(d.node.status, d.node.status, "fault reported", ev.evidence)
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,18 @@ class Policy:
     @property
     def version(self) -> str:
         """Changes whenever a number does, so a timeline entry says under which policy it was written."""
-        text = ";".join(f"{f.name}={_stable(getattr(self, f.name))}" for f in fields(self))
-        return "p" + hashlib.sha256(text.encode()).hexdigest()[:8]
+        return _digest(self)
 
     def backoff(self, tries: int) -> timedelta:
         """10 s, 20 s, 40 s ... up to the most."""
         longer: timedelta = self.backoff_first * int(2 ** min(tries, 16))
         return min(longer, self.backoff_most)
+
+
+@lru_cache(maxsize=64)
+def _digest(policy: Policy) -> str:
+    text = ";".join(f"{f.name}={_stable(getattr(policy, f.name))}" for f in fields(policy))
+    return "p" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _stable(value: object) -> str:

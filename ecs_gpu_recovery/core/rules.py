@@ -60,7 +60,7 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
         if not wanted:
             return
-        draft.node(rank.index, NodeStatus.IN_PROGRESS, f"rank {rank.index} started")
+        draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
         rank = draft.ranks[rank.index]
     if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
         sure = rank.doubted and rank.connected and rank.away_since is None and not rank.boot_id
@@ -144,6 +144,8 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     rank = _rank_on(draft, ev.node)
     if rank is None or ev.check_try != rank.check_try or rank.verdict is not None or rank.deadline is None:
         return
+    if rank.check_id and ev.check_id and rank.check_id != ev.check_id:
+        return  # the same try of somebody else's check
     draft.drop(draft.check_key(rank))
     if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
         draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
@@ -204,7 +206,7 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
 def fault_seen(draft: Draft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline; the verdict stays with the check."""
     rank = _rank_on(draft, ev.node)
-    if rank is not None:
+    if rank is not None and not draft.noted(rank.node, "fault reported", ev.evidence):
         draft.note(rank.node, rank.node_status, rank.node_status, "fault reported", ev.evidence)
 
 

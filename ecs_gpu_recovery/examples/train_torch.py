@@ -1,7 +1,7 @@
 """The same small training with PyTorch: DistributedDataParallel over NCCL on GPUs, over gloo without.
 
 It keeps the contract of train.py: the environment of docs/environment.md, checkpoints by rank 0 that are
-there whole or not at all, `resumed from step N`, one line of progress per step. On every node, start it plainly
+there whole or not at all, `resumed from step N`, one line of progress per step. On every node, start plainly
 
     python train_torch.py --steps 120
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 INPUTS, HIDDEN = 6, 32
-BATCH_PER_RANK = 64
+BATCH_PER_RANK = 256
 KEPT_CHECKPOINTS = 2
 WRONG_USE = 2
 DIGEST_BYTES = 32
@@ -132,14 +132,18 @@ class Training:
         if on_gpu:
             torch.cuda.set_device(self.device)
         timeout_s = float(os.environ.get("COLLECTIVE_TIMEOUT_S") or 600)
-        self.dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+        self.dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            timeout=timedelta(seconds=timeout_s),
+            device_id=self.device if on_gpu else None,
+        )
         self.check_company()
         torch.manual_seed(options.seed)
         model = torch.nn.Sequential(
             torch.nn.Linear(INPUTS, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)
         ).to(self.device)
         self.model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local] if on_gpu else None)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.3, momentum=0.9)
 
     def check_company(self) -> None:
         """A rank left over from another job or attempt must not train with us."""

@@ -47,6 +47,8 @@ class Repeat:
     count: int
     window_s: float
     action: Action
+    apart_s: float | None = None
+    """Lines closer together than this are one incident; a stuck GPU repeats itself until it is reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +257,15 @@ def _action(value: object) -> Action:
 def _repeat(value: object) -> Repeat | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or set(value) != {"count", "window_s", "action"}:
-        raise ValueError("repeat needs count, window_s and action")
-    count, window_s = value["count"], value["window_s"]
-    if not isinstance(count, int) or count < 2 or not isinstance(window_s, (int, float)) or window_s <= 0:
-        raise ValueError("repeat: count must be 2 or more and window_s above zero")
-    return Repeat(count=count, window_s=float(window_s), action=_action(value["action"]))
+    if not isinstance(value, dict) or set(value) - {"apart_s"} != {"count", "window_s", "action"}:
+        raise ValueError("repeat needs count, window_s and action, and may have apart_s")
+    count, window_s, apart_s = value["count"], value["window_s"], value.get("apart_s", 1.0)
+    spans = all(isinstance(span, (int, float)) and span > 0 for span in (window_s, apart_s))
+    if not isinstance(count, int) or count < 2 or not spans:
+        raise ValueError("repeat: count must be 2 or more, window_s and apart_s above zero")
+    return Repeat(
+        count=count,
+        window_s=float(window_s),
+        action=_action(value["action"]),
+        apart_s=float(apart_s) if "apart_s" in value else None,
+    )

@@ -122,6 +122,7 @@ def rules_json(policy: Policy) -> list[dict[str, object]]:
                 {
                     "count": rule.repeat.count,
                     "window_s": rule.repeat.window_s,
+                    "apart_s": rule.repeat.apart_s,
                     "action": rule.repeat.action.value,
                 }
                 if rule.repeat

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ecs_gpu_recovery.health import nvlink, recovery
 from ecs_gpu_recovery.health.findings import Action, Finding, one_line
 from ecs_gpu_recovery.health.kernel_log import KernelEvent
-from ecs_gpu_recovery.health.policy import Policy, Rule
+from ecs_gpu_recovery.health.policy import Policy, Repeat, Rule
 
 SOURCE = "kernel-log"
 RECOVERY_CHANGED = 154
@@ -38,7 +38,8 @@ def judge(events: Iterable[KernelEvent], policy: Policy) -> list[Finding]:
     changes = _last_changes(xids)
     findings = [_recovery(event, policy) for _, event in changes.values()]
     for key, group in _groups(xids).items():
-        findings.append(_xid(key[1], group, xids, changes, policy))
+        finding = _xid(key[1], group, xids, changes, policy)
+        findings += [finding, *_hint_of_hardware(finding, [event for _, event in group], policy)]
     findings += _switches([e for _, e in numbered if e.kind == "sxid"], policy)
     failed = [e for _, e in numbered if e.kind == "init-failed"]
     for device in dict.fromkeys(e.device for e in failed):
@@ -150,27 +151,46 @@ def _made(rule: Rule, kind: str, code: int | str, events: Sequence[KernelEvent],
         last_at=times[-1].isoformat() if times else None,
     )
     again = rule.repeat
-    if again is not None and _most_incidents(events, policy.limits.burst_s, again.window_s) >= again.count:
-        text = one_line(f"{again.count} or more incidents in {again.window_s:g} s, first: {events[0].line}")
-        finding = replace(finding, action=again.action, rule=f"{rule.id}/repeat", evidence=text)
-    return finding
+    if again is None or rule.action is Action.APPLICATION or not _repeated(again, events, policy):
+        return finding
+    return _as_repeat(finding, again)
 
 
-def _most_incidents(events: Sequence[KernelEvent], burst_s: float, window_s: float) -> int:
+def _hint_of_hardware(finding: Finding, events: Sequence[KernelEvent], policy: Policy) -> list[Finding]:
+    """A program's fault stays a program's fault; that it keeps hitting one GPU is said beside it."""
+    rule = policy.by_id(finding.rule)
+    if rule is None or rule.repeat is None or finding.action is not Action.APPLICATION:
+        return []
+    return [_as_repeat(finding, rule.repeat)] if _repeated(rule.repeat, events, policy) else []
+
+
+def _as_repeat(finding: Finding, again: Repeat) -> Finding:
+    text = one_line(
+        f"{again.count} or more incidents in {again.window_s / 3600:g} h, first: {finding.evidence}"
+    )
+    return replace(finding, action=again.action, rule=f"{finding.rule}/repeat", evidence=text)
+
+
+def _repeated(again: Repeat, events: Sequence[KernelEvent], policy: Policy) -> bool:
+    apart_s = again.apart_s if again.apart_s is not None else policy.limits.burst_s
+    return _most_incidents(events, apart_s, again.window_s) >= again.count
+
+
+def _most_incidents(events: Sequence[KernelEvent], apart_s: float, window_s: float) -> int:
     """The most separate incidents within any window, counted for each link or unit by itself."""
     by_part: dict[str, list[KernelEvent]] = {}
     for event in events:
         unit = _UNIT.search(event.text)
         by_part.setdefault(unit[0] if unit else nvlink.link(event.text), []).append(event)
-    return max(_incidents(part, burst_s, window_s) for part in by_part.values())
+    return max(_incidents(part, apart_s, window_s) for part in by_part.values())
 
 
-def _incidents(events: Sequence[KernelEvent], burst_s: float, window_s: float) -> int:
+def _incidents(events: Sequence[KernelEvent], apart_s: float, window_s: float) -> int:
     """Lines without any time cannot be told apart and are one incident."""
     dated = [e.at.timestamp() for e in events if e.at is not None]
     clock = sorted(dated or [e.uptime_s for e in events if e.uptime_s is not None])
     starts: list[float] = []
     for place, second in enumerate(clock):
-        if place == 0 or second - clock[place - 1] > burst_s:
+        if place == 0 or second - clock[place - 1] > apart_s:
             starts.append(second)
     return max((sum(1 for s in starts if 0 <= s - first <= window_s) for first in starts), default=1)

@@ -1,30 +1,36 @@
 """The embedded control plane: one process that watches the nodes and keeps the records moving.
 
-It may be killed at any moment. Nodes and tasks live on without it; the next controller finds them by their folders,
-sends what was committed and not yet sent, and goes on.
+It may be killed at any moment. Nodes and tasks live on without it; the next controller finds them by their
+folders, sends what was committed and not yet sent, and goes on.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from ..core.errors import Refused, Transient
-from ..core.model import Node, NodeStatus
+from ..core.errors import RecoveryError, Refused, Transient
+from ..core.model import Node
 from ..core.policy import Policy
 from . import wiring
-from .cluster import SHUT_DOWN
+from .cluster import SHUT_DOWN, Cluster
+from .processes import Unkillable
+from .views import NodeView
 
 log = logging.getLogger("ecs_gpu_recovery")
 LOCK = "controller.lock"
 POLL_S = 0.1
+#: A command that asks who the controller is touches the lock for an instant. That is no second controller.
+LOCK_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,14 @@ class NodeWish:
 class Controller:
     """Use it as a context manager: it holds the state folder's lock from entry to exit."""
 
-    def __init__(self, state: Path, *, nodes: Sequence[NodeWish] = (), policy: Policy | None = None, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        nodes: Sequence[NodeWish] = (),
+        policy: Policy | None = None,
+        poll_s: float = POLL_S,
+    ) -> None:
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
         self._lock: IO[str] | None = None
         self._parts: wiring.Embedded | None = None
@@ -52,27 +65,53 @@ class Controller:
         return self._parts
 
     def __enter__(self) -> Controller:
-        self._state.mkdir(parents=True, exist_ok=True)
-        self._lock = take_lock(self._state)
         try:
+            self._state.mkdir(parents=True, exist_ok=True)
+            self._lock = take_lock(self._state)
             self._parts = wiring.build(self._state, policy=self._policy, controller=True)
-            for wish in self._wishes:
-                self._add(wish)
-            self.parts.cluster.tend()
+            self._bring_up()
             self.parts.sweeper.sweep(wiring.now(), resume=True)
+        except OSError as exc:
+            self._let_go()
+            raise unusable(self._state, exc) from exc
         except BaseException:
             self._let_go()
             raise
         return self
 
-    def _add(self, wish: NodeWish) -> None:
+    def _bring_up(self) -> None:
+        """The nodes that are there, and those that are wished for. A wish that does not fit refuses all."""
+        known = {view.name: view for view in self.parts.cluster.nodes()}
+        for wish in self._wishes:
+            if (view := known.get(wish.name)) and (wish.gpus, wish.kind) != (view.gpus_expected, view.kind):
+                raise Refused(
+                    f"{wish.name} is there already, {view.kind} with {view.gpus_expected} GPUs; you asked for"
+                    f" {wish.kind} with {wish.gpus}: leave that option out, or choose another --state"
+                )
+        for wish in self._wishes:
+            if wish.name not in known:
+                self.parts.cluster.create(
+                    wish.name, wish.gpus, boot_seconds=wish.boot_seconds, kind=wish.kind
+                )
+        for view in self.parts.cluster.nodes():
+            self._add(view)
+        self.parts.cluster.tend()
+
+    def _add(self, view: NodeView) -> None:
         at = wiring.now()
-        self.parts.cluster.create(wish.name, wish.gpus, boot_seconds=wish.boot_seconds, kind=wish.kind)
-        self.parts.store.add_node(Node(name=wish.name, cluster=wiring.CLUSTER, instance=wish.name, status=NodeStatus.UNKNOWN,
-                                       gpus=wish.gpus, ip="127.0.0.1", created_at=at, updated_at=at))  # fmt: skip
-        view = self.parts.cluster.node(wish.name)
+        self.parts.store.add_node(
+            Node(
+                name=view.name,
+                cluster=wiring.CLUSTER,
+                instance=view.name,
+                gpus=view.gpus_expected,
+                ip="127.0.0.1",
+                created_at=at,
+                updated_at=at,
+            )
+        )
         if view.boot_id is None or view.why_off in (None, SHUT_DOWN):  # a lost node stays lost
-            self.parts.cluster.power_on(wish.name)
+            self.parts.cluster.power_on(view.name)
 
     def step(self) -> None:
         """One look at everything."""
@@ -81,15 +120,21 @@ class Controller:
 
     def run(self, stop: threading.Event) -> None:
         """Look again and again until told to stop. A full disk or a busy database is waited out."""
+        said = ""
         while not stop.is_set():
             try:
                 self.step()
-            except Transient as exc:
-                log.warning("waiting", extra={"why": str(exc)})
+                said = ""
+            except (Transient, OSError, Unkillable) as exc:
+                if str(exc) != said:
+                    log.warning("waiting", extra={"why": str(exc)})
+                said = str(exc)
                 stop.wait(1.0)
             stop.wait(self._poll_s)
 
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._let_go()
 
     def _let_go(self) -> None:
@@ -104,17 +149,38 @@ class Controller:
 def take_lock(state: Path) -> IO[str]:
     """Two controllers on one state would both send; the second is told who the first is."""
     lock = open(state / LOCK, "a+")  # noqa: SIM115 (held as long as the controller lives)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
         lock.seek(0)
         holder = lock.read().strip() or "unknown"
         lock.close()
-        raise Refused(f"another controller (pid {holder}) already runs on {state}: use that one, stop it, or choose another --state") from None
+        raise Refused(
+            f"another controller (pid {holder}) already runs on {state}:"
+            " use that one, stop it, or choose another --state"
+        )
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def unusable(state: Path, exc: OSError) -> RecoveryError:
+    """A full disk may get room again; anything else about the folder is for a person to change."""
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Transient(f"the disk of {state} is full: free some space and try again")
+    return Refused(f"{state} cannot be used as a state folder ({exc}): choose another with --state")
+
+
+def known_nodes(state: Path) -> list[NodeView]:
+    """The nodes below a state folder, without making one."""
+    return Cluster(state).nodes() if (state / "nodes").is_dir() else []
 
 
 def running_pid(state: Path) -> int | None:

@@ -48,11 +48,16 @@ def read_json(path: str) -> Json | None:
 
 def _write_beside(path: str, text: str, durable: bool) -> str:
     beside = f"{path}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:  # a full disk must not fill up further
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
     return beside
 
 

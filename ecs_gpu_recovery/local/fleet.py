@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
-from ..core.errors import StartRefused
+from ..core.errors import StartRefused, Transient
 from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.events import CheckStarted as CheckWasStarted
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ..environment import training_environment
 from .cluster import Cluster
+from .processes import Unkillable
 from .views import RebootState, Refused, TaskSpec, TaskState, TaskView
 
 #: How far back a check reads the kernel log: the fault is older than the task's death by a little.
@@ -31,7 +34,7 @@ class LocalFleet:
 
     # -- orders ------------------------------------------------------------------------------------------------
 
-    def start_task(self, job: Job, order: StartTask) -> Iterable[Fact]:
+    def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
         rank = job.ranks[order.rank]
         spec = TaskSpec(task_id=order.token, kind="train", argv=job.spec.command, env=environment(job, rank),
                         cwd=job.spec.workdir or None, gpus=job.spec.gpus_per_node or rank.gpus,
@@ -41,43 +44,69 @@ class LocalFleet:
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """The stop stays in the task's folder, so a start that comes too late finds it and never runs."""
-        self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
+        try:
+            with _answering(order.node):
+                self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
+        except StartRefused:
+            return []  # the node is no more, and with it the task
         return []
 
-    def check_node(self, job: Job | None, node: Node, order: CheckNode) -> Iterable[Fact]:
-        view = self._cluster.node(node.name)
+    def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
+        with _answering(node.name):
+            view = self._cluster.node(node.name)
         since = (job.created_at if job is not None else self._now()) - LOOK_BACK
         report = view.folder / "tasks" / order.token / "report.json"
         argv = [sys.executable, "-m", "ecs_gpu_recovery.health", "--json", "--report", str(report), "--since", since.isoformat(),
                 "--expect-gpus", str(node.gpus), "--level", order.level]  # fmt: skip
         env = {"GPU_HEALTH_SIMULATED": str(view.folder)} if view.kind == "simulated" else {}
-        spec = TaskSpec(task_id=order.token, kind="check", argv=tuple(argv), env=env, gpus=node.gpus, rank=order.rank,
+        gpus = min(node.gpus, view.gpus_seen)  # it needs those that are there, to find that one is missing
+        spec = TaskSpec(task_id=order.token, kind="check", argv=tuple(argv), env=env, gpus=gpus, rank=order.rank,
                         job=job.id if job is not None else f"node/{node.name}", attempt=order.attempt)  # fmt: skip
         self._start(node.name, spec)
         return [CheckWasStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)]
 
-    def reboot_node(self, node: Node, order: RebootNode) -> Iterable[Fact]:
-        self._cluster.reboot(node.name, order.key)
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        with _answering(node.name):
+            self._cluster.reboot(node.name, order.key)
         return []
 
     def _start(self, node: str, spec: TaskSpec) -> None:
-        try:
+        with _answering(node):
             self._cluster.start_task(node, spec)
-        except Refused as exc:
-            raise StartRefused(node, exc.reason) from exc
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         for rank in job.ranks:
-            yield from self._see_node(rank.node, rank.boot_id, rank.gpus_seen, connected=rank.connected)
-            yield from self._see_tasks(job, rank)
-            if rank.verdict is None and rank.check_try:
-                yield from self._see_check(rank.node, token(job.id, rank.index, "check", rank.check_try), rank.check_try)
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                yield from self._see_reboot(rank.node, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+            yield from self._or_away(rank.node, self._observe_rank(job, rank), connected=rank.connected)
 
-    def observe_node(self, node: Node) -> Iterable[Fact]:
+    def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
+        yield from self._see_node(rank.node, rank.boot_id, rank.gpus_seen, connected=rank.connected)
+        yield from self._see_tasks(job, rank)
+        # While the rank's task lives no check of it has been ordered: the answer there is to an earlier question.
+        if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
+            check_id = token(job.id, rank.index, "check", rank.check_try)
+            yield from self._see_check(rank.node, check_id, rank.check_try)
+        if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+            yield from self._see_reboot(rank.node, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+
+    def _or_away(self, node: str, seen: Iterator[Fact], *, connected: bool) -> list[Fact]:
+        """A node whose folder is gone or can't be read is one that does not answer. The others are not its concern."""
+        try:
+            return list(seen)
+        except (Refused, OSError, ValueError) as exc:
+            why = f"the folder of node {node} cannot be read: {exc}"
+            return [NodeSeen(at=self._now(), node=node, connected=False, why=why[:300])] if connected else []
+
+    def label_nodes(self, nodes: Sequence[Node]) -> None:
+        """A local node shows its status nowhere but in the store."""
+
+    def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        for node in nodes:
+            for fact in self._or_away(node.name, self._observe_node(node), connected=node.connected):
+                yield node.name, fact
+
+    def _observe_node(self, node: Node) -> Iterator[Fact]:
         yield from self._see_node(node.name, node.boot_id, node.gpus_seen, connected=node.connected)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
             yield from self._see_check(node.name, token("node", node.name, "check", node.check_try), node.check_try)
@@ -97,7 +126,7 @@ class LocalFleet:
         own = rank.task_id or token(job.id, job.attempt, rank.index, "train", rank.start_try)
         if not rank.quiet:
             task = self._cluster.task(rank.node, own)
-            if task.state is TaskState.ENDED:
+            if task.state is TaskState.ENDED or (task.state is TaskState.ABSENT and rank.live):
                 yield self._ended(job, rank, task)
             elif task.state is TaskState.RUNNING and (rank.deadline is not None or not rank.task_id) and job.ending is None:
                 yield TaskStarted(at=self._now(), task_id=own, attempt=job.attempt, rank=rank.index, running=True)
@@ -108,8 +137,10 @@ class LocalFleet:
                 yield TaskStarted(at=self._now(), task_id=task.task_id, attempt=task.attempt or 0, rank=rank.index, running=True)
 
     def _ended(self, job: Job, rank: Rank, task: TaskView) -> TaskEnded:
+        """A task that was started and of which its node knows nothing has gone with its node's folder."""
+        reason = "the node does not know this task any more" if task.state is TaskState.ABSENT else task.reason or ""
         return TaskEnded(at=_time(task.ended_at) or self._now(), task_id=task.task_id, attempt=job.attempt, rank=rank.index,
-                         exit_code=task.exit_code, reason=task.reason or "", stop_code=task.stop_code or "")  # fmt: skip
+                         exit_code=task.exit_code, reason=reason, stop_code=task.stop_code or "")  # fmt: skip
 
     def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
         task = self._cluster.task(node, check_id)
@@ -126,25 +157,21 @@ class LocalFleet:
             yield RebootProven(at=self._now(), node=node, key=key)
 
 
+@contextmanager
+def _answering(node: str) -> Iterator[None]:
+    """The cluster's refusals in the port's words. A full disk or a process that won't die may pass."""
+    try:
+        yield
+    except Refused as exc:
+        raise StartRefused(node, exc.reason) from exc
+    except (OSError, Unkillable) as exc:
+        raise Transient(f"node {node}: {exc}") from exc
+
+
 def environment(job: Job, rank: Rank) -> dict[str, str]:
-    """What a training script is told; documented in docs/environment.md."""
+    """One process per node here, so the world is as large as the gang."""
     world = str(len(job.ranks))
-    return {
-        "GPU_RECOVERY_KIND": "train",
-        "GPU_RECOVERY_NODE": rank.node,
-        "PYTHONUNBUFFERED": "1",
-        **job.spec.env,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(job.spec.master_port),
-        "NNODES": world,
-        "NODE_RANK": str(rank.index),
-        "WORLD_SIZE": world,
-        "RANK": str(rank.index),
-        "LOCAL_RANK": "0",
-        "JOB_ID": job.id,
-        "JOB_ATTEMPT": str(job.attempt),
-        "CHECKPOINT_DIR": job.spec.checkpoint_dir,
-    }
+    return {"PYTHONUNBUFFERED": "1", **training_environment(job, rank), "WORLD_SIZE": world, "RANK": str(rank.index), "LOCAL_RANK": "0"}
 
 
 def _time(text: str | None) -> datetime | None:

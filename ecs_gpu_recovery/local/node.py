@@ -63,7 +63,11 @@ class Agent:
         if node.get("kind") != "real":
             return gpus.count_present(self.node_dir)
         mine = node.get("gpu_indices")
-        return sum(1 for gpu in gpus.real_gpus() if mine is None or gpu["index"] in mine)
+        try:
+            return sum(1 for gpu in gpus.real_gpus() if mine is None or gpu["index"] in mine)
+        except gpus.NvmlUnavailable as error:  # a node without GPUs, which its controller will notice
+            print(f"{now_iso()} no GPU can be counted: {error}", file=sys.stderr, flush=True)
+            return 0
 
     def announce(self, state: str, seen: int) -> None:
         """Say who we are and how far we got, if there still is a folder to say it in."""

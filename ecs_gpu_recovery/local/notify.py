@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import sqlite3
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from datetime import datetime
@@ -16,16 +16,25 @@ from ..core.errors import Refused, Transient
 from .store import SqliteStore
 
 log = logging.getLogger("ecs_gpu_recovery")
+#: While a message is being sent nothing else moves, so a webhook gets no more time than this.
+WEBHOOK_TIMEOUT_S = 3.0
 
 
 def as_dict(message: Notify) -> dict[str, str]:
     """A message as people and webhooks get it."""
-    return {"subject": message.subject, "happened": message.happened, "evidence": message.evidence, "done": message.done,
-            "next": message.next, "node": message.node, "key": message.key}  # fmt: skip
+    return {
+        "subject": message.subject,
+        "happened": message.happened,
+        "evidence": message.evidence,
+        "done": message.done,
+        "next": message.next,
+        "node": message.node,
+        "key": message.key,
+    }
 
 
 class LocalNotifier:
-    """Each message is recorded once, by its key; the webhook may get it twice if the process dies right after."""
+    """Each message is kept once, by its key; the webhook may get it twice if the process dies right after."""
 
     def __init__(self, store: SqliteStore, now: Callable[[], datetime], webhook: str = "") -> None:
         if webhook and not webhook.startswith(("http://", "https://")):
@@ -33,34 +42,45 @@ class LocalNotifier:
         self._store, self._now, self._webhook = store, now, webhook
 
     def notify(self, message: Notify) -> None:
+        """Kept first, sent then: a webhook that is down must not hide the message from whoever looks here."""
         body = as_dict(message)
-        if self._webhook:
-            self._post(body)
         at = self._now().isoformat(timespec="microseconds")
 
-        def act(conn: sqlite3.Connection) -> None:
-            conn.execute("INSERT OR IGNORE INTO notice VALUES (?,?,?,?)", (message.key, at, message.subject, json.dumps(body)))
+        def act(conn: sqlite3.Connection) -> bool:
+            row = (message.key, at, message.subject, json.dumps(body))
+            return conn.execute("INSERT OR IGNORE INTO notice VALUES (?,?,?,?)", row).rowcount == 1
 
-        self._store.write(act)
-        log.warning("notice", extra=body)
+        if self._store.write(act):
+            log.warning("notice", extra=body)
+        if self._webhook:
+            self._post(body)
 
     def _post(self, body: dict[str, str]) -> None:
-        request = urllib.request.Request(self._webhook, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+        data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
         try:
-            with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+            request = urllib.request.Request(self._webhook, data, kind)  # noqa: S310
+            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S):  # noqa: S310
                 return
-        except (urllib.error.URLError, OSError) as exc:
+        except (OSError, http.client.HTTPException, ValueError) as exc:
             raise Transient(f"the webhook did not take the message: {exc}") from exc
 
     def archive(self, record: str, order: Archive) -> None:
         def act(conn: sqlite3.Connection) -> None:
             if conn.execute("INSERT OR IGNORE INTO archived VALUES (?)", (order.key,)).rowcount == 0:
                 return
-            (last,) = conn.execute("SELECT COALESCE(MAX(seq), 0) FROM timeline WHERE record=?", (record,)).fetchone()
-            conn.executemany("INSERT INTO timeline VALUES (?,?,?)", [(record, last + 1 + i, line) for i, line in enumerate(order.lines)])
+            (last,) = conn.execute(
+                "SELECT COALESCE(MAX(seq), 0) FROM timeline WHERE record=?", (record,)
+            ).fetchone()
+            conn.executemany(
+                "INSERT INTO timeline VALUES (?,?,?)",
+                [(record, last + 1 + i, line) for i, line in enumerate(order.lines)],
+            )
 
         self._store.write(act)
 
     def notices(self, limit: int = 50) -> list[dict[str, Any]]:
         """Newest first."""
-        return [{"at": at, **json.loads(body)} for at, body in self._store.read("SELECT at, body FROM notice ORDER BY at DESC LIMIT ?", limit)]
+        return [
+            {"at": at, **json.loads(body)}
+            for at, body in self._store.read("SELECT at, body FROM notice ORDER BY at DESC LIMIT ?", limit)
+        ]

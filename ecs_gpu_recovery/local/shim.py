@@ -251,9 +251,17 @@ class Shim:
         return end_record(code, ENDED, "EssentialContainerExited", self.started_at)
 
     def report(self, end: Json) -> None:
-        """Write exit.json, unless the whole folder was taken away from under us."""
-        if os.path.isdir(self.task_dir):
-            write_json(self.path("exit.json"), end, durable=True)
+        """Write exit.json, unless the whole folder was taken away from under us.
+
+        Nobody else knows how the task ended, so a full disk is waited for.
+        """
+        while os.path.isdir(self.task_dir):
+            try:
+                write_json(self.path("exit.json"), end, durable=True)
+                return
+            except OSError as error:
+                print(f"{now_iso()} {self.path('exit.json')}: {error}", file=sys.stderr, flush=True)
+                time.sleep(1.0)
 
     def write_log(self, line: str) -> None:
         with open(self.path("log"), "a", encoding="utf-8") as log:

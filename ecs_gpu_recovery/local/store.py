@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from .schema import SCHEMA, SCHEMA_VERSION, TASK_COLUMNS
 #: A claim this young may belong to a job that is being recorded right now.
 ORPHAN_AGE = timedelta(minutes=10)
 _CACHE = 2000
+#: How long a writer waits for another process before it says that the database is busy.
+_BUSY_S = 20.0
 
 
 @dataclass(slots=True)
@@ -49,18 +52,22 @@ class SqliteStore:
         self._queue_lock = threading.Lock()
         self._writing = threading.Lock()
         self._cache: OrderedDict[str, Job] = OrderedDict()
+        self._cache_lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _translated(self.path):
-            self._writer = self._connect()
-            self._prepare()
+        try:
+            with _translated(self.path):
+                self._writer = self._connect()
+                self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> sqlite3.Connection:
-        conn = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=20)
-        conn.execute("PRAGMA journal_mode=WAL")
-        conn.execute("PRAGMA synchronous=FULL")
-        conn.execute("PRAGMA busy_timeout=20000")
+        conn = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
         self._open.append(conn)
+        _into_wal(conn)
+        conn.execute("PRAGMA synchronous=FULL")
         return conn
 
     def _prepare(self) -> None:
@@ -69,7 +76,8 @@ class SqliteStore:
             raise Refused(f"{self.path} was written by a newer release (schema {version}, this one knows {SCHEMA_VERSION}): update, or use another state folder")
         if version < SCHEMA_VERSION:
             self._writer.execute("BEGIN IMMEDIATE")
-            for statement in SCHEMA:
+            (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+            for statement in SCHEMA if version < SCHEMA_VERSION else ():  # another process may have been faster
                 self._writer.execute(statement)
             self._writer.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             self._writer.execute("COMMIT")
@@ -168,10 +176,11 @@ class SqliteStore:
         return job
 
     def _remember(self, job: Job) -> None:
-        self._cache[job.id] = job
-        self._cache.move_to_end(job.id)
-        while len(self._cache) > _CACHE:
-            self._cache.popitem(last=False)
+        with self._cache_lock:
+            self._cache[job.id] = job
+            self._cache.move_to_end(job.id)
+            while len(self._cache) > _CACHE:
+                self._cache.popitem(last=False)
 
     def commit(self, job: Job) -> None:
         def act(conn: sqlite3.Connection) -> None:
@@ -181,13 +190,24 @@ class SqliteStore:
             if found[0] != job.version - 1:
                 raise VersionConflict(f"job {job.id} is at version {found[0]}, not {job.version - 1}")
             self._put_job(conn, job)
-            self._put_rows(conn, job)
+            self._put_rows(conn, job, before)
 
+        before = self._cache.get(job.id)
+        if before is not None and before.version != job.version - 1:
+            before = None
         self.write(act)
         self._remember(job)
 
-    def write_rows(self, job: Job) -> None:
-        self.write(lambda conn: self._put_rows(conn, job))
+    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None) -> None:
+        """`commit` has written them already; this is for a release that was missed."""
+
+
+        def act(conn: sqlite3.Connection) -> None:
+            found = conn.execute("SELECT version FROM ecs_job WHERE job_id=?", (job.id,)).fetchone()
+            if found is not None and found[0] == job.version:  # a newer record has brought its own rows
+                self._put_rows(conn, job)
+
+        self.write(act)
 
     def _put_job(self, conn: sqlite3.Connection, job: Job) -> None:
         conn.execute(
@@ -195,13 +215,16 @@ class SqliteStore:
             " retry=excluded.retry, updated_at=excluded.updated_at, submitted_ecs_task_ids=excluded.submitted_ecs_task_ids,"
             " live=excluded.live, wake_at=excluded.wake_at, version=excluded.version, record=excluded.record",
             (job.id, _stamp(job.created_at), job.cluster, str(len(job.ranks)), json.dumps([r.node for r in job.ranks]),
-             json.dumps([r.instance for r in job.ranks]), json.dumps([r.task_id for r in job.ranks if r.task_id]), _stamp(job.updated_at),
+             json.dumps([r.instance.rpartition("/")[2] for r in job.ranks]), json.dumps([r.task_id for r in job.ranks if r.task_id]), _stamp(job.updated_at),
              _stamp(job.created_at), str(job.attempt), job.status.value, job.spec.name, None if job.status.final else 1,
              _stamp(job.wake_at(self._lost_after)), job.version, json.dumps(codec.dump(job), separators=(",", ":"))),
         )  # fmt: skip
 
-    def _put_rows(self, conn: sqlite3.Connection, job: Job) -> None:
+    def _put_rows(self, conn: sqlite3.Connection, job: Job, before: Job | None = None) -> None:
+        """The rows of every rank that differs from the version before, or of all where that is not at hand."""
         for rank in job.ranks:
+            if before is not None and before.ranks[rank.index] == rank and not job.status.final:
+                continue
             row = rows.task_row(job, rank)
             if row is not None:
                 row["created_at"] = row["updated_at"]
@@ -306,6 +329,19 @@ class SqliteStore:
 def _stamp(at: datetime | None) -> str | None:
     """Text that sorts as time does."""
     return None if at is None else at.isoformat(timespec="microseconds")
+
+
+def _into_wal(conn: sqlite3.Connection) -> None:
+    """Two processes that make the same database at once: here SQLite refuses without its usual patience."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 @contextmanager

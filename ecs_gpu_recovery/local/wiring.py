@@ -52,7 +52,13 @@ class Embedded:
         self.store.close()
 
 
-def build(state: Path, *, env: Mapping[str, str] | None = None, policy: Policy | None = None, controller: bool = False) -> Embedded:
+def build(
+    state: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+    controller: bool = False,
+) -> Embedded:
     """Only the controller sends orders. Anyone else commits them, due at once, for the controller to send."""
     env = os.environ if env is None else env
     chosen = policy or policy_from(env, LOCAL_POLICY)
@@ -61,5 +67,7 @@ def build(state: Path, *, env: Mapping[str, str] | None = None, policy: Policy |
     store = SqliteStore(state / DATABASE, lost_after=chosen.node_lost_after)
     cluster = Cluster(state)
     notifier = LocalNotifier(store, now, env.get("GPU_RECOVERY_WEBHOOK", ""))
-    runtime = Runtime(store=store, fleet=LocalFleet(cluster, now), notifier=notifier, policy=chosen, dispatch=controller)
+    runtime = Runtime(
+        store=store, fleet=LocalFleet(cluster, now), notifier=notifier, policy=chosen, dispatch=controller
+    )
     return Embedded(state, store, cluster, notifier, runtime, Sweeper(runtime), chosen)

@@ -16,7 +16,7 @@ def quick_policy(*, max_retries: int = 1, post_reboot_check: bool = False) -> Po
     """The real policy's waits in small whole steps, so that few different moments exist."""
     return Policy(
         max_retries=max_retries, post_reboot_check=post_reboot_check, lease=STEP, backoff_first=STEP, backoff_most=STEP,
-        stop_timeout=2 * STEP, node_lost_after=3 * STEP, start_timeout=4 * STEP, check_timeout=5 * STEP, reboot_timeout=5 * STEP,
+        stop_timeout=2 * STEP, node_lost_after=2 * STEP, start_timeout=3 * STEP, check_timeout=3 * STEP, reboot_timeout=3 * STEP,
         alarm_tries=1_000_000, timeline_limit=1_000_000,
     )  # fmt: skip
 
@@ -55,6 +55,8 @@ class Bounds:
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended; Amazon ECS does not
     rows: bool = False  #: rows are written by an order, not in the commit
     answers_stop: bool = True  #: a stop that finds no task says so
+    slow_start: bool = False  #: a started task is pending first; that it runs is told later
+    late_sweeper: bool = False  #: time may pass although something is due: the sweeper is away for long
     late_stamps: bool = False  #: facts carry the time they came to be, not the time they arrive
     fewer_gpus: bool = False  #: a node may come back from a reboot with a GPU missing
 

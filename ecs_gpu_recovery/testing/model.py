@@ -71,8 +71,8 @@ class Model:
     def begin(self) -> Iterator[Outcome]:
         b = self.bounds
         boot = "" if b.blind else "boot0"
-        nodes = [Node(name=node_name(i), cluster="c", created_at=T0, updated_at=T0, gpus=world.GPUS, boot_id=boot,
-                      status=NodeStatus.AVAILABLE) for i in range(b.nodes)]  # fmt: skip
+        nodes = [Node(name=node_name(i), cluster="c", created_at=T0, updated_at=T0, gpus=world.GPUS, gpus_seen=world.GPUS,
+                      seen_version=1, boot_id=boot, connected=True, status=NodeStatus.AVAILABLE) for i in range(b.nodes)]  # fmt: skip
         step = submit(job_id="j", cluster="c", spec=JobSpec(), nodes=nodes, policy=self.policy, at=T0, check=b.check_first)
         job = self._trimmed(step.job)
         state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=monitors.row_view(job) if b.rows else None)
@@ -160,7 +160,7 @@ class Model:
         machine = state.machines[order.rank]
         known = machine.run(order.token, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
         if known is not None:
-            return state, (replace(world.started(known, state.now), running=False),)
+            return state, (self._reply(known, state.now),)
         if not machine.connected:
             return state, (StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="AGENT"),)
         monitors.before_start(order, state.machines)
@@ -170,7 +170,10 @@ class Model:
         start_try = int(order.key.rsplit("/", 1)[1])
         run = Run(order.rank, order.attempt, start_try, copies, order.token, at=state.now)
         state = state.with_machine(order.rank, replace(machine, runs=(*machine.runs, run)))
-        return state, (replace(world.started(run, state.now), running=False),)
+        return state, (self._reply(run, state.now),)
+
+    def _reply(self, run: Run, at: datetime) -> Fact:
+        return replace(world.started(run, at), running=not self.bounds.slow_start)
 
     def _stop(self, state: State, order: StopTask) -> tuple[State, tuple[Fact, ...]]:
         i = int(order.node[1:])
@@ -265,6 +268,8 @@ class Model:
                 times.append(rank.deadline)
             if rank.away_since is not None:
                 times.append(rank.away_since + self.policy.node_lost_after)
+        if not self.bounds.late_sweeper and any(at <= state.now for at in times):
+            return None
         return min((at for at in times if at > state.now), default=None)
 
     @staticmethod

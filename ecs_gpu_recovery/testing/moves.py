@@ -18,27 +18,28 @@ class Move(NamedTuple):
     kind: str
     act: Callable[[], Iterator[Outcome]]
     helps: bool = False
+    name: str = ""
 
 
 def moves(model: Model, state: State) -> Iterator[Move]:
     """All of them, in an order that is always the same."""
     if state.stalled is not None:
-        yield Move("resume", lambda: _resume(model, state), helps=True)
+        yield Move("resume", lambda: _resume(model, state), helps=True, name="the stalled process goes on")
     for i, machine in enumerate(state.machines):
         yield from _progress(state, i, machine)
         if not state.job.status.final:
             yield from _faults(model, state, i, machine)
-    yield Move("sweep", lambda: model.sweep(state))
+    yield Move("sweep", lambda: model.sweep(state), name="sweep")
     to = model.next_moment(state)
     if to is not None:
         yield Move("advance", lambda: iter([("time passes", model.advance(state, to))]))
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
-        yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)))
+        yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)), name="ann stops the job")
     b = model.bounds
     for i, machine in enumerate(state.machines):
         for label, facts in world.facts(i, machine, state.now, blind=b.blind, late_stamps=b.late_stamps):
-            yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts))  # type: ignore[misc]
+            yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts), name=f"told: {label}")  # type: ignore[misc]
 
 
 def deliver(model: Model, state: State, label: str, facts: tuple[world.Fact, ...]) -> Iterator[Outcome]:

@@ -1,7 +1,7 @@
 """A local AWS for tests: MiniStack in a process of its own, on a free port of the loopback interface.
 
-Every folder of tests that asks for it shares one server. It is started by the first and stopped, by its process id,
-after the last.
+Every folder of tests that asks for it shares one server. It is started for the first and stopped, by its
+process id, after the last.
 """
 
 from __future__ import annotations

@@ -129,9 +129,14 @@ def test_a_scheduled_event_is_a_tick_of_its_own_time(source: str, detail: object
 
 @pytest.mark.parametrize(
     ("source", "detail_type"),
-    [("aws.ec2", "EC2 Instance State-change Notification"), ("aws.ecs", "ECS Service Action"),
-     ("my.tool", "ECS Task State Change"), (" aws.ecs", "ECS Task State Change"), ("aws.ecs", "Scheduled Event")],
-)  # fmt: skip
+    [
+        ("aws.ec2", "EC2 Instance State-change Notification"),
+        ("aws.ecs", "ECS Service Action"),
+        ("my.tool", "ECS Task State Change"),
+        (" aws.ecs", "ECS Task State Change"),
+        ("aws.ecs", "Scheduled Event"),
+    ],
+)
 def test_other_events_and_other_sources_tell_us_nothing(source: str, detail_type: str) -> None:
     seen = parse_event({**task_event(), "source": source, "detail-type": detail_type})
     assert (seen.kind, seen.ours, seen.may_be_ours, seen.facts) == (Kind.OTHER, False, False, ())

@@ -27,7 +27,9 @@ class World:
 
     store: Store
     another: Callable[[], Store]  #: a second store on the same records, as another process would have
-    row: Callable[[str, str], dict[str, Any]]  #: the attributes in a table under a key; empty if there are none
+    row: Callable[
+        [str, str], dict[str, Any]
+    ]  #: the attributes in a table under a key; empty if there are none
 
     def task_row(self, task_id: str) -> dict[str, Any]:
         return self.row("ecs_task", task_id)
@@ -76,7 +78,9 @@ def dynamodb_world(url: str) -> Iterator[World]:
     with fresh_tables(client) as names:
 
         def row(table: str, key: str) -> dict[str, Any]:
-            reply = client.get_item(TableName=names[roles[table]], Key={keys[table]: {"S": key}}, ConsistentRead=True)
+            reply = client.get_item(
+                TableName=names[roles[table]], Key={keys[table]: {"S": key}}, ConsistentRead=True
+            )
             return {name: plain(value) for name, value in reply.get("Item", {}).items()}
 
         yield World(
@@ -88,16 +92,26 @@ def dynamodb_world(url: str) -> Iterator[World]:
 
 
 def plain(value: Any) -> Any:
-    (kind, inner), = value.items()
+    ((kind, inner),) = value.items()
     return [plain(one) for one in inner] if kind == "L" else int(inner) if kind == "N" else inner
 
 
-# -- records ---------------------------------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------------------
 
 
 def a_node(name: str, **changes: Any) -> Node:
-    node = Node(name=name, cluster=CLUSTER, created_at=T0, updated_at=T0, instance=ARN + f"i{name}",
-                status=NodeStatus.AVAILABLE, gpus=8, connected=True, boot_id=f"boot-of-{name}", version=1)  # fmt: skip
+    node = Node(
+        name=name,
+        cluster=CLUSTER,
+        created_at=T0,
+        updated_at=T0,
+        instance=ARN + f"i{name}",
+        status=NodeStatus.AVAILABLE,
+        gpus=8,
+        connected=True,
+        boot_id=f"boot-of-{name}",
+        version=1,
+    )
     return replace(node, **changes)
 
 
@@ -110,7 +124,9 @@ def some_nodes(store: Store, count: int, prefix: str = "n") -> list[Node]:
 
 def a_job(job_id: str, nodes: list[Node], *, at: datetime = T0, check: bool = False) -> Job:
     spec = JobSpec(name=f"train {job_id}", command=("python", "train.py"), task_def="train:3")
-    return submit(job_id=job_id, cluster=CLUSTER, spec=spec, nodes=nodes, policy=Policy(), at=at, check=check).job
+    return submit(
+        job_id=job_id, cluster=CLUSTER, spec=spec, nodes=nodes, policy=Policy(), at=at, check=check
+    ).job
 
 
 def after(job: Job, *, at: datetime | None = None, **changes: Any) -> Job:
@@ -124,14 +140,29 @@ def with_ranks(job: Job, change: Callable[[Rank], Rank], **changes: Any) -> Job:
 
 def running(job: Job) -> Job:
     """Every rank has its task."""
-    return with_ranks(job, lambda r: replace(r, task_id=task_of(job, r.index), task_status=TaskStatus.IN_PROGRESS,
-                                             node_status=NodeStatus.IN_PROGRESS, deadline=None), outbox=())  # fmt: skip
+    return with_ranks(
+        job,
+        lambda r: replace(
+            r,
+            task_id=task_of(job, r.index),
+            task_status=TaskStatus.IN_PROGRESS,
+            node_status=NodeStatus.IN_PROGRESS,
+            deadline=None,
+        ),
+        outbox=(),
+    )
 
 
 def ended(job: Job, status: JobStatus = JobStatus.COMPLETE) -> Job:
     """Every rank has ended well and gives its node back."""
-    return with_ranks(job, lambda r: replace(r, task_status=TaskStatus.COMPLETE, exit_code=0, deadline=None,
-                                             node_status=NodeStatus.AVAILABLE), status=status, outbox=())  # fmt: skip
+    return with_ranks(
+        job,
+        lambda r: replace(
+            r, task_status=TaskStatus.COMPLETE, exit_code=0, deadline=None, node_status=NodeStatus.AVAILABLE
+        ),
+        status=status,
+        outbox=(),
+    )
 
 
 def task_of(job: Job, index: int) -> str:

@@ -305,6 +305,33 @@ def test_a_node_whose_folder_vanishes_ends_with_its_tasks(cluster: Cluster) -> N
     eventually(lambda: all(process_state(pid) in ("", "Z") for pid in pids))
 
 
+def test_a_node_with_real_gpus_counts_what_is_given_to_it(cluster: Cluster) -> None:
+    cluster.create("n1", 1, boot_seconds=0, kind="real", gpu_indices=())
+    cluster.power_on("n1")
+    eventually(lambda: cluster.node("n1").connected)
+    assert (cluster.node("n1").kind, cluster.node("n1").gpus_seen) == ("real", 0)
+    with pytest.raises(ValueError, match="needs simulated GPUs"):
+        cluster.inject("n1", "ecc")
+
+
+def test_a_task_whose_shims_never_get_going_failed_to_start(cluster: Cluster) -> None:
+    power_on(cluster, "n1")
+    kill_9(agent_pid(cluster, "n1"))
+    node = cluster.node("n1")
+    (node.folder / "tasks" / "t").mkdir()
+    write_json(str(node.folder / "tasks" / "t" / "spec.json"), {"task_id": "t", "boot_id": node.boot_id})
+    program = (
+        "import sys; from ecs_gpu_recovery.local.node import SHIM_TRIES, Agent\n"
+        "agent = Agent(*sys.argv[1:]); agent.tries['t'] = SHIM_TRIES; agent.tend_tasks()"
+    )
+    argv = [sys.executable, "-c", program, str(node.folder), str(node.boot_id)]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=60)
+    end = cluster.task("n1", "t")
+    assert (end.exit_code, end.stop_code) == (None, "TaskFailedToStart")
+    assert end.reason is not None
+    assert end.reason.startswith("CannotStartContainerError: ")
+
+
 def test_an_unknown_fault_is_refused_with_the_list_of_known_ones(cluster: Cluster) -> None:
     cluster.create("n1", 1)
     with pytest.raises(ValueError, match="there are: xid, ecc, off-bus"):

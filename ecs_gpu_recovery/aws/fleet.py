@@ -1,0 +1,202 @@
+"""ECS and SSM behind the fleet port: one method per order, its key passed on, errors translated. It decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ..core.errors import StartRefused
+from ..core.events import CheckStarted, Fact, RebootFailed, RebootProven, TaskEnded, TaskStarted
+from ..core.model import Job, Node, NodeStatus, Rank
+from ..environment import training_environment
+from . import reboots
+from .errors import translated
+from .observe import checks_as_facts, instances_as_facts, tasks_as_facts
+from .task_end import CHECK_TRY, JOB, NODE, ROLE
+
+if TYPE_CHECKING:
+    from mypy_boto3_ecs import ECSClient
+    from mypy_boto3_ssm import SSMClient
+
+#: The name under which a node's status shows on its container instance.
+STATUS_ATTRIBUTE = "status"
+#: The account's limit for calls that change a cluster is 40 a second, shared by all: leave room for others.
+MODIFY_PER_S = 30.0
+
+
+class Pace:
+    """Keeps calls apart, so that a large gang stays below the account's limit."""
+
+    def __init__(self, per_s: float, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gap, self._sleep, self._clock = 1.0 / per_s, sleep, clock
+        self._next = 0.0
+
+    def wait(self) -> None:
+        now = self._clock()
+        if now < self._next:
+            self._sleep(self._next - now)
+        self._next = max(now, self._next) + self._gap
+
+
+class EcsFleet:
+    """The cluster as ECS and SSM show it."""
+
+    def __init__(self, *, ecs: ECSClient, ssm: SSMClient, cluster: str, check_task: str, now: Callable[[], datetime],
+                 pace: Pace | None = None) -> None:  # fmt: skip
+        self._ecs, self._ssm, self._cluster, self._check_task, self._now = ecs, ssm, cluster, check_task, now
+        self._pace = pace or Pace(MODIFY_PER_S)
+
+    # -- orders ------------------------------------------------------------------------------------------------
+
+    def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
+        rank = job.ranks[order.rank]
+        task_id = self._find(order.token) if again else ""
+        if not task_id:
+            container = job.spec.container or self._container_of(job.spec.task_def)
+            task_id = self._start(job.spec.task_def, rank.instance, rank.node, order.token, container, training_environment(job, rank))
+        return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
+
+    def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
+        task_id = self._find(order.token) if again else ""
+        if not task_id:
+            env = {ROLE: "check", JOB: job.id if job is not None else "", NODE: node.name, CHECK_TRY: str(order.check_try),
+                   "GPU_HEALTH_LEVEL": order.level, "GPU_HEALTH_EXPECT_GPUS": str(node.gpus)}  # fmt: skip
+            env = {key: value for key, value in env.items() if value}
+            task_id = self._start(self._check_task, node.instance, node.name, order.token, self._container_of(self._check_task), env)
+        return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
+
+    def _start(self, task_def: str, instance: str, node: str, started_by: str, container: str, env: Mapping[str, str]) -> str:
+        """Start one task on one instance. HTTP success may still carry a refusal."""
+        overrides = {"containerOverrides": [{"name": container, "environment": [{"name": k, "value": v} for k, v in env.items()]}]}
+        self._pace.wait()
+        with translated(f"starting {started_by} on {node}"):
+            reply = self._ecs.start_task(cluster=self._cluster, taskDefinition=task_def, containerInstances=[instance],
+                                         startedBy=started_by, overrides=overrides)  # type: ignore[arg-type]  # fmt: skip
+        if reply.get("failures") or not reply.get("tasks"):
+            failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
+            raise StartRefused(node, str(failure.get("reason", "unknown")) + (f" ({failure['detail']})" if failure.get("detail") else ""))
+        return _id(reply["tasks"][0]["taskArn"])
+
+    def _find(self, started_by: str) -> str:
+        """The task that carries this token, if it was started before. AWS allows no other filter beside it."""
+        with translated(f"looking for {started_by}"):
+            found = self._ecs.list_tasks(cluster=self._cluster, startedBy=started_by).get("taskArns", [])
+        return _id(found[0]) if found else ""
+
+    def _container_of(self, task_def: str) -> str:
+        """The container that does the work: the one with GPUs, else the first essential one."""
+        with translated(f"reading task definition {task_def}"):
+            found = self._ecs.describe_task_definition(taskDefinition=task_def)["taskDefinition"]["containerDefinitions"]
+        with_gpu = [c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))]
+        essential = [c for c in found if c.get("essential", True)]
+        return str((with_gpu or essential or found)[0]["name"])
+
+    def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
+        """Stop by id, else by token. What ECS does not know any more has ended."""
+        task_id = order.task_id or self._find(order.token)
+        gone = TaskEnded(at=self._now(), task_id=order.task_id, attempt=order.attempt, rank=order.rank, exit_code=None,
+                         reason=order.reason, stop_code="UserInitiated")  # fmt: skip
+        if not task_id:
+            return [gone] if order.rank >= 0 else []
+        self._pace.wait()
+        from botocore.exceptions import ClientError
+
+        try:
+            with translated(f"stopping {task_id}"):
+                self._ecs.stop_task(cluster=self._cluster, task=task_id, reason=order.reason)
+        except ClientError as exc:
+            if "not found" not in str(exc).lower():
+                raise
+            return [gone] if order.rank >= 0 else []
+        if order.rank >= 0 and not order.task_id:
+            return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
+        return []
+
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        """SSM has no token either: the key travels in the comment and in the script, and the host keeps a marker."""
+        host = node.host or self._host_of(node)
+        if not host:
+            return [RebootFailed(at=self._now(), node=node.name, key=order.key, reason="the host behind this container instance is unknown")]
+        if again and reboots.find(self._ssm, host, order.key) is not None:
+            return []
+        reboots.send(self._ssm, host, node.name, order.key)
+        return []
+
+    def _host_of(self, node: Node) -> str:
+        with translated(f"describing {node.name}"):
+            found = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=[node.instance])
+        return str(found["containerInstances"][0].get("ec2InstanceId", "")) if found.get("containerInstances") else ""
+
+    def label_nodes(self, nodes: Sequence[Node]) -> None:
+        """Ten attributes a call; each names its own instance."""
+        known = [node for node in nodes if node.instance]
+        for start in range(0, len(known), 10):
+            self._pace.wait()
+            with translated("labelling nodes"):
+                self._ecs.put_attributes(cluster=self._cluster, attributes=[
+                    {"name": STATUS_ATTRIBUTE, "value": node.status.value, "targetType": "container-instance", "targetId": _id(node.instance)}
+                    for node in known[start : start + 10]])  # fmt: skip
+
+    # -- what can be seen --------------------------------------------------------------------------------------
+
+    def observe_job(self, job: Job) -> Iterable[Fact]:
+        yield from self._see_instances({rank.instance: rank.node for rank in job.ranks if rank.instance})
+        yield from self._see_tasks(job)
+        for rank in job.ranks:
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+                yield from self._see_reboot(rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+
+    def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        for fact in self._see_instances({node.instance: node.name for node in nodes if node.instance}):
+            yield getattr(fact, "node", ""), fact
+        checking = {node.check_id: node for node in nodes if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id}
+        for fact in checks_as_facts(self._describe(list(checking)), {cid: (n.name, n.check_try) for cid, n in checking.items()}, self._now()):
+            yield fact.node, fact
+        for node in nodes:
+            if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
+                for told in self._see_reboot(node.name, node.instance, node.reboot_key, node.host):
+                    yield node.name, told
+
+    def _see_instances(self, names: Mapping[str, str]) -> Iterator[Fact]:
+        arns = list(names)
+        for start in range(0, len(arns), 100):
+            with translated("describing container instances"):
+                reply = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=arns[start : start + 100])
+            yield from instances_as_facts(reply, names, self._now())
+
+    def _see_tasks(self, job: Job) -> Iterator[Fact]:
+        """Known tasks by id, awaited ones by token; checks that have not answered."""
+        known: dict[str, Rank] = {}
+        for rank in job.ranks:
+            if rank.quiet:
+                continue
+            task_id = rank.task_id or self._find(token(job.id, job.attempt, rank.index, "train", rank.start_try))
+            if task_id:
+                known[task_id] = rank
+        yield from tasks_as_facts(self._describe(list(known)), known, job.attempt, self._now())
+        checks = {r.check_id: (r.node, r.check_try) for r in job.ranks if r.check_id and r.verdict is None}
+        yield from checks_as_facts(self._describe(list(checks)), checks, self._now())
+
+    def _describe(self, task_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        for start in range(0, len(task_ids), 100):
+            with translated("describing tasks"):
+                reply = self._ecs.describe_tasks(cluster=self._cluster, tasks=list(task_ids[start : start + 100]))
+            yield from (dict(task) for task in reply.get("tasks", []))
+            for failure in reply.get("failures", []):
+                if failure.get("reason") == "MISSING":
+                    yield {"taskArn": failure.get("arn", ""), "lastStatus": "MISSING"}
+
+    def _see_reboot(self, node: str, instance: str, key: str, host: str = "") -> Iterator[Fact]:
+        host = host or self._host_of(Node(name=node, cluster=self._cluster, instance=instance, created_at=self._now(), updated_at=self._now()))
+        found = reboots.find(self._ssm, host, key) if host else None
+        if found is not None and found.status == "Success":
+            yield RebootProven(at=self._now(), node=node, key=key)
+        elif found is not None and found.over:
+            yield RebootFailed(at=self._now(), node=node, key=key, reason=f"SSM command {found.command_id} is {found.status}")
+
+
+def _id(arn: str) -> str:
+    return arn.rpartition("/")[2]

@@ -1,0 +1,68 @@
+"""Answers of the ECS API as facts: an answer describes a task like an event does, so the same parser reads both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from ..core.events import Fact, NodeChecked, NodeSeen, TaskEnded
+from ..core.model import Rank, Verdict
+from .parse import parse_event
+from .task_end import check_verdict
+
+
+def _as_event(detail_type: str, detail: Mapping[str, Any], at: datetime) -> dict[str, Any]:
+    return {"version": "0", "source": "aws.ecs", "detail-type": detail_type, "time": at.isoformat(), "detail": _plain(detail)}
+
+
+def _plain(value: Any) -> Any:
+    """boto3 gives times as datetimes; events carry them as text."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], attempt: int, at: datetime) -> Iterator[Fact]:
+    """Training tasks. One that ECS has forgotten ended more than an hour ago, nobody knows how."""
+    for task in tasks:
+        task_id = str(task.get("taskArn", "")).rpartition("/")[2]
+        rank = known.get(task_id)
+        if rank is None:
+            continue
+        if task.get("lastStatus") == "MISSING":
+            yield TaskEnded(at=at, task_id=task_id, attempt=attempt, rank=rank.index, exit_code=None, reason="ECS does not know the task any more")
+            continue
+        yield from parse_event(_as_event("ECS Task State Change", task, at)).facts
+
+
+def checks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tuple[str, int]], at: datetime) -> Iterator[NodeChecked]:
+    """Health checks that have ended."""
+    for task in tasks:
+        task_id = str(task.get("taskArn", "")).rpartition("/")[2]
+        if task_id not in known:
+            continue
+        node, check_try = known[task_id]
+        if task.get("lastStatus") == "MISSING":
+            yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=Verdict.INCONCLUSIVE,
+                              findings="ECS does not know the check any more")  # fmt: skip
+        elif task.get("lastStatus") == "STOPPED":
+            seen = parse_event(_as_event("ECS Task State Change", task, at))
+            if seen.end is not None:
+                yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=check_verdict(seen.end), findings=seen.end.reason[:500])
+
+
+def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:
+    """Container instances. One that ECS does not know is gone."""
+    for instance in reply.get("containerInstances", []):
+        node = names.get(str(instance.get("containerInstanceArn", "")))
+        if node:
+            yield from parse_event(_as_event("ECS Container Instance State Change", instance, at)).about(node)
+    for failure in reply.get("failures", []):
+        node = names.get(str(failure.get("arn", "")))
+        if node and failure.get("reason") == "MISSING":
+            yield NodeSeen(at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more")

@@ -1,0 +1,27 @@
+"""What a training script is told, on both backends. docs/environment.md explains it to its authors."""
+
+from __future__ import annotations
+
+from .core.model import Job, Rank
+
+
+def training_environment(job: Job, rank: Rank) -> dict[str, str]:
+    """The rank's variables. What the person set stands, except for what must be right for the gang to meet."""
+    world = str(len(job.ranks))
+    told = {
+        **job.spec.env,
+        "MASTER_ADDR": job.ranks[0].address or job.ranks[0].node,
+        "MASTER_PORT": str(job.spec.master_port),
+        "NNODES": world,
+        "NODE_RANK": str(rank.index),
+        "JOB_ID": job.id,
+        "JOB_ATTEMPT": str(job.attempt),
+        "GPU_RECOVERY_KIND": "train",
+        "GPU_RECOVERY_NODE": rank.node,
+    }
+    if job.spec.checkpoint_dir:
+        told["CHECKPOINT_DIR"] = job.spec.checkpoint_dir
+    if rank.ibdev:
+        told["IB_DEVICES"] = rank.ibdev
+        told.setdefault("NCCL_IB_HCA", rank.ibdev)
+    return told

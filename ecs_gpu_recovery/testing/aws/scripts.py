@@ -1,0 +1,76 @@
+"""What the containers do. A test writes it down beforehand; unscripted training runs on until it is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .model import OUT_OF_MEMORY, Knobs, Node, Outcome, Task
+
+#: A task that carries this in its environment overrides is a health check.
+CHECK = ("GPU_RECOVERY_KIND", "check")
+
+
+@dataclass(slots=True, kw_only=True)
+class Rule:
+    """Tasks like this one end like that. Empty fields match everything; `times` None is for ever."""
+
+    outcome: Outcome
+    env: dict[str, str] = field(default_factory=dict)  #: overrides that the task must carry
+    node: str = ""  #: name of the node
+    family: str = ""
+    times: int | None = 1
+
+    def matches(self, task: Task) -> bool:
+        return (
+            self.times != 0
+            and self.node in ("", task.node.name)
+            and self.family in ("", str(task.definition["family"]))
+            and all(task.env.get(name) == value for name, value in self.env.items())
+        )
+
+
+class Script:
+    """The rules, oldest first, and what happens where none matches."""
+
+    def __init__(self, knobs: Knobs) -> None:
+        self._knobs = knobs
+        self.rules: list[Rule] = []
+
+    def outcome(self, task: Task) -> Outcome:
+        """How this task will go. Asked once, when its containers are about to start."""
+        for rule in self.rules:
+            if rule.matches(task):
+                if rule.times is not None:
+                    rule.times -= 1
+                return rule.outcome
+        if is_check(task, self._knobs):
+            return Outcome(exit_code=verdict(task.node), after_s=self._knobs.check_s)
+        return Outcome()
+
+
+def is_check(task: Task, knobs: Knobs) -> bool:
+    family = str(task.definition["family"])
+    return task.env.get(CHECK[0]) == CHECK[1] or bool(knobs.check_family and family == knobs.check_family)
+
+
+def verdict(node: Node) -> int:
+    """The next verdict in the queue; with the queue empty, how the node really is."""
+    return node.verdicts.popleft() if node.verdicts else node.health
+
+
+def outcome_from(data: dict[str, Any]) -> Outcome:
+    """An outcome in the words of the control interface: `exit_code`, or one of the usual accidents by name."""
+    known = {"exit_code", "after_s", "reason", "start_error", "on_term"}
+    words = {name: value for name, value in data.items() if name in known}
+    accident = data.get("accident")
+    if accident == "oom":
+        words = {"exit_code": 137, "reason": OUT_OF_MEMORY, **words}
+    elif accident == "cannot pull":
+        error = "CannotPullContainerError: pull image manifest has been retried 5 time(s): not found"
+        words = {"start_error": error, **words}
+    elif accident is not None:
+        raise ValueError(f"no such accident: {accident}")
+    if words.get("exit_code") is not None:
+        words.setdefault("after_s", 0.0)
+    return Outcome(**words)

@@ -1,0 +1,115 @@
+"""What only the DynamoDB store has: late writers of rows, shared tables, and other tools' records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ecs_gpu_recovery.aws.errors import ForeignRecord
+from ecs_gpu_recovery.core.errors import Refused
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
+from tests.aws.place import Place
+from tests.contract.worlds import (
+    CLUSTER,
+    MINUTE,
+    T0,
+    a_job,
+    a_node,
+    running,
+    some_nodes,
+    with_ranks,
+)
+
+pytestmark = pytest.mark.ministack
+
+
+def test_a_writer_overtaken_between_its_look_and_its_write_puts_right_what_it_wrote(place: Place) -> None:
+    """Meanwhile the record went back to what the row said, so the faster writer had nothing to write."""
+
+    def to(status: NodeStatus) -> Callable[[Job], Job]:
+        return lambda job: with_ranks(job, lambda r: replace(r, node_status=status))
+
+    first = running(a_job("j1", some_nodes(place.store, 1)))
+    place.store.create(replace(first, version=1))
+    place.store.commit(first)
+    place.store.write_rows(first)
+    slow = to(NodeStatus.PENDING)(first)
+    fast = to(NodeStatus.IN_PROGRESS)(slow)
+    place.store.commit(slow)
+    rival = place.another()
+
+    def overtake(_: object) -> None:
+        rival.store.commit(fast)
+        rival.store.write_rows(fast)
+
+    place.wire.plan("TransactWriteItems", overtake)
+    place.store.write_rows(slow)
+    assert place.store.node("n000").status is NodeStatus.IN_PROGRESS
+
+
+def test_two_clusters_share_the_tables_and_not_the_lists(place: Place) -> None:
+    ours, theirs = place.store, place.another(cluster="other").store
+    for i in range(3):
+        ours.create(a_job(f"ours-{i}", some_nodes(ours, 1, f"o{i}-"), at=T0 + i * MINUTE))
+        foreign = a_node(f"t{i}", cluster="other", instance="")
+        theirs.add_node(foreign)
+        theirs.create(replace(a_job(f"theirs-{i}", [foreign], at=T0 + i * MINUTE), cluster="other"))
+    for store, name in ((ours, "ours"), (theirs, "theirs")):
+        wanted = [f"{name}-{i}" for i in (2, 1, 0)]
+        assert [line.id for line in store.jobs().jobs] == wanted
+        page = store.jobs(status=JobStatus.IN_PROGRESS, limit=2)
+        rest = store.jobs(status=JobStatus.IN_PROGRESS, limit=2, after=page.next)
+        assert [line.id for line in (*page.jobs, *rest.jobs)] == wanted
+        assert store.live_jobs() == sorted(wanted) == sorted(store.due_jobs(T0 + 90 * MINUTE))
+        assert len(store.nodes()) == 3
+
+
+def test_a_place_that_no_list_gave_out_is_refused(place: Place) -> None:
+    with pytest.raises(Refused, match="not a place in a list"):
+        place.store.jobs(after="nonsense")
+
+
+def test_a_job_that_another_tool_wrote_is_not_ours_until_it_is_taken_over(place: Place) -> None:
+    row = {
+        "job_id": "theirs",
+        "cluster_name": CLUSTER,
+        "num_nodes": "1",
+        "retry": "0",
+        "created_at": "last tuesday",
+        "job_status": "SOME_STATUS",
+    }
+    item = {name: {"S": value} for name, value in row.items()} | {"assigned_nodes": {"L": [{"S": "n1"}]}}
+    place.client.put_item(TableName=place.names["job_table"], Item=item)
+    with pytest.raises(ForeignRecord, match="job theirs was recorded by another tool") as told:
+        place.store.job("theirs")
+    assert told.value.row == {**row, "assigned_nodes": ["n1"]}
+    assert place.store.jobs().jobs == ()
+    assert place.store.live_jobs() == []
+
+
+def test_a_node_that_another_tool_wrote_is_not_ours_until_it_is_taken_over(place: Place) -> None:
+    item = {"node_name": {"S": "n1"}, "cluster_name": {"S": CLUSTER}, "node_status": {"S": "AVAILABLE"}}
+    place.client.put_item(TableName=place.names["node_table"], Item=item)
+    with pytest.raises(ForeignRecord, match="node n1 was recorded by another tool"):
+        place.store.node("n1")
+    assert place.store.nodes() == []
+
+
+def test_attributes_that_other_tools_add_are_left_alone(place: Place) -> None:
+    job = a_job("j1", some_nodes(place.store, 1))
+    place.store.create(job)
+    keys = {"job_table": {"job_id": {"S": "j1"}}, "node_table": {"node_name": {"S": "n000"}}}
+    for role, key in keys.items():
+        place.client.update_item(
+            TableName=place.names[role],
+            Key=key,
+            UpdateExpression="SET team = :t",
+            ExpressionAttributeValues={":t": {"S": "vision"}},
+        )
+    job = running(job)
+    place.store.commit(job)
+    place.store.write_rows(job)
+    for role, key in keys.items():
+        assert place.client.get_item(TableName=place.names[role], Key=key)["Item"]["team"] == {"S": "vision"}

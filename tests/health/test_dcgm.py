@@ -1,0 +1,267 @@
+"""dcgmi's JSON from release 2 to 4, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.health import dcgm, dcgm_codes
+from ecs_gpu_recovery.health.policy import Policy
+
+from .conftest import Explain
+
+REMAP = "GPU 3 had memory errors and row remappings are pending"
+
+
+def diag(*tests: dict[str, Any] | None, root: str = "DCGM Diagnostic") -> str:
+    return json.dumps({root: {"test_categories": [{"category": "Hardware", "tests": list(tests)}, None]}})
+
+
+def v2(text: str | None, status: str = "Fail", gpu: str | None = "3", name: str = "GPU Memory") -> str:
+    result: dict[str, Any] = {"status": status}
+    if gpu is not None:
+        result["gpu_ids"] = gpu
+    if text is not None:
+        result["warnings"] = text
+    return diag({"name": name, "results": [{"status": "Pass"}, result]}, root="DCGM GPU Diagnostic")
+
+
+def v3(code: int, text: str, status: str = "Fail", severity: int = 0, key: str = "warning", gpu: object = "3") -> str:
+    entry = {"error_id": code, "error_category": 1, "error_severity": severity, key: text}
+    result = {"gpu_id": gpu, "status": status, "warnings": [None, entry]}
+    return diag({"name": "Memory", "results": [None, result]}, None, root="DCGM GPU Diagnostic")
+
+
+def v4(code: int, text: str = "", status: str = "Fail", severity: int = 0, group: str = "GPU") -> str:
+    entry = {"error_id": code, "error_category": 1, "error_severity": severity, "warning": text}
+    good = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": "Pass"}
+    bad = {"entity_group": group, "entity_group_id": 1, "entity_id": 3, "status": status, "warnings": [entry]}
+    summary = {"status": status, "warnings": [entry]}
+    return diag({"name": "memory", "results": [good, bad], "test_summary": summary})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [v2(REMAP), v2(REMAP, gpu=None), v3(85, REMAP), v3(85, REMAP, key="warnings", gpu=3), v4(85, REMAP)],
+    ids=["2.x", "2.x deployment", "3.x", "3.x deployment", "4.x"],
+)
+def test_every_release_tells_the_same_story(explain: Explain, text: str) -> None:
+    answer = explain(dcgm_diag=text)
+    assert answer["verdict"] == "reboot"
+    assert [(f["gpu"], f["code"], f["count"]) for f in answer["findings"]] == [("3", 85, 1)]
+
+
+def test_release_3_2_has_the_number_beside_the_text(explain: Explain) -> None:
+    result = {"gpu_ids": "3", "status": "Fail", "warnings": "words of their own", "error_id": 52}
+    answer = explain(dcgm_diag=diag({"name": "Memory", "results": [result]}, root="DCGM GPU Diagnostic"))
+    assert answer["verdict"] == "replace"
+
+
+REBOOT = [4, 6, 14, 80, 81, 83, 85, 109, 120, 125, 126, 127, 128, 129]
+REPLACE = [7, 8, 52, 58, 79, 95, 111, 118]
+CONFIG = [18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117]
+NOTHING_TESTED = [22, 26, 44, 56, 66, 91]
+SUSPECT = [30, 45, 50, 62, 63, 110]
+
+
+@pytest.mark.parametrize("code", REBOOT)
+def test_errors_that_a_reset_cures(explain: Explain, code: int) -> None:
+    assert explain(dcgm_diag=v4(code))["verdict"] == "reboot"
+
+
+@pytest.mark.parametrize("code", REPLACE)
+def test_errors_for_the_field_diagnostic(explain: Explain, code: int) -> None:
+    assert explain(dcgm_diag=v4(code))["verdict"] == "replace"
+
+
+@pytest.mark.parametrize("code", CONFIG)
+def test_a_wrong_setting_never_reboots(explain: Explain, code: int) -> None:
+    answer = explain("--dcgm-exit", "226", dcgm_diag=v4(code, severity=2))
+    assert (answer["verdict"], answer["findings"][0]["action"]) == ("healthy", "config")
+
+
+@pytest.mark.parametrize("code", NOTHING_TESTED)
+def test_a_test_that_broke_proves_nothing(explain: Explain, code: int) -> None:
+    answer = explain(dcgm_diag=v4(code))
+    assert (answer["verdict"], answer["findings"][0]["action"]) == ("inconclusive", "not_tested")
+
+
+@pytest.mark.parametrize("code", SUSPECT)
+def test_a_poor_result_alone_is_no_proof(explain: Explain, code: int) -> None:
+    answer = explain(dcgm_diag=v4(code))
+    assert (answer["verdict"], answer["findings"][0]["action"]) == ("inconclusive", "suspect")
+
+
+def test_a_contained_error_is_the_programs(explain: Explain) -> None:
+    answer = explain(dcgm_diag=v4(131))
+    assert (answer["verdict"], answer["application_fault"]) == ("healthy", True)
+
+
+@pytest.mark.parametrize(
+    "severity, verdict",
+    [(0, "inconclusive"), (1, "healthy"), (2, "replace"), (3, "inconclusive"), (4, "inconclusive"), (5, "healthy"),
+     (6, "reboot"), (99, "inconclusive")],
+)  # fmt: skip
+def test_a_number_newer_than_the_table_is_judged_by_its_severity(
+    explain: Explain, severity: int, verdict: str
+) -> None:
+    assert explain(dcgm_diag=v4(999, "new words", severity=severity))["verdict"] == verdict
+
+
+def test_the_table_counts_before_the_severity_in_the_message(explain: Explain) -> None:
+    assert explain(dcgm_diag=v3(29, "Persistence mode for GPU 3 is disabled.", severity=2))["verdict"] == "healthy"
+
+
+@pytest.mark.parametrize("status", ["Skip", "SKIP", "Skipped", "Not Run", "", "Pass", "PASS"])
+def test_only_a_failed_test_counts(explain: Explain, status: str) -> None:
+    assert explain(dcgm_diag=v4(52, "Found 3 faulty memory elements on GPU 3", status=status))["verdict"] == "healthy"
+
+
+def test_a_warning_weighs_less_than_a_failure(explain: Explain) -> None:
+    assert explain(dcgm_diag=v4(52, status="Warn"))["verdict"] == "healthy"
+    assert explain(dcgm_diag=v4(84, status="Warn"))["verdict"] == "healthy"
+    assert explain(dcgm_diag=v4(84, status="Fail"))["verdict"] == "reboot"
+    assert explain(dcgm_diag=v4(126, status="WARN"))["verdict"] == "reboot"
+
+
+@pytest.mark.parametrize(
+    "text, verdict",
+    [
+        ("Detected XID 79 for GPU 3", "reboot"),
+        ("Detected XID 31 for GPU 3", "healthy"),
+        ("Detected XID 54 for GPU 3", "replace"),
+        ("Detected XID 777 for GPU 3", "healthy"),
+    ],
+)
+def test_an_xid_that_dcgm_reports_follows_the_xid_rules(explain: Explain, text: str, verdict: str) -> None:
+    assert explain(dcgm_diag=v4(101, text))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "name, verdict",
+    [
+        ("Persistence Mode", "healthy"),
+        ("Environment Variables", "healthy"),
+        ("Permissions and OS Blocks", "healthy"),
+        ("CUDA Main Library", "inconclusive"),
+        ("GPU Memory", "inconclusive"),
+    ],
+)
+def test_without_text_or_number_the_name_of_the_test_counts(explain: Explain, name: str, verdict: str) -> None:
+    assert explain(dcgm_diag=v2(None, gpu=None, name=name))["verdict"] == verdict
+
+
+def test_a_list_of_gpus_is_told_apart_by_the_texts(explain: Explain) -> None:
+    texts = ["Detected 1 volatile double-bit ECC error(s) in GPU 0.", "Detected 2 volatile double-bit ECC error(s) in GPU 2."]
+    result = {"gpu_ids": "0,1,2,3", "status": "FAIL", "warnings": texts}
+    answer = explain(dcgm_diag=diag({"name": "memory", "results": [result]}, root="DCGM GPU Diagnostic"))
+    assert [f["gpu"] for f in answer["findings"]] == ["0", "2"]
+
+
+def test_a_processor_that_fails_is_the_hosts_problem(explain: Explain) -> None:
+    answer = explain(dcgm_diag=v4(95, "CPU EUD failed", group="CPU"))
+    assert (answer["verdict"], answer["host_ok"]) == ("healthy", False)
+
+
+def test_noise_around_the_json_does_not_matter(explain: Explain) -> None:
+    noisy = f"Successfully ran diagnostic {{for group}}.\r\n[warn] {{\n{v4(85, REMAP)}\nbye }}"
+    assert explain(dcgm_diag=noisy)["verdict"] == "reboot"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "not json",
+        v4(52)[:200],
+        '{"DCGM Diagnostic": []}',
+        '{"DCGM Diagnostic": {}}',
+        '{"DCGM Diagnostic": null}',
+        '{"DCGM GPU Diagnostic": {"test_categories": [null, {"tests": null}, {"tests": [null, {"results": 3}]}]}}',
+        '{"DCGM Diagnostic": {"runtime_error": "the diagnostic is already running"}}',
+        diag({"name": "memory", "results": [{"status": "Skip"}]}),
+        '{"body": {"Overall Health": {"value": "Failure"}}}',
+        "[" * 100_000,
+        '{"a":' * 5_000,
+    ],
+)
+def test_what_is_no_diagnostic_proves_nothing(explain: Explain, text: str) -> None:
+    answer = explain(dcgm_diag=text)
+    assert (answer["verdict"], answer["findings"]) == ("inconclusive", [])
+    assert len(answer["why"]) > 20
+
+
+@pytest.mark.parametrize(
+    "code, verdict",
+    [(226, "inconclusive"), (205, "reboot"), (237, "reboot"), (238, "reboot"), (217, "inconclusive"), (235, "inconclusive"),
+     (199, "inconclusive"), (204, "inconclusive"), (254, "inconclusive"), (255, "inconclusive"), (137, "inconclusive"),
+     (1, "inconclusive")],
+)  # fmt: skip
+def test_the_exit_code_alone(explain: Explain, code: int, verdict: str) -> None:
+    assert explain("--dcgm-exit", str(code), dcgm_diag="Error: nothing useful")["verdict"] == verdict
+
+
+def test_no_not_tested_exit_code_is_ever_a_bad_gpu(rules: Policy) -> None:
+    for code in [*range(190, 205), 215, 217, 227, 235, 254, 255]:
+        assert dcgm.judge_exit(code, source=dcgm.DIAG, policy=rules).action.value == "not_tested"
+
+
+def health(value: str, *systems: tuple[str, str, list[str]], gpu: str = "3") -> str:
+    errors = {name: {"value": state, "overflow": parts} for name, state, parts in systems}
+    body: dict[str, Any] = {"Overall Health": {"value": value}}
+    if errors:
+        body["GPU"] = {"children": {gpu: {"value": value, "children": {"Errors": {"children": errors}}}}}
+    return json.dumps({"body": body, "header": ["Health Monitor Report"]})
+
+
+@pytest.mark.parametrize(
+    "text, verdict, actions",
+    [
+        (health("Healthy"), "healthy", []),
+        (
+            health("Failure", ("Memory system", "Failure", ["Detected 1 volatile double-bit", "ECC error(s) in GPU 3."])),
+            "reboot",
+            ["reboot"],
+        ),
+        (health("Failure", ("Memory system", "Failure", ["SRAM Threshold Count exceeded on GPU 3: 9"])), "replace", ["replace"]),
+        (health("Warning", ("PCIe system", "Warning", ["more than 8 PCIe replays per minute"])), "healthy", ["watch"]),
+        (health("Failure", ("Driver", "Failure", ["words nobody knows"])), "inconclusive", ["suspect"]),
+        (health("Warning", ("Thermal system", "Warning", ["words nobody knows"])), "healthy", ["watch"]),
+        (health("Failure"), "inconclusive", ["suspect"]),
+        (
+            health("Failure", ("Memory system", "Failure", ["row remapping failed. A pending retired page was found"])),
+            "reboot",
+            ["reboot", "reboot"],
+        ),
+        (
+            health("Failure", ("Driver", "Failure", ["GPU 3 fault may have ... Recovery action: 2 (NODE_REBOOT)."])),
+            "reboot",
+            ["reboot"],
+        ),
+        (health("Warning", ("Memory", "Warning", ["GPU 3 had memory errors and row remappings are pending"])), "reboot", ["reboot"]),
+    ],
+)
+def test_health_is_read_from_the_body_and_not_from_the_exit_code(
+    explain: Explain, text: str, verdict: str, actions: list[str]
+) -> None:
+    answer = explain(dcgm_health=text)
+    assert answer["verdict"] == verdict
+    assert [f["action"] for f in answer["findings"]] == actions
+    assert {f["gpu"] for f in answer["findings"]} <= {"3", None}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"body": {}}', '{"body": {"Overall Health": null}}', '{"body": {"Overall Health": {"value": "?"}}}', "x"]
+)
+def test_health_without_a_verdict_proves_nothing(explain: Explain, text: str) -> None:
+    assert explain(dcgm_health=text)["verdict"] == "inconclusive"
+
+
+def test_every_number_of_the_table_has_a_rule_or_a_severity(rules: Policy) -> None:
+    for code in dcgm_codes.CODES:
+        assert rules.exact("dcgm", code) or dcgm_codes.severity(code) in ("TRIAGE", "UNKNOWN")

@@ -1,0 +1,264 @@
+"""nvidia-smi as XML, as text and as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.health import nvsmi
+
+from .conftest import Explain
+
+XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
+<nvidia_smi_log>
+  <driver_version>580.00</driver_version>
+  <attached_gpus>1</attached_gpus>
+  <gpu id="00000000:4F:00.0">
+    <product_name>NVIDIA H200</product_name>
+    <uuid>GPU-1</uuid>
+    <gpu_recovery_action>{recovery}</gpu_recovery_action>
+    <pci><pci_bus_id>00000000:4F:00.0</pci_bus_id>
+      <pci_gpu_link_info>
+        <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>{gen}</current_link_gen></pcie_gen>
+        <link_widths><max_link_width>16x</max_link_width><current_link_width>{width}</current_link_width></link_widths>
+      </pci_gpu_link_info></pci>
+    <performance_state>{pstate}</performance_state>
+    <{clocks}s>
+      <{clocks}_gpu_idle>Active</{clocks}_gpu_idle>
+      <{clocks}_hw_thermal_slowdown>{hot}</{clocks}_hw_thermal_slowdown>
+    </{clocks}s>
+    <ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>{pending_ecc}</pending_ecc></ecc_mode>
+    <ecc_errors>
+      <volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+        <dram_uncorrectable>{volatile}</dram_uncorrectable><dram_correctable>7</dram_correctable></volatile>
+      <aggregate><dram_uncorrectable>{aggregate}</dram_uncorrectable>
+        <sram_threshold_exceeded>{sram}</sram_threshold_exceeded></aggregate>
+      <channel_repair_pending>{channel}</channel_repair_pending>
+      <tpc_repair_pending>{tpc}</tpc_repair_pending>
+      <unrepairable_memory>{unrepairable}</unrepairable_memory>
+    </ecc_errors>
+    <retired_pages><pending_retirement>{retired}</pending_retirement></retired_pages>
+    {rows}
+    <gpu_reset_status><reset_required>{reset}</reset_required>
+      <drain_and_reset_recommended>{drain}</drain_and_reset_recommended></gpu_reset_status>
+    <fabric><state>{fabric}</state><status>{fabric_status}</status>
+      <health><summary>{fabric_health}</summary></health></fabric>
+  </gpu>
+</nvidia_smi_log>
+"""
+ROWS = """<remapped_rows>
+  <remapped_row_pending>{pending}</remapped_row_pending><remapped_row_failure>{failure}</remapped_row_failure>
+  <row_remapper_histogram><row_remapper_histogram_none>{none} bank(s)</row_remapper_histogram_none>
+  </row_remapper_histogram></remapped_rows>"""
+
+
+def rows(pending: str = "No", failure: str = "No", none: int = 0) -> str:
+    return ROWS.format(pending=pending, failure=failure, none=none)
+
+
+def xml(**different: str) -> str:
+    sound = {
+        "recovery": "None", "gen": "5", "width": "16x", "pstate": "P0", "clocks": "clocks_event_reason",
+        "hot": "Not Active", "pending_ecc": "Enabled", "volatile": "0", "aggregate": "0", "sram": "No",
+        "channel": "No", "tpc": "No", "unrepairable": "No", "retired": "N/A", "rows": rows(), "reset": "No",
+        "drain": "No", "fabric": "N/A", "fabric_status": "N/A", "fabric_health": "N/A",
+    }  # fmt: skip
+    return XML.format(**(sound | different))
+
+
+CASES = {
+    "sound": ({}, "healthy", None),
+    "rows not told": ({"rows": "<remapped_rows>N/A</remapped_rows>"}, "healthy", None),
+    "recovery reset": ({"recovery": "Reset"}, "reboot", "gpu_reset"),
+    "recovery reboot": ({"recovery": "Reboot"}, "reboot", "node_reboot"),
+    "recovery drain": ({"recovery": "Drain and Reset"}, "reboot", "drain_and_reset"),
+    "recovery in new words": ({"recovery": "Sing to it"}, "healthy", "unknown"),
+    "recovery not told": ({"recovery": "N/A"}, "healthy", None),
+    "volatile errors": ({"volatile": "1", "aggregate": "1"}, "reboot", "ecc-volatile"),
+    "errors of old": ({"aggregate": "3"}, "healthy", "ecc-aggregate"),
+    "sram threshold": ({"sram": "Yes"}, "replace", "sram-threshold"),
+    "unrepairable": ({"unrepairable": "Yes"}, "replace", "unrepairable-memory"),
+    "remap pending": ({"rows": rows(pending="Yes")}, "reboot", "remap-pending"),
+    "remap failed": ({"rows": rows(failure="Yes")}, "replace", "remap-failure"),
+    "no spare rows": ({"rows": rows(none=2)}, "healthy", "remap-spares-gone"),
+    "retirement pending": ({"retired": "Yes"}, "reboot", "retired-pending"),
+    "tpc repair": ({"tpc": "Yes"}, "reboot", "tpc-repair-pending"),
+    "channel repair": ({"channel": "Yes"}, "healthy", "channel-repair-pending"),
+    "ecc mode pending": ({"pending_ecc": "Disabled"}, "healthy", "ecc-mode-pending"),
+    "reset required": ({"reset": "Yes"}, "reboot", "reset-required"),
+    "drain recommended": ({"drain": "Yes"}, "reboot", "reset-required"),
+    "narrow link": ({"width": "8x"}, "healthy", "pcie-width"),
+    "slow link at work": ({"gen": "3"}, "healthy", "pcie-generation"),
+    "slow link at rest": ({"gen": "1", "pstate": "P8"}, "healthy", None),
+    "hot": ({"hot": "Active"}, "healthy", "clocks-held"),
+    "hot, old driver": ({"hot": "Active", "clocks": "clocks_throttle_reason"}, "healthy", "clocks-held"),
+    "fabric joined": ({"fabric": "Completed", "fabric_status": "Success"}, "healthy", None),
+    "fabric refused": ({"fabric": "Completed", "fabric_status": "Failure"}, "inconclusive", "fabric-failed"),
+    "fabric under way": ({"fabric": "In Progress"}, "inconclusive", "fabric-pending"),
+    "fabric not begun": ({"fabric": "Not Started"}, "healthy", "fabric-not-started"),
+    "fabric unwell": ({"fabric_health": "Unhealthy"}, "inconclusive", "fabric-unhealthy"),
+    "lost": ({"recovery": "[GPU is lost]"}, "reboot", "gpu-lost"),
+    "needs reset": ({"pstate": "GPU requires reset"}, "reboot", "reset-required"),
+}
+
+
+@pytest.mark.parametrize("different, verdict, code", CASES.values(), ids=CASES)
+def test_the_xml_leads_to_the_right_verdict(
+    explain: Explain, different: dict[str, str], verdict: str, code: str | None
+) -> None:
+    answer = explain(nvidia_smi=xml(**different))
+    assert answer["verdict"] == verdict
+    assert code is None or code in [f["code"] for f in answer["findings"]]
+    assert code is not None or answer["findings"] == []
+    assert {f["gpu"] for f in answer["findings"]} <= {"0000:4f:00"}
+
+
+def test_noise_around_the_xml_does_not_matter(explain: Explain) -> None:
+    noisy = f"WARNING: infoROM is corrupted at gpu 0000:4F:00.0\r\n{xml(volatile='2')}\nbye".replace("\n", "\r\n")
+    assert explain(nvidia_smi=noisy)["verdict"] == "reboot"
+
+
+TEXT = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Sun Nov 15 00:36:34 2026
+Driver Version                            : 580.00
+Attached GPUs                             : 2
+GPU 00000000:0A:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    GPU UUID                              : GPU-1
+    GPU Recovery Action                   : None
+    PCI
+        Bus                               : 0x0A
+        Bus Id                            : 00000000:0A:00.0
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 5
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+    Performance State                     : P0
+    Clocks Event Reasons
+        Idle                              : Active
+        HW Thermal Slowdown               : Not Active
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            DRAM Uncorrectable            : 0
+        Aggregate
+            DRAM Uncorrectable            : 0
+            SRAM Threshold Exceeded       : No
+    Remapped Rows
+        Correctable Error                 : 0
+        Uncorrectable Error               : 0
+        Pending                           : No
+        Remapping Failure Occurred        : No
+        Bank Remap Availability Histogram
+            None                          : 0 bank(s)
+    Temperature
+        GPU Current Temp                  : 34 C
+GPU 00000000:0B:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    ECC Errors
+        Volatile
+            DRAM Uncorrectable            : {volatile}
+    Remapped Rows
+        Pending                           : {pending}
+        Remapping Failure Occurred        : {failure}
+"""
+
+
+@pytest.mark.parametrize(
+    "volatile, pending, failure, verdict",
+    [("0", "No", "No", "healthy"), ("1", "No", "No", "reboot"), ("0", "Yes", "No", "reboot"), ("0", "No", "Yes", "replace")],
+)
+def test_the_long_text_leads_to_the_same(
+    explain: Explain, volatile: str, pending: str, failure: str, verdict: str
+) -> None:
+    answer = explain(nvidia_smi=TEXT.format(volatile=volatile, pending=pending, failure=failure))
+    assert answer["verdict"] == verdict
+    assert [gpu["bus_id"] for gpu in answer["gpus"]] == ["0000:0a:00", "0000:0b:00"]
+    assert {f["gpu"] for f in answer["findings"]} <= {"0000:0b:00"}
+
+
+def test_a_table_is_read_by_its_header(explain: Explain) -> None:
+    table = (
+        "index, pci.bus_id, ecc.errors.uncorrected.volatile.dram, ecc.errors.uncorrected.volatile.total, "
+        "temperature.gpu, clocks_event_reasons.hw_slowdown, memory.used [MiB]\n"
+        "0, 00000000:0A:00.0, 0, 0, 30, Not Active, 3 MiB\n"
+        "1, 00000000:0B:00.0, 2, 2, 30, Active, 3 MiB\n"
+    )
+    answer = explain(nvidia_smi=table)
+    assert answer["verdict"] == "reboot"
+    assert {(f["gpu"], f["code"]) for f in answer["findings"]} == {
+        ("0000:0b:00", "ecc-volatile"),
+        ("0000:0b:00", "clocks-held"),
+    }
+
+
+@pytest.mark.parametrize(
+    "row, verdict",
+    [
+        ("00000000:0A:00.0, GPU-1, 0, 0, No, No", "healthy"),
+        ("00000000:0A:00.0, GPU-1, 0, 1, Yes, No", "reboot"),
+        ("00000000:0A:00.0, GPU-1, 0, 1, No, Yes", "replace"),
+        ("00000000:0A:00.0, GPU-1, [N/A], [N/A], [N/A], [N/A]", "healthy"),
+        ("[GPU is lost], GPU-1, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]", "reboot"),
+        ("0A:00.0, [Unknown Error], [Unknown Error], [Unknown Error], [Unknown Error], No", "inconclusive"),
+    ],
+)
+def test_the_table_of_remapped_rows_is_read(explain: Explain, row: str, verdict: str) -> None:
+    header = "gpu_bus_id, gpu_uuid, remapped_rows.correctable, remapped_rows.uncorrectable, "
+    header += "remapped_rows.pending, remapped_rows.failure\n"
+    assert explain(nvidia_smi=header + row)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "text, verdict, word",
+    [
+        (
+            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to recover",
+            "reboot",
+            "gpu-lost",
+        ),
+        ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "reboot", "gpu-lost"),
+        ("Unable to determine the device handle for GPU 0000:3B:00.0: GPU requires reset", "reboot", "reset-required"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "inconclusive", "communicate"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "inconclusive", "mismatch"),
+        ("Failed to initialize NVML: Unknown Error", "inconclusive", "Unknown Error"),
+        ("sh: nvidia-smi: command not found", "inconclusive", "not found"),
+        ("No devices were found", "inconclusive", "no GPU"),
+    ],
+)
+def test_complaints_in_place_of_output(explain: Explain, text: str, verdict: str, word: str) -> None:
+    answer = explain(nvidia_smi=text)
+    assert answer["verdict"] == verdict
+    assert word in str(answer)
+
+
+def test_no_gpu_where_some_are_expected_is_a_fault(explain: Explain) -> None:
+    assert explain("--expect-gpus", "8", nvidia_smi="No devices were found")["verdict"] == "reboot"
+
+
+def test_fewer_gpus_than_expected_is_a_fault_and_more_is_not(explain: Explain) -> None:
+    assert explain("--expect-gpus", "2", nvidia_smi=xml())["verdict"] == "reboot"
+    assert explain("--expect-gpus", "1", nvidia_smi=xml())["verdict"] == "healthy"
+    assert explain("--expect-gpus", "0", nvidia_smi=xml())["verdict"] == "healthy"
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "<nvidia_smi_log>", xml()[:900], "<html></html>", "0, 1, 2\n3, 4, 5\n"])
+def test_what_nobody_can_read_proves_nothing(explain: Explain, text: str) -> None:
+    answer = explain(nvidia_smi=text)
+    assert (answer["verdict"], answer["findings"]) == ("inconclusive", [])
+    assert answer["checks"][0]["status"] == "not_tested"
+
+
+def test_output_saved_by_a_windows_program_is_read(explain: Explain) -> None:
+    assert explain(nvidia_smi=xml(volatile="1").encode("utf-16"))["verdict"] == "reboot"
+
+
+def test_a_lost_gpu_beside_sound_ones_is_seen() -> None:
+    text = f"Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error\n{xml()}"
+    output = nvsmi.parse(text)
+    assert [(gpu.bus_id, bool(gpu.lost)) for gpu in output.gpus] == [("0000:4f:00", False), ("0000:3b:00", True)]

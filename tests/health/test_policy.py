@@ -1,0 +1,165 @@
+"""The policy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.health import policy
+from ecs_gpu_recovery.health.findings import Action
+
+OWN = """
+version = 1
+
+[limits]
+burst_s = 60
+
+[[rule]]
+id = "ours"
+source = "xid"
+codes = [63, "200-202"]
+action = "reboot"
+why = "we don't wait for the next gap"
+
+[group.lab.limits]
+min_free_percent = 50
+
+[[group.lab.rule]]
+id = "lab"
+source = "xid"
+codes = [79]
+action = "replace"
+repeat = { count = 2, window_s = 3600, action = "watch" }
+why = "the lab has spares"
+"""
+
+
+def load(tmp_path: Path, text: str, group: str = "") -> policy.Policy:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    return policy.load(file, group)
+
+
+def test_the_shipped_rules_cover_every_source(rules: policy.Policy) -> None:
+    for source in policy.SOURCES - {"dcgm", "dcgm-test", "kernel"}:
+        assert rules.rule(source, "something nobody thought of").action not in (Action.REBOOT, Action.REPLACE)
+
+
+def test_rule_ids_are_unique_and_every_rule_says_why(rules: policy.Policy) -> None:
+    ids = [rule.id for rule in rules.rules]
+    assert len(ids) == len(set(ids))
+    assert all(rule.why.endswith(".") for rule in rules.rules)
+
+
+def test_no_code_is_named_by_two_rules(rules: policy.Policy) -> None:
+    named = [(rule.source, code) for rule in rules.rules for code in rule.codes]
+    assert len(named) == len(set(named))
+
+
+def test_an_own_file_goes_in_front_and_keeps_the_rest(tmp_path: Path) -> None:
+    rules = load(tmp_path, OWN)
+    assert rules.rule("xid", 63).id == "ours"
+    assert rules.rule("xid", 201).id == "ours"
+    assert rules.rule("xid", 79).id == "xid-off-bus"
+    assert rules.limits.burst_s == 60
+    assert rules.limits.min_free_percent == 5
+
+
+def test_a_node_group_has_rules_of_its_own(tmp_path: Path) -> None:
+    rules = load(tmp_path, OWN, "lab")
+    assert rules.rule("xid", 79).id == "lab"
+    assert rules.rule("xid", 63).id == "ours"
+    assert rules.limits.min_free_percent == 50
+    assert rules.to_json()["group"] == "lab"
+
+
+def test_a_group_without_rules_is_judged_like_the_rest(tmp_path: Path) -> None:
+    assert load(tmp_path, OWN, "other").rule("xid", 79).id == "xid-off-bus"
+
+
+def test_json_is_read_too(tmp_path: Path) -> None:
+    text = '{"version": 1, "rule": [{"id": "j", "source": "xid", "codes": [43], "action": "watch", "why": "x"}]}'
+    assert load(tmp_path, text).rule("xid", 43).id == "j"
+
+
+def test_the_digest_changes_with_the_rules(tmp_path: Path, rules: policy.Policy) -> None:
+    assert load(tmp_path, OWN).digest != rules.digest
+
+
+BAD = """
+version = 2
+extra = 1
+
+[limits]
+burst_s = "long"
+colour = 3
+
+[[rule]]
+id = "a"
+source = "tea leaves"
+codes = [1]
+action = "reboot"
+why = ""
+
+[[rule]]
+id = "b"
+source = "xid"
+codes = []
+action = "reboot"
+why = ""
+
+[[rule]]
+id = "c"
+source = "xid"
+codes = [1]
+action = "explode"
+why = ""
+
+[[rule]]
+source = "xid"
+codes = [1]
+action = "watch"
+why = ""
+
+[[rule]]
+id = "d"
+source = "xid"
+codes = ["9-3"]
+action = "watch"
+why = ""
+
+[[rule]]
+id = "e"
+source = "xid"
+codes = [1]
+action = "watch"
+why = ""
+repeat = { count = 1, window_s = 5, action = "watch" }
+
+[[rule]]
+id = "f"
+source = "xid"
+codes = [1]
+action = "watch"
+reason = "misspelt"
+why = ""
+"""
+
+
+def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(policy.PolicyError) as caught:
+        load(tmp_path, BAD)
+    for part in ("version", "extra", "burst_s", "colour", "(a)", "(b)", "(c)", "'id' is missing", "(d)", "(e)", "(f)"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["= =", "[]", "{", '{"version": 1, "rule": 3}', "version = 1\nlimits = 3"])
+def test_a_file_that_is_no_policy_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(policy.PolicyError):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(policy.PolicyError, match="cannot be read"):
+        policy.load(tmp_path / "nothing.toml")

@@ -1,0 +1,288 @@
+"""What Xid and SXid messages lead to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.health import nvlink, recovery
+
+from .conftest import Explain
+
+GPU = "0000:01:00"
+
+
+def xid(code: int, text: str = "", gpu: str = GPU, at: str = "") -> str:
+    return f"{at}{' ' if at else ''}NVRM: Xid (PCI:{gpu}): {code}, pid=7, name=python3{', ' if text else ''}{text}\n"
+
+
+def by_code(answer: dict[str, Any], code: int) -> dict[str, Any]:
+    found: dict[str, Any] = next(f for f in answer["findings"] if f["code"] == code)
+    return found
+
+
+APPLICATION = [8, 11, 13, 25, 31, 32, 39, 43, 45, 60, 68, 69, 72, 76, 80, 85, 89, 94, 99, 105, 126, 135, 137, 139]
+WATCHED = [37, 38, 44, 63, 66, 67, 92, 93, 121, 123, 141, 152, 153, 157, 159, 160, 161, 162, 165]
+REBOOT = [46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158]
+REPLACE = [54, 142]
+UNKNOWN = [1, 42, 167, 172, 173, 177, 500, 99999]
+
+
+@pytest.mark.parametrize("code", APPLICATION)
+def test_a_programs_own_fault_leaves_the_gpu_healthy(explain: Explain, code: int) -> None:
+    answer = explain(kernel_log=xid(code))
+    assert (answer["verdict"], answer["application_fault"]) == ("healthy", True)
+    assert answer["findings"][0]["action"] == "application"
+
+
+@pytest.mark.parametrize("code", WATCHED)
+def test_what_the_driver_dealt_with_is_only_noted(explain: Explain, code: int) -> None:
+    answer = explain(kernel_log=xid(code))
+    assert (answer["verdict"], answer["application_fault"]) == ("healthy", False)
+    assert answer["findings"][0]["action"] == "watch"
+
+
+@pytest.mark.parametrize("code", REBOOT)
+def test_what_needs_a_reset_leads_to_a_reboot(explain: Explain, code: int) -> None:
+    answer = explain(kernel_log=xid(code))
+    assert (answer["verdict"], answer["exit_code"]) == ("reboot", 1)
+    assert by_code(answer, code)["gpu"] == GPU
+
+
+@pytest.mark.parametrize("code", REPLACE)
+def test_what_no_reboot_cures_leads_to_a_replacement(explain: Explain, code: int) -> None:
+    assert explain(kernel_log=xid(code))["verdict"] == "replace"
+
+
+@pytest.mark.parametrize("code", UNKNOWN)
+def test_an_unknown_number_warns_and_does_not_act(explain: Explain, code: int) -> None:
+    answer = explain(kernel_log=xid(code))
+    assert answer["verdict"] == "healthy"
+    assert answer["findings"][0]["action"] == "warn"
+    assert str(code) in answer["findings"][0]["evidence"]
+
+
+def test_an_unknown_number_acts_with_a_second_witness(explain: Explain) -> None:
+    failed = '{"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": [{"name": "pulse_test", "results": \
+[{"entity_group": "GPU", "entity_id": 0, "status": "Fail"}]}]}]}}'
+    assert explain(dcgm_diag=failed)["verdict"] == "inconclusive"
+    smi = (
+        "<nvidia_smi_log><gpu id='00000000:01:00.0'><minor_number>0</minor_number>"
+        "<fabric><state>In Progress</state></fabric></gpu></nvidia_smi_log>"
+    )
+    answer = explain(kernel_log=xid(500), nvidia_smi=smi)
+    assert answer["verdict"] == "reboot"
+    assert all(f["rule"].endswith("/second-witness") for f in answer["findings"])
+
+
+@pytest.mark.parametrize(
+    "text, verdict",
+    [
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reboot"),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "reboot"),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", "reboot"),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", "reboot"),
+        ("GPU recovery action changed from 0x0 (None) to 0x6", "reboot"),
+        ("GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "healthy"),
+        ("GPU recovery action changed from 0x0 (None) to 0x63 (Something New)", "healthy"),
+        ("words nobody has seen yet", "healthy"),
+    ],
+)
+def test_the_drivers_own_word_is_obeyed(explain: Explain, text: str, verdict: str) -> None:
+    assert explain(kernel_log=xid(154, text))["verdict"] == verdict
+
+
+def test_the_last_word_of_the_driver_counts_for_each_gpu(explain: Explain) -> None:
+    other = "0000:02:00"
+    log = (
+        xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+        + xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+        + xid(154, "GPU recovery action changed from 0x0 (None) to 0x0 (None)", gpu=other)
+    )
+    assert explain(kernel_log=log)["verdict"] == "healthy"
+    log += xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", gpu=other)
+    answer = explain(kernel_log=log)
+    assert answer["verdict"] == "reboot"
+    assert answer["findings"][0]["gpu"] == other
+
+
+def test_a_fault_the_driver_took_back_is_only_watched(explain: Explain) -> None:
+    back = xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+    assert explain(kernel_log=xid(119) + back)["verdict"] == "healthy"
+    assert explain(kernel_log=back + xid(119))["verdict"] == "reboot"
+    assert explain(kernel_log=xid(119, gpu="0000:02:00") + back)["verdict"] == "reboot"
+    assert explain(kernel_log=xid(54) + back)["verdict"] == "replace"
+
+
+def test_the_driver_may_ask_for_a_reset_after_a_programs_fault(explain: Explain) -> None:
+    wish = xid(154, "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)")
+    answer = explain(kernel_log=xid(31) + wish)
+    assert (answer["verdict"], answer["application_fault"]) == ("reboot", False)
+
+
+def test_clean_up_after_another_fault_is_a_symptom(explain: Explain) -> None:
+    answer = explain(kernel_log=xid(79) + xid(45, "Ch 00000008"))
+    assert by_code(answer, 45)["action"] == "none"
+    assert answer["application_fault"] is False
+
+
+def test_clean_up_that_names_its_cause_follows_the_cause(explain: Explain) -> None:
+    assert explain(kernel_log=xid(45, "Ch 00000001 caused by previous Xid 119"))["verdict"] == "reboot"
+    answer = explain(kernel_log=xid(45, "Ch 00000001 caused by previous Xid 149"))
+    assert (answer["verdict"], answer["findings"][0]["action"]) == ("healthy", "warn")
+    with_cause = xid(31) + xid(45, "Ch 00000001 caused by previous Xid 31")
+    assert explain(kernel_log=with_cause)["verdict"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    "code, text, verdict",
+    [
+        (94, "Contained: SM (0x1). RST: No, D-RST: No", "healthy"),
+        (94, "Contained: SM (0x1). RST: Yes, D-RST: No", "reboot"),
+        (94, "Contained: SM (0x1). RST: No, D-RST: Yes", "reboot"),
+        (95, "Uncontained: LTC TAG (0x2,0x1). RST: Yes, D-RST: No", "reboot"),
+        (95, "Uncontained: FBHUB. RST: No, D-RST: No", "reboot"),
+    ],
+)
+def test_the_line_says_whether_a_contained_error_needs_a_reset(
+    explain: Explain, code: int, text: str, verdict: str
+) -> None:
+    assert explain(kernel_log=xid(code, text))["verdict"] == verdict
+
+
+def test_one_fault_of_many_lines_is_one_finding(explain: Explain) -> None:
+    answer = explain(kernel_log=xid(119) * 40)
+    assert len(answer["findings"]) == 1
+    assert answer["findings"][0]["count"] == 40
+    assert answer["verdict"] == "reboot"
+
+
+def test_a_stuck_gpu_that_repeats_itself_is_still_one_incident(explain: Explain) -> None:
+    lines = "".join(xid(119, at=f"2026-11-14T{h:02d}:{m:02d}:00+00:00") for h in range(20) for m in range(0, 60, 5))
+    assert explain(kernel_log=lines)["verdict"] == "reboot"
+
+
+def test_separate_incidents_within_a_day_ask_for_a_replacement(explain: Explain) -> None:
+    lines = [xid(79, at=f"2026-11-14T{hour:02d}:00:00+00:00") for hour in (1, 7, 13)]
+    assert explain(kernel_log="".join(lines[:2]))["verdict"] == "reboot"
+    answer = explain(kernel_log="".join(lines))
+    assert (answer["verdict"], answer["findings"][0]["rule"]) == ("replace", "xid-off-bus/repeat")
+
+
+def test_two_links_failing_are_not_one_link_failing_twice(explain: Explain) -> None:
+    def lines(links: list[int]) -> str:
+        text = "NVLink: fatal error detected on link {}(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"
+        return "".join(
+            xid(74, text.format(link), at=f"2026-11-14T{hour:02d}:00:00+00:00")
+            for link, hour in zip(links, (1, 7, 13), strict=True)
+        )
+
+    assert explain(kernel_log=lines([3, 4, 5]))["verdict"] == "reboot"
+    assert explain(kernel_log=lines([3, 3, 3]))["verdict"] == "replace"
+
+
+def test_a_program_failing_on_one_gpu_all_day_is_noted_beside_its_fault(explain: Explain) -> None:
+    lines = "".join(xid(31, at=f"2026-11-14T{hour:02d}:00:00+00:00") for hour in range(1, 7))
+    answer = explain(kernel_log=lines)
+    assert (answer["verdict"], answer["application_fault"]) == ("healthy", True)
+    assert {f["action"] for f in answer["findings"]} == {"application", "warn"}
+
+
+def test_an_nvlink_error_to_work_on_with_is_only_watched(explain: Explain) -> None:
+    text = "NVLink: fatal error detected on link 2(0x800001, 0x0, 0x0, 0x0, 0x100000, 0x0, 0x0)"
+    assert explain(kernel_log=xid(74, text))["findings"][0]["action"] == "watch"
+    assert not nvlink.is_benign_74("(0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)")
+
+
+@pytest.mark.parametrize(
+    "code, text, meaning",
+    [
+        (144, "SAW_MVB Fatal XC0 i0 Link 0 (0x00000001 0x00000010 0x0 0x0 0x0 0x0)", "reset"),
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000021 0x00000004 0x0)", "ignore"),
+        (145, "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000082 0x00000040 0x0)", "reset"),
+        (145, "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000008 0x0)", "application"),
+        (145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x1)", "ignore"),
+        (145, "RLW_RXPIPE Fatal XC0 i0 Link 13 (0x00000086 0x00000001 0x0)", "reset"),
+        (145, "RLW_RXPIPE Fatal XC0 i0 Link 13 (0x000004c2 0x00000001 0x0)", "reset"),
+        (145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 03 (0x040868e2 0x00000008 0x0)", "application"),
+        (146, "TLW_RX_PIPE1 Fatal XC0 i0 Link 00 (0x0000000b 0x00000004 0x0)", "reset"),
+        (147, "TREX Nonfatal XC0 i0 Link 00 (0x0000000e 0x00000001 0x0)", "ignore"),
+        (148, "NVLPW Nonfatal XC0 i0 Link 00 (0x0000000f 0x80000000 0x0)", "ignore"),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 0x0)", "reset"),
+        (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x02600011 0x00000000 0x0)", "ignore"),
+        (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x03f00011 0x00000000 0x0)", "undecoded"),
+        (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000 0x0)", "reset"),
+        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001 0x0)", "ignore"),
+        (149, "NETIR_MFDE_EVENT Nonfatal XC0 i0 Link 01 (0x00000014 0x00000003 0x0)", "ignore"),
+        (149, "NETIR_MFDE_EVENT Fatal XC0 i0 Link 01 (0x00000014 0x00000005 0x0)", "reset"),
+        (150, "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000 0x0)", "reset"),
+        (145, "RLW_REMAP Nonfatal XC1 i0 Link 10", "undecoded"),
+        (145, "NEW_UNIT Fatal XC1 i0 Link 10 (0x00000044 0x00000001)", "undecoded"),
+        (144, "SAW_MVB Fatal XC0 i0 Link 0 (0x00000001 0x00000003 0x0)", "reset"),
+    ],
+)
+def test_nvlink_numbers_are_decoded(explain: Explain, code: int, text: str, meaning: str) -> None:
+    assert nvlink.decode(code, text) == meaning
+    expected = {"reset": "reboot", "ignore": "watch", "application": "application", "undecoded": "warn"}[meaning]
+    assert explain(kernel_log=xid(code, text))["findings"][0]["action"] == expected
+
+
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
+
+
+def test_a_fatal_switch_error_reboots_and_its_companion_lines_count_once(explain: Explain) -> None:
+    log = (
+        f"[1.0] {SWITCH}20034, Fatal, Link 63 LTSSM Fault Up\n"
+        f"[1.1] {SWITCH}20034, Severity 1 Engine instance 63 Sub-engine instance 00\n"
+        f"[1.2] {SWITCH}20034, Data {{0x10000000, 0x10000000}}\n"
+    )
+    answer = explain(kernel_log=log)
+    assert answer["verdict"] == "reboot"
+    assert [(f["code"], f["count"], f["gpu"]) for f in answer["findings"]] == [(20034, 1, None)]
+
+
+@pytest.mark.parametrize(
+    "line, action",
+    [
+        (f"{SWITCH}12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", "watch"),
+        (f"{SWITCH}20123, Unknown error", "warn"),
+        (f"{SWITCH}12033, Severity 1 Engine instance 00", "warn"),
+    ],
+)
+def test_other_switch_errors_do_not_act(explain: Explain, line: str, action: str) -> None:
+    answer = explain(kernel_log=line)
+    assert (answer["verdict"], answer["findings"][0]["action"]) == ("healthy", action)
+
+
+def test_a_gpu_that_could_not_be_started_is_suspicious(explain: Explain) -> None:
+    answer = explain(kernel_log="[9.0] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1290)\n" * 3)
+    assert (answer["verdict"], len(answer["findings"])) == ("inconclusive", 1)
+
+
+def test_the_line_without_a_number_and_xid_79_are_one_finding(explain: Explain) -> None:
+    log = "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.\n" + xid(79)
+    answer = explain(kernel_log=log)
+    assert [(f["code"], f["count"]) for f in answer["findings"]] == [(79, 2)]
+
+
+@pytest.mark.parametrize(
+    "words, action",
+    [
+        ("None", "none"),
+        ("Reset", "gpu_reset"),
+        ("GPU Reset Required", "gpu_reset"),
+        ("Reboot", "node_reboot"),
+        ("Node Reboot Required", "node_reboot"),
+        ("Drain P2P", "drain_p2p"),
+        ("Drain and Reset", "drain_and_reset"),
+        ("drain_and_reset", "drain_and_reset"),
+        ("System Reboot", "system_reboot"),
+        ("Bus Reset", "bus_reset"),
+        ("Recover IMEX Domain", "recover_imex_domain"),
+        ("", "unknown"),
+        ("Sing", "unknown"),
+    ],
+)
+def test_the_words_for_a_recovery_action(words: str, action: str) -> None:
+    assert recovery.from_words(words) == action
