@@ -1,94 +1,30 @@
 """Configuration from the environment, parsed once and strictly. Every problem is reported at once.
 
-This is the only place that reads environment variables for the engine.
+This is the only place that reads environment variables for the engine. What a deployment can choose is in the
+class `Config`: change it there, or set variables of the same names. `settings` has the readers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from .core.errors import Refused
+from . import settings as read
 from .core.policy import Policy
+from .settings import ConfigError, Reader, boolean, exit_codes, seconds, whole
 
-T = TypeVar("T")
-
-
-class ConfigError(Refused):
-    """The environment does not make sense; the message names every variable that is wrong."""
-
-
-class Reader:
-    """Reads variables and collects what is wrong with them."""
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        self.problems: list[str] = []
-
-    def get(self, names: tuple[str, ...], parse: Callable[[str], T], default: T) -> T:
-        """The first of the names that is set and not empty."""
-        for name in names:
-            text = self._env.get(name, "").strip()
-            if text:
-                try:
-                    return parse(text)
-                except ValueError as exc:
-                    self.problems.append(f"{name}={text!r}: {exc}")
-                    return default
-        return default
-
-    def finish(self) -> None:
-        if self.problems:
-            raise ConfigError("; ".join(self.problems))
-
-
-def boolean(text: str) -> bool:
-    known = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    if text.lower() not in known:
-        raise ValueError("use true or false")
-    return known[text.lower()]
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.lstrip("-").isdigit():
-            raise ValueError("use a whole number")
-        value = int(text)
-        if not least <= value <= most:
-            raise ValueError(f"use a whole number from {least} to {most}")
-        return value
-
-    return parse
-
-
-def seconds(least: float, most: float) -> Callable[[str], timedelta]:
-    def parse(text: str) -> timedelta:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("use a number of seconds") from None
-        if not least <= value <= most:
-            raise ValueError(f"use a number of seconds from {least:g} to {most:g}")
-        return timedelta(seconds=value)
-
-    return parse
-
-
-def exit_codes(text: str) -> frozenset[int]:
-    codes = frozenset(whole(1, 255)(part.strip()) for part in text.split(","))
-    return codes
-
+__all__ = [
+    "OLDER_NAMES",
+    "POLICY_VARIABLES",
+    "SETTINGS",
+    "Config",
+    "ConfigError",
+    "LambdaSettings",
+    "Reader",
+    "lambda_settings",
+    "policy_from",
+]
 
 _DAY = 86400.0
 #: Variable, field of the policy, how it is read. The documentation's table is made from this.
@@ -134,3 +70,183 @@ def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Read
     if reader is None:
         mine.finish()
     return replace(policy, **values)
+
+
+class Config:
+    """What a deployment can choose. A variable of the same name comes before the value here."""
+
+    # DynamoDB tables. With DELETION_PROTECTION they stay when the stack is destroyed.
+    TASK_TABLE_NAME = "ecs_task"
+    JOB_TABLE_NAME = "ecs_job"
+    NODE_TABLE_NAME = "ecs_node"
+    DELETION_PROTECTION = False
+
+    # The ECS cluster that is watched. It is one of yours, unless CREATE_ECS_CLUSTER asks for a new one.
+    ECS_CLUSTER_NAME = "gpu-cluster"
+    CREATE_ECS_CLUSTER = False
+
+    # The health check's task definition: a bare name is made by the stack, a revision or an ARN is yours.
+    DCGM_HEALTH_CHECK_TASK = "gpu-dcgm-health-check"
+    # The family of the example of a training task.
+    TRAINING_TASK = "gpu-training"
+    CREATE_TRAINING_TASK = True
+    # Families that may be started again, with commas; and the roles of theirs that are not the stack's own.
+    TRAINING_TASK_FAMILIES = "*"
+    TASK_ROLE_ARNS = ""
+    # The image of the check and of the example; empty means IMAGE_TAG in the repository that the stack makes.
+    IMAGE = ""
+    IMAGE_TAG = "latest"
+    REPOSITORY_NAME = "ecs-gpu-recovery"
+    GPUS_PER_NODE = 8
+    # Only nodes with this tag (key=value) may be rebooted; empty means every managed node of the account.
+    NODE_TAG = ""
+
+    # Lambda functions
+    LAMBDA_TIMEOUT_SECONDS = 120
+    LAMBDA_MEMORY_SIZE = 512
+    LOG_RETENTION_DAYS = 90
+    LOG_LEVEL = "INFO"
+
+    # Messages to people
+    SNS_TOPIC_NAME = "gpu-training-notifications"
+    SNS_TOPIC_DISPLAY_NAME = "GPU Training Job Notifications"
+    NOTIFICATION_EMAIL = ""
+
+    # Optional parts. The first two need VPC_ID and SUBNET_ID.
+    CREATE_EC2_INSTANCE = False
+    EC2_INSTANCE_TYPE = "g5.xlarge"
+    CREATE_FSX = False
+    FSX_STORAGE_GIB = 1200
+    CREATE_ECS_ANYWHERE_ROLE = False
+    VPC_ID = ""
+    SUBNET_ID = ""
+
+    STACK_NAME = "EcsGpuRecoveryStack"
+    # Numbers of the recovery policy that differ from the defaults, such as {"MAX_RETRIES": "2"}.
+    POLICY: Mapping[str, str] = {}
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        reader = Reader(env)
+        for name, parse in SETTINGS.items():
+            here = reader.parse(name, str(getattr(type(self), name)).strip(), parse, None)
+            setattr(self, name, reader.get((name, *OLDER_NAMES.get(name, ())), parse, here))
+        self.POLICY = self._policy_texts(env, reader)
+        self.policy = policy_from(self.POLICY, reader=reader.over(self.POLICY))
+        if not reader.problems:
+            self._look_across(reader)
+        reader.finish()
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Config:
+        """Raises `ConfigError` with everything that is wrong."""
+        return cls(env)
+
+    def _policy_texts(self, env: Mapping[str, str], reader: Reader) -> dict[str, str]:
+        known = [variable for variable, *_ in POLICY_VARIABLES]
+        here = {name: str(value).strip() for name, value in type(self).POLICY.items()}
+        reader.problems += [f"POLICY has no number {name!r}" for name in here if name not in known]
+        texts = {name: env.get(name, "").strip() or here.get(name, "") for name in known}
+        return {name: text for name, text in texts.items() if text}
+
+    def _look_across(self, reader: Reader) -> None:
+        """What no single variable can tell."""
+        tables = (self.TASK_TABLE_NAME, self.JOB_TABLE_NAME, self.NODE_TABLE_NAME)
+        if len(set(tables)) < len(tables):
+            reader.problems.append(f"three tables need three names, not {', '.join(tables)}")
+        for name in ("CREATE_EC2_INSTANCE", "CREATE_FSX"):
+            if getattr(self, name) and not (self.VPC_ID and self.SUBNET_ID):
+                reader.problems.append(f"{name} needs VPC_ID and SUBNET_ID")
+        if self.check_family == self.TRAINING_TASK:
+            reader.problems.append("TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families")
+
+    @property
+    def check_family(self) -> str:
+        return self.DCGM_HEALTH_CHECK_TASK.rpartition("/")[2].partition(":")[0]
+
+    @property
+    def makes_check_task(self) -> bool:
+        """A bare family is made by the stack; a revision or an ARN exists already."""
+        return ":" not in self.DCGM_HEALTH_CHECK_TASK
+
+
+#: Names that earlier versions gave to the same thing.
+OLDER_NAMES = {
+    "JOB_TABLE_NAME": ("TRAINING_JOB_TABLE_NAME",),
+    "NODE_TABLE_NAME": ("CONTAINER_INSTANCE_TABLE_NAME",),
+}
+_LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 3653)
+_any = read.matching(r"[^\s].{0,2000}", "use a text")
+#: How each setting of `Config` is read.
+SETTINGS: dict[str, Callable[[str], Any]] = {
+    "TASK_TABLE_NAME": read.table_name,
+    "JOB_TABLE_NAME": read.table_name,
+    "NODE_TABLE_NAME": read.table_name,
+    "DELETION_PROTECTION": boolean,
+    "ECS_CLUSTER_NAME": read.cluster_name,
+    "CREATE_ECS_CLUSTER": boolean,
+    "DCGM_HEALTH_CHECK_TASK": read.task_definition,
+    "TRAINING_TASK": read.family,
+    "CREATE_TRAINING_TASK": boolean,
+    "TRAINING_TASK_FAMILIES": read.each(
+        read.matching(r"\*|[A-Za-z0-9_-]{1,255}\*?", "use families of task definitions, or *")
+    ),
+    "TASK_ROLE_ARNS": read.optional(read.each(read.role_arn)),
+    "IMAGE": read.optional(_any),
+    "IMAGE_TAG": read.matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "use the tag of an image"),
+    "REPOSITORY_NAME": read.matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
+    "GPUS_PER_NODE": whole(1, 64),
+    "NODE_TAG": read.optional(read.matching(r"[\w .:/+@-]{1,128}=[\w .:/+@-]{0,256}", "use key=value")),
+    "LAMBDA_TIMEOUT_SECONDS": whole(10, 900),
+    "LAMBDA_MEMORY_SIZE": whole(128, 10240),
+    "LOG_RETENTION_DAYS": lambda text: int(read.one_of(*_LOG_DAYS)(text)),
+    "LOG_LEVEL": lambda text: read.one_of("DEBUG", "INFO", "WARNING", "ERROR")(text.upper()),
+    "SNS_TOPIC_NAME": read.matching(r"[A-Za-z0-9_-]{1,256}", "use letters, digits, dashes and underscores"),
+    "SNS_TOPIC_DISPLAY_NAME": read.matching(r".{1,100}", "use 1 to 100 characters"),
+    "NOTIFICATION_EMAIL": read.optional(read.matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "use an e-mail address")),
+    "CREATE_EC2_INSTANCE": boolean,
+    "EC2_INSTANCE_TYPE": read.matching(r"[a-z0-9-]+\.[a-z0-9-]+", "use an instance type such as g5.xlarge"),
+    "CREATE_FSX": boolean,
+    "FSX_STORAGE_GIB": whole(1200, 1_000_000),
+    "CREATE_ECS_ANYWHERE_ROLE": boolean,
+    "VPC_ID": read.optional(read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")),
+    "SUBNET_ID": read.optional(
+        read.matching(r"subnet-[0-9a-f]{8,17}", "use an id such as subnet-0123456789abcdef0")
+    ),
+    "STACK_NAME": read.matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LambdaSettings:
+    """What a function is told by its environment."""
+
+    task_table: str
+    job_table: str
+    node_table: str
+    cluster: str
+    check_task: str
+    topic_arn: str
+    policy: Policy
+
+
+def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
+    """Read them, under today's names or the older ones. Raises `ConfigError` with everything that is wrong.
+
+    Tables have the schema's names unless told otherwise; the cluster, the check and the topic must be named.
+    """
+    reader = Reader(env)
+
+    def table(name: str) -> str:
+        return reader.get((name, *OLDER_NAMES.get(name, ())), read.table_name, str(getattr(Config, name)))
+
+    found = LambdaSettings(
+        task_table=table("TASK_TABLE_NAME"),
+        job_table=table("JOB_TABLE_NAME"),
+        node_table=table("NODE_TABLE_NAME"),
+        cluster=reader.need(("ECS_CLUSTER_NAME",), read.cluster_name),
+        check_task=reader.need(("DCGM_HEALTH_CHECK_TASK",), read.task_definition),
+        topic_arn=reader.need(("SNS_TOPIC_ARN",), read.topic_arn),
+        policy=policy_from(env, reader=reader),
+    )
+    reader.finish()
+    return found

@@ -1,4 +1,4 @@
-"""A job as people write it: a TOML or JSON file, or options. Read strictly, with every problem told at once."""
+"""A job as people write it: a TOML or JSON file, or options. Read strictly; all problems are told at once."""
 
 from __future__ import annotations
 
@@ -37,10 +37,24 @@ _OURS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest:
+    """AWS: what the task definition is made from, where none is named."""
+
+    image: str = ""
+    mounts: tuple[str, ...] = ()  #: HOST:CONTAINER or HOST:CONTAINER:ro
+    shared_memory_mib: int = 0
+    infiniband: bool = False
+    log_group: str = ""
+    task_role: str = ""
+    execution_role: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """What a person asks for: a job, and where to run it."""
 
     spec: JobSpec
+    container: ContainerRequest = ContainerRequest()
     nodes: tuple[str, ...] = ()  #: chosen by name
     any_nodes: int = 0  #: or this many, whichever are free
     check: bool = True
@@ -133,6 +147,9 @@ def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> 
     if good.get("check", "quick") not in LEVELS:
         problems.add(f"check: use one of {', '.join(LEVELS)}")
     env = _environment(good.get("env", {}), problems)
+    for mount in _texts("mounts", good.get("mounts", []), problems):
+        if not re.fullmatch(r"/[^:]*:/[^:]+(:ro)?", mount):
+            problems.add(f"mounts: {mount!r} is not HOST:CONTAINER or HOST:CONTAINER:ro, with absolute paths")
     if local_files and good.get("workdir"):
         if Path(good["workdir"]).is_dir():
             good["workdir"] = str(Path(good["workdir"]).resolve())
@@ -203,7 +220,7 @@ def _right_type(key: str, value: Any, problems: _Problems) -> bool:
         return False
     if key in _LIMITS:
         least, most = _LIMITS[key]
-        if not least <= value <= most:
+        if isinstance(value, int) and not least <= value <= most:
             problems.add(f"{key}: must be from {least} to {most}, not {value!s:.20}")
             return False
     return True

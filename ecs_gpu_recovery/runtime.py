@@ -34,7 +34,7 @@ class Runtime:
     """Decides on facts and sends the orders. It holds no state of its own."""
 
     def __init__(self, *, store: Store, fleet: Fleet, notifier: Notifier, policy: Policy, dispatch: bool = True,
-                 on_commit: Callable[[Job], None] | None = None) -> None:  # fmt: skip
+                 on_commit: Callable[[Job | None, Job], None] | None = None) -> None:  # fmt: skip
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self._dispatch_now = dispatch
         self._on_commit = on_commit
@@ -50,6 +50,8 @@ class Runtime:
         job = self._trimmed(step.job)
         self.store.create(job)
         self._say(job.timeline, job.id)
+        if self._on_commit is not None:
+            self._on_commit(None, job)
         self._send_all(job, step.orders, at)
         return job
 
@@ -98,7 +100,7 @@ class Runtime:
                 continue
             self._say(_news(old, job), job.id)
             if self._on_commit is not None:
-                self._on_commit(job)
+                self._on_commit(old, job)
             keys = {order.key for order in job.outbox}
             return job, tuple(order for order in added.values() if order.key in keys)
         raise Transient(f"job {job_id}: too many writers at once")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 STATUS_ATTRIBUTE = "status"
 #: The account's limit for calls that change a cluster is 40 a second, shared by all: leave room for others.
 MODIFY_PER_S = 30.0
+
+
+#: How the ranks of an adopted job find each other is its own business.
+_THEIRS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NNODES", "CHECKPOINT_DIR", "IB_DEVICES", "NCCL_IB_HCA"})
 
 
 class Pace:
@@ -56,7 +61,7 @@ class EcsFleet:
         task_id = self._find(order.token) if again else ""
         if not task_id:
             container = job.spec.container or self._container_of(job.spec.task_def)
-            task_id = self._start(job.spec.task_def, rank.instance, rank.node, order.token, container, training_environment(job, rank))
+            task_id = self._start(job.spec.task_def, rank.instance, rank.node, order.token, container, training_environment(job, rank), rank.overrides)
         return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
@@ -68,9 +73,10 @@ class EcsFleet:
             task_id = self._start(self._check_task, node.instance, node.name, order.token, self._container_of(self._check_task), env)
         return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
 
-    def _start(self, task_def: str, instance: str, node: str, started_by: str, container: str, env: Mapping[str, str]) -> str:
+    def _start(self, task_def: str, instance: str, node: str, started_by: str, container: str, env: Mapping[str, str],
+               first: str = "") -> str:  # fmt: skip
         """Start one task on one instance. HTTP success may still carry a refusal."""
-        overrides = {"containerOverrides": [{"name": container, "environment": [{"name": k, "value": v} for k, v in env.items()]}]}
+        overrides = {"containerOverrides": _overrides(first, container, env)}
         self._pace.wait()
         with translated(f"starting {started_by} on {node}"):
             reply = self._ecs.start_task(cluster=self._cluster, taskDefinition=task_def, containerInstances=[instance],
@@ -145,8 +151,12 @@ class EcsFleet:
     def observe_job(self, job: Job) -> Iterable[Fact]:
         yield from self._see_instances({rank.instance: rank.node for rank in job.ranks if rank.instance})
         yield from self._see_tasks(job)
+        yield from self.observe_reboots(job)
+
+    def observe_reboots(self, job: Job, node: str = "") -> Iterator[Fact]:
+        """Which of the job's ordered reboots are proven, or have failed; of one node or of all."""
         for rank in job.ranks:
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and node in ("", rank.node):
                 yield from self._see_reboot(rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot")
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
@@ -196,6 +206,21 @@ class EcsFleet:
             yield RebootProven(at=self._now(), node=node, key=key)
         elif found is not None and found.over:
             yield RebootFailed(at=self._now(), node=node, key=key, reason=f"SSM command {found.command_id} is {found.status}")
+
+
+def _overrides(first: str, container: str, env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Our variables on top of what an adopted task was first started with."""
+    found: list[dict[str, Any]] = json.loads(first) if first else []
+    mine = next((c for c in found if c.get("name") == container), None)
+    if mine is None:
+        mine = {"name": container}
+        found.append(mine)
+    merged = {pair["name"]: pair["value"] for pair in mine.get("environment", [])}
+    for key, value in env.items():
+        if not (first and key in _THEIRS and key in merged):
+            merged[key] = value
+    mine["environment"] = [{"name": key, "value": value} for key, value in merged.items()]
+    return found
 
 
 def _id(arn: str) -> str:

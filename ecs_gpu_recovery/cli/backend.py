@@ -7,20 +7,22 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..core.errors import Refused
-from ..core.model import Job, JobStatus, Node
+from ..core.errors import JobExists, NodesTaken, NotFound, RecoveryError, Refused, Transient
+from ..core.model import Job, JobSpec, JobStatus, Node
 from ..jobfile import JobRequest
 from ..ports import Page
 
 STATE_VARIABLE = "GPU_RECOVERY_STATE"
 BACKEND_VARIABLE = "GPU_RECOVERY_BACKEND"
+#: Somebody else may take the nodes that were free a moment ago; then others are chosen.
+CLAIM_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,31 +71,74 @@ def default_state() -> Path:
     return Path(chosen) if chosen else Path.home() / ".gpu-recovery"
 
 
+def _refusal(node: Node, gpus: int) -> str:
+    if node.refusal:
+        return node.refusal
+    return f"has {node.gpus} GPUs, the job wants {gpus} of each node" if gpus > node.gpus else ""
+
+
 def choose_nodes(request: JobRequest, nodes: Sequence[Node]) -> tuple[str, ...]:
     """The named nodes, or any that are free; a refusal names every reason."""
     known = {node.name: node for node in nodes}
+    gpus = request.spec.gpus_per_node
     if request.nodes:
-        wrong = [f"{name}: no such node" for name in request.nodes if name not in known]
-        wrong += [
-            f"{name}: {known[name].refusal}"
+        wrong = {
+            name: why
             for name in request.nodes
-            if name in known and known[name].refusal
-        ]
+            if (why := _refusal(known[name], gpus) if name in known else "no such node")
+        }
         if wrong:
-            raise Refused("the job was not submitted:\n  " + "\n  ".join(wrong) + "\nSee: gpu-recovery nodes")
+            raise Refused(_not_submitted(wrong))
         return request.nodes
-    free = [node.name for node in nodes if node.claimable]
+    free = [node.name for node in nodes if not _refusal(node, gpus)]
     if len(free) < request.any_nodes:
+        with_gpus = f" with {gpus} GPUs each" if gpus else ""
         raise Refused(
-            f"the job was not submitted: it wants {request.any_nodes} nodes and {len(free)} are free. See: gpu-recovery nodes"
+            f"the job was not submitted: it wants {request.any_nodes} nodes{with_gpus}"
+            f" and {len(free)} are free. See: gpu-recovery nodes"
         )
     return tuple(free[: request.any_nodes])
 
 
-def free_port() -> int:
+def _not_submitted(reasons: Mapping[str, str]) -> str:
+    lines = [f"  {name}: {why}" for name, why in reasons.items()]
+    return "\n".join(["the job was not submitted:", *lines, "See: gpu-recovery nodes"])
+
+
+def port_is_free(port: int) -> bool:
+    """Whether rank 0 could listen there now, the way training programs do it."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def _make_folder(folder: Path) -> bool:
+    """Whether it had to be made, and is to be taken away again if nothing comes of the job."""
+    was_there = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise Refused(
+            f"the job was not submitted: the checkpoint folder {folder} cannot be made: {exc.strerror}"
+        ) from exc
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"the job was not submitted: you cannot write into the checkpoint folder {folder}")
+    return not was_there
+
+
+def free_port(taken: Container[int] = ()) -> int:
+    """A port that nobody uses and that no other job was promised."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
 
 
 class LocalBackend:
@@ -122,18 +167,73 @@ class LocalBackend:
         from ..local.controller import running_pid
 
         if running_pid(self._state) is None:
-            return f"no controller runs on {self._state}: nothing will move until you start  gpu-recovery up --state {self._state}"
+            return (
+                f"no controller runs on {self._state}: nothing will move until you start"
+                f"  gpu-recovery up --state {self._state}"
+            )
         return ""
 
     def submit(self, request: JobRequest) -> Job:
+        """Everything that can be refused is refused before anything is made."""
         job_id = request.job_id or new_job_id(request.spec.name)
-        names = choose_nodes(request, self.nodes())
-        folder = request.spec.checkpoint_dir or str(self._state / "checkpoints" / job_id)
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        spec = replace(request.spec, checkpoint_dir=str(Path(folder).resolve()), submitted_by=request.spec.submitted_by or whoami(),
-                       master_port=request.spec.master_port or free_port())  # fmt: skip
-        return self.parts.runtime.submit(job_id=job_id, cluster=self._wiring.CLUSTER, spec=spec, nodes=names, at=self.now(),
-                                         check=request.check, max_retries=request.max_retries)  # fmt: skip
+        self._must_be_new(job_id)
+        for _ in range(CLAIM_TRIES):
+            names = choose_nodes(request, self.nodes())
+            port = self._port(request.spec)
+            folder = Path(request.spec.checkpoint_dir or self._state / "checkpoints" / job_id).resolve()
+            spec = replace(
+                request.spec,
+                checkpoint_dir=str(folder),
+                workdir=request.spec.workdir or os.getcwd(),
+                submitted_by=request.spec.submitted_by or whoami(),
+                master_port=port,
+            )
+            made = _make_folder(folder)
+            try:
+                return self.parts.runtime.submit(
+                    job_id=job_id,
+                    cluster=self._wiring.CLUSTER,
+                    spec=spec,
+                    nodes=names,
+                    at=self.now(),
+                    check=request.check,
+                    max_retries=request.max_retries,
+                )
+            except RecoveryError as exc:
+                if made:
+                    with suppress(OSError):  # somebody else uses it already
+                        folder.rmdir()
+                if not isinstance(exc, NodesTaken):
+                    raise
+                if request.nodes:
+                    raise Refused(_not_submitted(exc.reasons)) from exc
+        raise Transient("the job was not submitted: others took the free nodes each time; try again")
+
+    def _must_be_new(self, job_id: str) -> None:
+        try:
+            found = self.job(job_id)
+        except NotFound:
+            return
+        raise JobExists(
+            f"the job was not submitted: job {job_id} exists already ({found.status}), an id is used once."
+            f" Look at it: gpu-recovery job {job_id}   |   run it again: gpu-recovery retry {job_id}"
+        )
+
+    def _port(self, spec: JobSpec) -> int:
+        """The port that was asked for, if it can be had. A repeated job may take another one."""
+        others = {job.spec.master_port: job.id for job in map(self.job, self.parts.store.live_jobs())}
+        if not spec.master_port:
+            return free_port(others)
+        if spec.master_port not in others and port_is_free(spec.master_port):
+            return spec.master_port
+        if spec.retry_of:
+            return free_port(others)
+        holder = others.get(spec.master_port)
+        whose = f"job {holder}" if holder else "another program on this machine"
+        raise Refused(
+            f"the job was not submitted: port {spec.master_port} is in use by {whose}."
+            " Leave the port out to get a free one, or choose another"
+        )
 
     def job(self, job_id: str) -> Job:
         return self.parts.store.job(job_id)
@@ -160,19 +260,23 @@ class LocalBackend:
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
         found = self.parts.store.read(
-            "SELECT node_index_in_job, retry, node_name, ecs_task_id FROM ecs_task WHERE job_id=? ORDER BY created_at, ecs_task_id",
+            "SELECT node_index_in_job, retry, node_name, ecs_task_id FROM ecs_task WHERE job_id=?"
+            " ORDER BY created_at, CAST(node_index_in_job AS INTEGER), ecs_task_id",
             job.id,
         )
         return [
             LogSource(
-                rank=int(r[0]),
-                attempt=int(r[1]),
-                node=r[2],
-                task_id=r[3],
-                path=self.parts.cluster.task(r[2], r[3]).log,
+                rank=int(rank),
+                attempt=int(attempt),
+                node=node,
+                task_id=task_id,
+                path=self._log(node, task_id),
             )
-            for r in found
+            for rank, attempt, node, task_id in found
         ]
+
+    def _log(self, node: str, task_id: str) -> Path:
+        return self._state / "nodes" / node / "tasks" / task_id / "log"
 
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
         return self.parts.notifier.notices(limit)

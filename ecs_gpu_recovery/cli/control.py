@@ -47,9 +47,19 @@ def demo(
 
 def up(
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=64, help="How many simulated nodes to have.")
-    ] = 4,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, max=16, help="GPUs of each.")] = 2,
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=1,
+            max=64,
+            help="How many simulated nodes to have [default: those that are there, or 4].",
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", min=1, max=16, help="GPUs of each new node [default: 2].", show_default=False),
+    ] = None,
     real: Annotated[
         bool, typer.Option("--real", help="One node with this machine's real GPUs instead.")
     ] = False,

@@ -1,12 +1,13 @@
 """`gpu-recovery demo`: a multi-node training job breaks and heals in front of you, on one machine.
 
-Real processes: every node is a supervised process, every rank a training process that talks to the others. The GPUs
-are simulated, so that one can be broken on purpose.
+Real processes: every node is a supervised process, every rank a training process that talks to the others.
+The GPUs are simulated, so that one can be broken on purpose.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -14,9 +15,10 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from ..core.errors import RecoveryError
+from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
 from ..jobfile import parse
 from ..local.controller import Controller, NodeWish
@@ -60,13 +62,16 @@ def run_demo(*, fault: str, nodes: int, steps: int, state: Path | None, as_json:
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
     policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
     wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
+    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends the demo early: nothing of it may run on
+        signal.signal(number, _end_early)
     try:
         with Controller(folder, nodes=wishes, policy=policy) as controller:
             stop = threading.Event()
             loop = threading.Thread(target=controller.run, args=(stop,), name="controller")
             loop.start()
             try:
-                return _Show(controller.parts, SCENARIOS[fault], fault, steps, quiet=as_json).play(folder)
+                show = _Show(controller.parts, SCENARIOS[fault], fault, steps, loop, quiet=as_json)
+                return show.play(folder, nodes)
             finally:
                 stop.set()
                 loop.join()
@@ -74,6 +79,10 @@ def run_demo(*, fault: str, nodes: int, steps: int, state: Path | None, as_json:
     finally:
         if state is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_early(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _plain(text: str) -> str:
@@ -84,14 +93,18 @@ def _plain(text: str) -> str:
 class _Show:
     """Plays one scenario and tells it line by line."""
 
-    def __init__(self, parts: Embedded, scenario: Scenario, name: str, steps: int, *, quiet: bool) -> None:
-        self._parts, self._scenario, self._name, self._steps, self._quiet = (
-            parts,
-            scenario,
-            name,
-            steps,
-            quiet,
-        )
+    def __init__(
+        self,
+        parts: Embedded,
+        scenario: Scenario,
+        name: str,
+        steps: int,
+        controller: threading.Thread,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._parts, self._scenario, self._name, self._steps = parts, scenario, name, steps
+        self._controller, self._quiet = controller, quiet
         self._out = console()
         self._began = time.monotonic()
         self._told: set[Any] = set()
@@ -106,17 +119,19 @@ class _Show:
             )
             sys.stdout.flush()
 
-    def play(self, folder: Path) -> int:
+    def play(self, folder: Path, nodes: int) -> int:
         side = LocalBackend(folder)
         try:
-            self._wait_for_nodes()
+            self._wait_for_nodes(nodes)
             job = side.submit(parse({
-                "name": "demo", "check": "quick", "any_nodes": len(self._parts.store.nodes()),
-                "command": [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--steps", str(self._steps),
-                            "--step-seconds", str(STEP_S), "--checkpoint-every", "20"],
+                "name": "demo", "check": "quick", "any_nodes": nodes,
+                "command": [sys.executable, "-m", "ecs_gpu_recovery.examples.train",
+                            "--steps", str(self._steps), "--step-seconds", str(STEP_S),
+                            "--checkpoint-every", "20"],
             }, python=sys.executable))  # fmt: skip
             self._say(
-                f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes; halfway, {self._scenario.says}"
+                f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes;"
+                f" halfway, {self._scenario.says}"
             )
             job = self._follow(job)
             done = read_progress(job.spec.checkpoint_dir)
@@ -124,18 +139,28 @@ class _Show:
         finally:
             side.close()
 
-    def _wait_for_nodes(self) -> None:
-        self._say(f"starting {len(self._parts.store.nodes())} simulated nodes, 2 GPUs each")
+    def _wait_for_nodes(self, nodes: int) -> None:
+        self._say(f"starting {nodes} simulated nodes, 2 GPUs each")
         limit = time.monotonic() + 60
-        while any(node.status is not NodeStatus.AVAILABLE for node in self._parts.store.nodes()):
+        while sum(node.claimable for node in self._parts.store.nodes()) < nodes:
+            for node in self._parts.store.nodes():
+                if node.hold or node.job_id or node.status is NodeStatus.FAILED:
+                    raise Refused(f"{node.name} {node.refusal}: choose another folder with --state")
             if time.monotonic() > limit:
                 raise RecoveryError(
                     "the simulated nodes did not come up within a minute; see: gpu-recovery doctor"
                 )
-            time.sleep(0.05)
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._controller.is_alive():
+            raise RecoveryError("the control plane of the demo has stopped with the error above")
+        time.sleep(0.05)
 
     def _follow(self, job: Job) -> Job:
-        """Tell what happens; break something halfway; give a lost node its power back when the job waits for it."""
+        """Tell what happens; break something halfway; give a lost node its power back when the job waits."""
+        # Between two checkpoints, so that some steps are lost.
+        halfway = self._steps // 2 + min(8, self._steps // 8)
         victim = job.ranks[len(job.ranks) // 2].node
         broken = not self._scenario.fault
         powered = False
@@ -143,12 +168,12 @@ class _Show:
         while not job.status.final:
             if time.monotonic() > limit:
                 raise RecoveryError(f"the demo did not end within {LIMIT_S:.0f} s; the job is {job.status}")
-            time.sleep(0.05)
+            self._rest()
             job = self._parts.store.job(job.id)
             self._tell(job)
             done = read_progress(job.spec.checkpoint_dir)
             self._tell_progress(done)
-            if not broken and done.steps >= self._steps // 2 + 8:  # between two checkpoints, so that some steps are lost
+            if not broken and done.steps >= halfway:
                 self._say(f"{victim}: {self._scenario.says}", "bold red")
                 self._parts.cluster.inject(victim, self._scenario.fault)
                 broken = True
@@ -166,7 +191,9 @@ class _Show:
             if entry not in self._told:
                 self._told.add(entry)
                 subject = "" if entry.subject != "job" else "job"
-                groups.setdefault((subject, entry.before, entry.after, entry.why, entry.evidence), []).append(entry.subject)
+                groups.setdefault((subject, entry.before, entry.after, entry.why, entry.evidence), []).append(
+                    entry.subject
+                )
         for (subject, before, after, why, evidence), names in groups.items():
             move = styled(after) if before in ("", after) else f"{styled(before)} -> {styled(after)}"
             if subject:
@@ -191,23 +218,41 @@ class _Show:
         ratio = effective_ratio(job, done, now())
         total = (job.updated_at - job.created_at).total_seconds()
         if self._quiet:
-            emit_json({"fault": self._name, "status": job.status.value, "outcome": job.outcome, "as_expected": good, "attempts": job.attempt + 1,
-                       "steps": done.steps, "steps_lost": done.lost_steps, "resumed_at": list(done.resumed_at), "loss": done.loss,
-                       "seconds": round(total, 2), "effective_training_time": ratio if ratio is None else round(ratio, 3),
-                       "phases": [{"name": p.name, "attempt": p.attempt, "seconds": round(p.seconds, 2)} for p in phases(job, now())],
-                       "notices": self._parts.notifier.notices()})  # fmt: skip
+            emit_json(
+                {
+                    "fault": self._name,
+                    "status": job.status.value,
+                    "outcome": job.outcome,
+                    "as_expected": good,
+                    "attempts": job.attempt + 1,
+                    "steps": done.steps,
+                    "steps_lost": done.lost_steps,
+                    "resumed_at": list(done.resumed_at),
+                    "loss": done.loss,
+                    "seconds": round(total, 2),
+                    "effective_training_time": ratio if ratio is None else round(ratio, 3),
+                    "phases": [
+                        {"name": p.name, "attempt": p.attempt, "seconds": round(p.seconds, 2)}
+                        for p in phases(job, now())
+                    ],
+                    "notices": self._parts.notifier.notices(),
+                }
+            )
             return 0 if good else 1
         out = self._out
         out.print()
-        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {job.outcome}")
+        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {_plain(job.outcome)}")
         for phase in phases(job, now()):
             out.print(
                 f"  {phase.seconds:6.1f} s  {phase.name}"
                 + (f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else "")
             )
         out.print(f"  {total:6.1f} s  in all")
-        out.print(f"  attempts {job.attempt + 1}; steps {done.steps} of {self._steps}, {done.lost_steps} of them trained twice"
-                  + (f" (resumed at step {done.resumed_at[-1]})" if done.resumed_at else ""))  # fmt: skip
+        resumed = f" (resumed at step {done.resumed_at[-1]})" if done.resumed_at else ""
+        out.print(
+            f"  attempts {job.attempt + 1}; steps {done.steps} of {self._steps},"
+            f" {done.lost_steps} of them trained twice{resumed}"
+        )
         if ratio is not None:
             out.print(f"  effective training time: {ratio:.0%} of the time since submission")
         for message in self._parts.notifier.notices():
@@ -215,6 +260,7 @@ class _Show:
         out.print(
             "  as it should be"
             if good
-            else f"  NOT as it should be: expected {want.status} in attempt {want.attempt}, {victim.name} {want.victim}"
+            else f"  NOT as it should be: expected {want.status} in attempt {want.attempt},"
+            f" {victim.name} {want.victim}"
         )
         return 0 if good else 1

@@ -1,4 +1,4 @@
-"""`gpu-recovery doctor`: can this machine and this state folder do the work? Every finding says what to do."""
+"""`gpu-recovery doctor`: can this machine and this state folder do the work? Each finding says what to do."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def _space(state: Path) -> Finding:
 
 
 def _database(state: Path) -> Finding:
+    from ..local.schema import SCHEMA_VERSION
     from ..local.wiring import DATABASE
 
     path = state / DATABASE
@@ -80,6 +81,7 @@ def _database(state: Path) -> Finding:
     try:
         conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
         try:
+            (version,) = conn.execute("PRAGMA user_version").fetchone()
             (answer,) = conn.execute("PRAGMA integrity_check(1)").fetchone()
             (jobs,) = conn.execute("SELECT COUNT(*) FROM ecs_job").fetchone()
         finally:
@@ -91,6 +93,9 @@ def _database(state: Path) -> Finding:
             f"{path}: {exc}",
             "move it away and start with an empty state, or restore a copy",
         )
+    if version > SCHEMA_VERSION:
+        found = f"{path}: schema {version}, this release knows {SCHEMA_VERSION}"
+        return Finding("database", False, found, "update, or use another state folder")
     ok = answer == "ok"
     return Finding(
         "database", ok, f"{jobs} jobs, integrity {answer}", "" if ok else "restore a copy of the state folder"
@@ -113,7 +118,10 @@ def _nodes(state: Path) -> Finding:
 
     if not (state / "nodes").is_dir():
         return Finding("nodes", True, "none yet")
-    views = Cluster(state).nodes()
+    try:
+        views = Cluster(state).nodes()
+    except (OSError, ValueError) as exc:
+        return Finding("nodes", False, f"cannot be read: {exc}", f"look into {state / 'nodes'}")
     away = [view.name for view in views if not view.connected]
     return Finding(
         "nodes",
@@ -123,9 +131,10 @@ def _nodes(state: Path) -> Finding:
 
 
 def _gpus(state: Path) -> Finding:
-    from ..local.gpus import real_gpus
+    from ..local.gpus import NvmlUnavailable, real_gpus
 
-    found = real_gpus()
-    return Finding(
-        "GPUs", True, f"{len(found)} real GPUs" if found else "no real GPU here: nodes have simulated ones"
-    )
+    try:
+        found = f"{len(real_gpus())} real GPUs"
+    except NvmlUnavailable as exc:
+        found = f"no real ones here ({exc}): nodes have simulated GPUs"
+    return Finding("GPUs", True, found)

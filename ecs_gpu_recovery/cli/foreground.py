@@ -11,7 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 from ..core.errors import Refused
-from ..local.controller import Controller, NodeWish
+from ..local.controller import Controller, NodeWish, known_nodes
+
+#: What a state folder without nodes gets.
+NEW_NODES, NEW_GPUS = 4, 2
 
 
 class StoryFormatter(logging.Formatter):
@@ -26,11 +29,13 @@ class StoryFormatter(logging.Formatter):
                 else f"{fields['from']} -> {fields['to']}"
             )
             evidence = f" [{fields['evidence']}]" if fields["evidence"] else ""
-            return f"{self.formatTime(record, '%H:%M:%S')}  {fields['record']}  {fields['subject']}: {move}: {fields['why']}{evidence}"
+            who = f"{fields['record']}  {fields['subject']}"
+            return f"{self.formatTime(record, '%H:%M:%S')}  {who}: {move}: {fields['why']}{evidence}"
         extra = {
             key: fields[key] for key in ("subject", "next", "why", "job", "node", "what") if key in fields
         }
-        return f"{self.formatTime(record, '%H:%M:%S')}  {record.levelname.lower()}: {record.msg} {json.dumps(extra, ensure_ascii=False) if extra else ''}".rstrip()
+        more = f" {json.dumps(extra, ensure_ascii=False)}" if extra else ""
+        return f"{self.formatTime(record, '%H:%M:%S')}  {record.levelname.lower()}: {record.msg}{more}"
 
 
 def log_to_terminal() -> None:
@@ -42,20 +47,49 @@ def log_to_terminal() -> None:
     logger.propagate = False
 
 
-def wishes(*, nodes: int, gpus: int, real: bool, boot_seconds: float) -> list[NodeWish]:
-    if not real:
-        return [NodeWish(name=f"node-{i + 1}", gpus=gpus, boot_seconds=boot_seconds) for i in range(nodes)]
-    from ..local.gpus import real_gpus
-
-    found = real_gpus()
-    if not found:
-        raise Refused(
-            "no real GPU was found through NVML: install nvidia-ml-py and the driver, or leave out --real"
+def wishes(
+    state: Path, *, nodes: int | None, gpus: int | None, real: bool, boot_seconds: float
+) -> list[NodeWish]:
+    """The nodes that were asked for. Those that are there stay as they are, whatever the defaults say."""
+    known = {view.name: view for view in known_nodes(state)}
+    if real:
+        return [NodeWish(name="node-1", gpus=_count_real(), kind="real", boot_seconds=boot_seconds)]
+    count = nodes if nodes is not None else 0 if known else NEW_NODES
+    asked = [f"node-{i + 1}" for i in range(count)]
+    if gpus is not None:
+        asked += [name for name in known if name not in asked]
+    return [
+        NodeWish(
+            name=name,
+            gpus=gpus or (known[name].gpus_expected if name in known else NEW_GPUS),
+            kind=known[name].kind if name in known and gpus is None else "simulated",
+            boot_seconds=boot_seconds,
         )
-    return [NodeWish(name="node-1", gpus=len(found), kind="real", boot_seconds=boot_seconds)]
+        for name in asked
+    ]
 
 
-def run_up(state: Path, *, nodes: int, gpus: int, real: bool, boot_seconds: float, keep_nodes: bool) -> int:
+def _count_real() -> int:
+    from ..local.gpus import NvmlUnavailable, real_gpus
+
+    try:
+        found = real_gpus()
+    except NvmlUnavailable as exc:
+        raise Refused(f"{exc}: leave out --real to have simulated GPUs") from exc
+    if not found:
+        raise Refused("the NVIDIA driver shows no GPU: leave out --real to have simulated ones")
+    return len(found)
+
+
+def run_up(
+    state: Path,
+    *,
+    nodes: int | None,
+    gpus: int | None,
+    real: bool,
+    boot_seconds: float,
+    keep_nodes: bool,
+) -> int:
     log_to_terminal()
     stop = threading.Event()
 
@@ -64,16 +98,16 @@ def run_up(state: Path, *, nodes: int, gpus: int, real: bool, boot_seconds: floa
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, ask_to_stop)
-    with Controller(
-        state, nodes=wishes(nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds)
-    ) as controller:
-        print(f"control plane on {state}; Ctrl-C ends it. In another terminal:", flush=True)
+    asked = wishes(state, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds)
+    with Controller(state, nodes=asked) as controller:
+        count = len(controller.parts.cluster.nodes())
         print(
-            f"  gpu-recovery nodes --state {state}\n  gpu-recovery submit --state {state} --any 2 -- python your_training.py",
-            flush=True,
+            f"control plane on {state} with {count} nodes; Ctrl-C ends it. In another terminal:", flush=True
         )
+        print(f"  gpu-recovery nodes --state {state}", flush=True)
+        print(f"  gpu-recovery submit --state {state} --any {min(2, count)} -- python train.py", flush=True)
         controller.run(stop)
         if not keep_nodes:
-            print("powering the nodes off; jobs are kept and go on at the next start", flush=True)
+            print("powering the nodes off; at the next start jobs go on from their checkpoints", flush=True)
             controller.parts.cluster.shutdown()
     return 0

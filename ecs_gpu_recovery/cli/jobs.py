@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(retry)
 
 
-def submit(
+def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     command: Annotated[
         list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
     ] = None,
@@ -32,19 +32,31 @@ def submit(
         typer.Option("--file", "-f", help="A job file (TOML or JSON); options below win over it."),
     ] = None,
     nodes: Annotated[str, typer.Option("--nodes", help="Names of the nodes, separated by commas.")] = "",
-    any_nodes: Annotated[int, typer.Option("--any", help="Or: take this many free nodes.", min=0)] = 0,
+    any_nodes: Annotated[
+        int | None, typer.Option("--any", help="Or: take this many free nodes.", show_default=False)
+    ] = None,
     name: Annotated[str, typer.Option("--name", help="A short name for the job.")] = "",
     job_id: Annotated[str, typer.Option("--id", help="Choose the id: the same id is never run twice.")] = "",
     env: Annotated[
         list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank; may be repeated.")
     ] = None,
-    workdir: Annotated[str, typer.Option("--workdir", help="Where the program starts.")] = "",
+    workdir: Annotated[
+        str, typer.Option("--workdir", help="Where the program starts; here by default.")
+    ] = "",
     checkpoint_dir: Annotated[str, typer.Option("--checkpoint-dir", help="Where checkpoints are kept.")] = "",
-    port: Annotated[int, typer.Option("--port", help="Rendezvous port; a free one by default.")] = 0,
-    gpus: Annotated[int, typer.Option("--gpus", help="GPUs per node; all of them by default.")] = 0,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Rendezvous port; a free one by default.", show_default=False),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", help="GPUs per node; all of them by default.", show_default=False)
+    ] = None,
     max_retries: Annotated[
-        int, typer.Option("--max-retries", help="Automatic restarts; the policy's by default.")
-    ] = -1,
+        int | None,
+        typer.Option(
+            "--max-retries", help="Automatic restarts; the policy's by default.", show_default=False
+        ),
+    ] = None,
     check: Annotated[
         str, typer.Option("--check", help="Examine the nodes first: quick, 1 to 4, or none.")
     ] = "",
@@ -64,21 +76,23 @@ def submit(
     from .backend import opened
 
     data: dict[str, Any] = jobfile.read_file(file) if file is not None else {}
-    given = {"name": name, "id": job_id, "workdir": workdir, "checkpoint_dir": checkpoint_dir, "port": port, "gpus_per_node": gpus,
-             "any_nodes": any_nodes, "check": check, "nodes": [n.strip() for n in nodes.split(",") if n.strip()], "command": list(command or [])}  # fmt: skip
-    data.update({key: value for key, value in given.items() if value})
-    if max_retries >= 0:
-        data["max_retries"] = max_retries
-    if nodes:
-        data.pop("any_nodes", None)
-    elif any_nodes:
-        data.pop("nodes", None)
-    for pair in env or []:
-        key, sign, value = pair.partition("=")
-        if not sign:
-            raise typer.BadParameter(f"--env {pair}: use NAME=VALUE")
-        data["env"] = {**data.get("env", {}), key: value}
-    request = jobfile.parse(data, python=sys.executable)
+    given = {
+        "name": name or None,
+        "id": job_id or None,
+        "workdir": workdir or None,
+        "checkpoint_dir": checkpoint_dir or None,
+        "port": port,
+        "gpus_per_node": gpus,
+        "any_nodes": any_nodes,
+        "check": check or None,
+        "nodes": _names(nodes) or None,
+        "command": list(command) if command else None,
+        "max_retries": max_retries,
+    }
+    request = jobfile.parse(
+        _merged(data, {key: value for key, value in given.items() if value is not None}, env or []),
+        python=sys.executable,
+    )
     with opened(backend, state) as side:
         job = side.submit(request)
         if as_json and not wait:
@@ -96,6 +110,30 @@ def submit(
             if as_json:
                 render.emit_json(render.job_json(job, side.now()))
             raise typer.Exit(render.final_code(job.status))
+
+
+def _merged(data: dict[str, Any], given: dict[str, Any], env: list[str]) -> dict[str, Any]:
+    """A job file with the options over it. An option also puts out the key that says the same otherwise."""
+    for option, other in (
+        ("nodes", ("any_nodes",)),
+        ("any_nodes", ("nodes",)),
+        ("command", ("script", "args")),
+    ):
+        if option in given:
+            data = {key: value for key, value in data.items() if key not in other}
+    data = {**data, **given}
+    variables = data.get("env", {})
+    for pair in env:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise typer.BadParameter(f"--env {pair}: use NAME=VALUE")
+        if isinstance(variables, dict):  # if it is something else, that is told with all other problems
+            variables = data["env"] = {**variables, key: value}
+    return data
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def list_jobs(
@@ -116,11 +154,12 @@ def list_jobs(
     if status and status.upper() not in list(JobStatus):
         raise typer.BadParameter(f"--status {status}: use one of {', '.join(JobStatus)}")
     with opened(backend, state) as side:
-        page = side.jobs(JobStatus(status.upper()) if status else None, limit, after)
+        wanted = JobStatus(status.upper()) if status else None
+        page = side.jobs(wanted, limit, after)
         if as_json:
             render.emit_json(render.jobs_json(page))
         else:
-            render.print_jobs(page, side.now())
+            render.print_jobs(page, side.now(), wanted)
 
 
 def show_job(
@@ -167,9 +206,14 @@ def _watch(side: Any, job_id: str, *, quiet: bool) -> None:
 
 def logs(
     job_id: Annotated[str, typer.Argument(help="The job.")],
-    rank: Annotated[int, typer.Option("--rank", help="Only this rank.")] = -1,
+    rank: Annotated[
+        int, typer.Option("--rank", help="Only this rank; all by default.", min=-1, show_default=False)
+    ] = -1,
     attempt: Annotated[
-        int, typer.Option("--attempt", help="Only this attempt; the last one by default.")
+        int,
+        typer.Option(
+            "--attempt", help="Only this attempt; the last one by default.", min=-1, show_default=False
+        ),
     ] = -1,
     every: Annotated[bool, typer.Option("--all", help="Every attempt.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
@@ -177,10 +221,16 @@ def logs(
     state: StateOption = None,
 ) -> None:
     """Print what the ranks wrote, each line with its rank."""
+    from ..core.errors import Refused
     from .backend import opened
     from .tail import Tail
 
     with opened(backend, state) as side:
+        job = side.job(job_id)
+        if rank >= len(job.ranks):
+            raise Refused(f"{job_id} has no rank {rank}: its ranks are 0 to {len(job.ranks) - 1}")
+        if attempt > job.attempt and not follow:
+            raise Refused(f"{job_id} has had no attempt {attempt} yet: the last one is {job.attempt}")
         tail = Tail(side, job_id, rank=rank, attempt=attempt, every=every or follow)
         found = tail.pump()
         while follow:
@@ -231,7 +281,7 @@ def retry(
             raise Refused(
                 f"{job_id} is {old.status}: it has not ended. To end it: gpu-recovery stop {job_id}"
             )
-        chosen = tuple(n.strip() for n in nodes.split(",") if n.strip()) or tuple(r.node for r in old.ranks)
+        chosen = tuple(_names(nodes)) or tuple(r.node for r in old.ranks)
         spec = replace(old.spec, retry_of=old.id, submitted_by=whoami())
         job = side.submit(
             JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))

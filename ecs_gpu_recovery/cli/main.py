@@ -17,9 +17,10 @@ from . import control, jobs, nodes
 
 app = typer.Typer(
     name="gpu-recovery",
-    help="Keeps multi-node GPU training jobs alive: a rank dies, the gang is stopped, every node is examined, a bad one is "
-    "rebooted, and the whole job starts again from its checkpoint.",
-    epilog="Start here:  gpu-recovery demo   |   then:  gpu-recovery up  and, in another terminal,  gpu-recovery submit --help",
+    help="Keeps multi-node GPU training jobs alive: a rank dies, the gang is stopped, every node is examined,"
+    " a bad one is rebooted, and the whole job starts again from its checkpoint.",
+    epilog="Start here:  gpu-recovery demo   |   then:  gpu-recovery up  and, in another terminal,  "
+    "gpu-recovery submit --help",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -43,8 +44,8 @@ def main(
 ) -> None:
     """Keeps multi-node GPU training jobs alive.
 
-    A rank dies, the gang is stopped, every node is examined, a bad one is rebooted, and the whole job starts again
-    from its checkpoint.
+    A rank dies, the gang is stopped, every node is examined, a bad one is rebooted, and the whole job starts
+    again from its checkpoint.
     """
 
 
@@ -60,9 +61,8 @@ def run() -> None:
         _complain(exc, 5)
     except RecoveryError as exc:
         _complain(exc, 1)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+    except OSError as exc:
+        _complain(exc, 5)
 
 
 def _complain(exc: Exception, code: int) -> None:

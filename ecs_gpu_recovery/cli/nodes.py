@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,15 +55,24 @@ def show(
 
 
 def _ask(
-    name: str, ask: str, why: str, backend: str, state: object, *, level: str = "quick", wait: bool = False
+    name: str,
+    ask: str,
+    why: str,
+    backend: str,
+    state: Path | None,
+    *,
+    level: str = "quick",
+    wait: bool = False,
 ) -> None:
-    from pathlib import Path
-
     from ..core.model import NodeStatus
     from . import render
     from .backend import opened
 
-    with opened(backend, state if isinstance(state, Path) else None) as side:
+    if ask in ("drain", "release", "reboot") and not why.strip():
+        raise typer.BadParameter(f"--why: give a reason; whoever looks at {name} later will ask for it")
+    if level not in ("quick", "1", "2", "3", "4"):
+        raise typer.BadParameter(f"--level {level}: use quick, 1, 2, 3 or 4")
+    with opened(backend, state) as side:
         node = side.ask_node(name, ask, why, level)
         print(f"{name}: {ask} noted; it is {node.status}")
         while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
@@ -120,34 +130,43 @@ def inject(
     fault: Annotated[
         str,
         typer.Argument(
-            help="What to break; 'list' names the faults, 'clear' takes them back, 'power-on' brings a lost node back."
+            help="What to break; without it the faults are listed. 'clear' takes them back, 'power-on' brings"
+            " a lost node back.",
+            show_default=False,
         ),
-    ],
+    ] = "list",
     gpu: Annotated[int, typer.Option("--gpu", help="Which GPU.", min=0)] = 0,
-    xid: Annotated[int, typer.Option("--xid", help="The Xid, with the fault 'xid'.", min=0)] = 0,
+    xid: Annotated[
+        int | None, typer.Option("--xid", help="The Xid, with the fault 'xid'.", min=0, show_default=False)
+    ] = None,
     state: StateOption = None,
 ) -> None:
     """Break a simulated node on purpose, to see it heal. Embedded mode only."""
     from ..core.errors import Refused
     from ..local import gpus
+    from ..local.views import Refused as NodeRefused
     from .backend import opened
 
     if fault == "list":
-        for known in gpus.FAULTS:
-            print(known)
+        for known, sentence in gpus.FAULTS.items():
+            print(f"{known:13} {sentence}")
         return
+    if xid is not None and fault != "xid":
+        raise typer.BadParameter(f"--xid belongs to the fault 'xid', not to {fault!r}")
     with opened("local", state) as side:
         side.node(name)
         cluster = side.parts.cluster
-        if cluster.node(name).kind != "simulated":
-            raise Refused(f"{name} has real GPUs: faults can only be injected into simulated ones")
         try:
+            if cluster.node(name).kind != "simulated":
+                raise Refused(f"{name} has real GPUs: faults can only be injected into simulated ones")
             if fault == "clear":
                 cluster.clear_faults(name)
             elif fault == "power-on":
                 cluster.power_on(name)
             else:
-                cluster.inject(name, fault, gpu=gpu, xid=xid or None)
+                cluster.inject(name, fault, gpu=gpu, xid=xid)
         except ValueError as exc:
             raise typer.BadParameter(str(exc)) from exc
-        print(f"{name}: {fault}")
+        except NodeRefused as exc:
+            raise Refused(str(exc)) from exc
+        print(f"{name}: {fault} done")

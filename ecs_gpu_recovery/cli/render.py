@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core import codec
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus
+from ..core.effects import EFFECTS
+from ..core.model import Entry, Job, JobStatus, Node
 from ..ports import Page
 from ..report import phases, read_progress
 
@@ -17,17 +22,28 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 STYLE = {
-    "IN_PROGRESS": "green", "COMPLETE": "bold green", "FAILED": "bold red", "USER_STOPPED": "yellow", "PENDING_HEALTHCHECK": "cyan",
-    "PENDING_RESTART": "magenta", "RESTARTING": "blue", "AVAILABLE": "green", "UNKNOWN": "yellow", "ASSIGNED": "blue",
-    "PENDING": "cyan", "REBOOTING": "magenta", "TERMINATED": "red",
-}  # fmt: skip
+    "IN_PROGRESS": "green",
+    "COMPLETE": "bold green",
+    "FAILED": "bold red",
+    "USER_STOPPED": "yellow",
+    "PENDING_HEALTHCHECK": "cyan",
+    "PENDING_RESTART": "magenta",
+    "RESTARTING": "blue",
+    "AVAILABLE": "green",
+    "UNKNOWN": "yellow",
+    "ASSIGNED": "blue",
+    "PENDING": "cyan",
+    "REBOOTING": "magenta",
+    "TERMINATED": "red",
+}
 
 
 def console() -> Console:
     from rich.console import Console
 
-    plain = Console(highlight=False, soft_wrap=True)
-    return plain
+    # Into a file or a pipe nothing is folded: a name that is cut in two can't be searched for.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def emit_json(value: Any) -> None:
@@ -57,13 +73,32 @@ def ago(then: datetime, now: datetime) -> str:
     return f"{seconds} s ago"
 
 
+def plain(text: str) -> str:
+    """Text of people and programs: what looks like a style in it is none."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def whole(value: Any) -> Any:
+    """A record as JSON values with every field: a script must not have to know the defaults."""
+    if is_dataclass(value) and not isinstance(value, type):
+        out = {f.name: whole(getattr(value, f.name)) for f in fields(value)}
+        return {"do": type(value).__name__, **out} if isinstance(value, EFFECTS) else out
+    if isinstance(value, tuple | list):
+        return [whole(item) for item in value]
+    return codec.dump(value)
+
+
 def jobs_json(page: Page) -> dict[str, Any]:
-    return {"jobs": [codec.dump(line) for line in page.jobs], "next": page.next}
+    return {"jobs": [whole(line) for line in page.jobs], "next": page.next}
 
 
-def print_jobs(page: Page, now: datetime) -> None:
+def print_jobs(page: Page, now: datetime, status: JobStatus | None = None) -> None:
     if not page.jobs:
-        print("No jobs yet. Submit one with  gpu-recovery submit --help")
+        print(
+            f"No job is {status}." if status else "No jobs yet. Submit one with  gpu-recovery submit --help"
+        )
         return
     made = table("job", "state", "attempt", "nodes", "submitted", "last change")
     for line in page.jobs:
@@ -81,15 +116,12 @@ def print_jobs(page: Page, now: datetime) -> None:
 
 
 def job_json(job: Job, now: datetime) -> dict[str, Any]:
-    data: dict[str, Any] = codec.dump(job)
-    done = read_progress(job.spec.checkpoint_dir)
-    data["attempt"] = job.attempt
-    data["version"] = job.version
+    data: dict[str, Any] = whole(job)
     data["phases"] = [
         {"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)}
         for p in phases(job, now)
     ]
-    data["progress"] = codec.dump(done)
+    data["progress"] = whole(read_progress(job.spec.checkpoint_dir))
     return data
 
 
@@ -97,10 +129,10 @@ def print_job(job: Job, now: datetime) -> None:
     out = console()
     out.print(f"[bold]{job.id}[/]  {styled(job.status)}  attempt {job.attempt} of at most {job.max_retries}")
     if job.outcome:
-        out.print(f"  {job.outcome}")
+        out.print(f"  {job.outcome}", markup=False)
     elif job.ending:
-        out.print(f"  ending: {job.ending.why}")
-    out.print(f"  command      {' '.join(job.spec.command)}", markup=False)
+        out.print(f"  ending: {job.ending.why}", markup=False)
+    out.print(f"  command      {shlex.join(job.spec.command)}", markup=False)
     out.print(f"  checkpoints  {job.spec.checkpoint_dir}", markup=False)
     done = read_progress(job.spec.checkpoint_dir)
     if done.steps:
@@ -110,8 +142,14 @@ def print_job(job: Job, now: datetime) -> None:
     for rank in job.ranks:
         code = "" if rank.exit_code is None else str(rank.exit_code)
         verdict = "" if rank.verdict is None else f"{rank.verdict} {rank.findings}".strip()
-        made.add_row(str(rank.index), rank.node, styled(rank.node_status), styled(rank.task_status or "-"),
-                     f"{rank.exit or ''} {code}".strip(), verdict)  # fmt: skip
+        made.add_row(
+            str(rank.index),
+            plain(rank.node),
+            styled(rank.node_status),
+            styled(rank.task_status or "-"),
+            f"{rank.exit or ''} {code}".strip(),
+            plain(verdict),
+        )
     out.print(made)
     print_timeline(out, job.timeline)
     for order in job.outbox:
@@ -135,11 +173,7 @@ def story(entry: Entry) -> str:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    data: dict[str, Any] = codec.dump(node)
-    data.setdefault("status", NodeStatus.UNKNOWN.value)
-    data["free"] = node.claimable
-    data["connected"] = node.connected
-    return data
+    return {**whole(node), "free": node.claimable, "refusal": node.refusal}
 
 
 def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
@@ -150,11 +184,11 @@ def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
     for node in nodes:
         note = f"drained by {node.hold.by}: {node.hold.why}" if node.hold else node.findings
         made.add_row(
-            node.name,
+            plain(node.name),
             styled(node.status),
             str(node.gpus),
             node.job_id or "-",
-            note,
+            plain(note),
             ago(node.updated_at, now),
         )
     console().print(made)

@@ -15,7 +15,7 @@ class Tail:
         self._read: dict[str, int] = {}
 
     def pump(self) -> bool:
-        """Print new whole lines; a last line without its end is printed once its end is there, or the task has ended."""
+        """Print new whole lines. A last line without its end waits for it, unless nobody writes any more."""
         job = self._side.job(self._job_id)
         found = False
         for source in self._side.log_sources(job):
@@ -27,7 +27,7 @@ class Tail:
             with open(source.path, "rb") as log:
                 log.seek(self._read.get(source.task_id, 0))
                 data = log.read()
-            if not job.status.final:
+            if not job.status.final and source.attempt == job.attempt:
                 data = data[: data.rfind(b"\n") + 1]
             self._read[source.task_id] = self._read.get(source.task_id, 0) + len(data)
             label = (
@@ -35,7 +35,7 @@ class Tail:
                 if source.attempt == 0 and job.attempt == 0
                 else f"[{source.rank} attempt {source.attempt}]"
             )
-            for line in data.decode(errors="replace").splitlines():
+            for line in data.decode(errors="replace").removesuffix("\n").split("\n") if data else ():
                 found = True
                 sys.stdout.write(f"{label} {line}\n")
         sys.stdout.flush()

@@ -79,8 +79,10 @@ class Draft:
 
     def fresh(self, index: int, **changes: Any) -> None:
         """Forget the task and the examination of the last attempt."""
-        self.ranks[index] = replace(self.ranks[index], task_id="", task_status=None, exit=None, exit_code=None, exit_reason="", start_try=0,
-                                    checks_spent=0, check_id="", verdict=None, findings="", doubted=False, rebooted=False, deadline=None, **changes)  # fmt: skip
+        blank: dict[str, Any] = {"task_id": "", "task_status": None, "start_try": 0, "exit": None, "exit_code": None, "exit_reason": "",
+                                 "checks_spent": 0, "check_id": "", "verdict": None, "findings": "", "doubted": False, "rebooted": False,
+                                 "deadline": None}  # fmt: skip
+        self.ranks[index] = replace(self.ranks[index], **(blank | changes))
         self._rows = True
 
     def node(self, index: int, status: NodeStatus, why: str, evidence: str = "") -> None:
@@ -197,11 +199,11 @@ class Draft:
                 self.drop(key)
             self.order(WriteRows(key=f"{job.id}/rows/{version}", version=version))
         timeline = self._trim((*job.timeline, *self._lines), version)
-        new = replace(job, status=self.status, attempt=self.attempt, ending=self.ending, outcome=self.outcome, preflight=self.preflight,
-                      ranks=tuple(self.ranks), outbox=tuple(self._outbox.values()), timeline=timeline)  # fmt: skip
-        if new == job:
+        changes = {"status": self.status, "attempt": self.attempt, "ending": self.ending, "outcome": self.outcome, "preflight": self.preflight,
+                   "ranks": tuple(self.ranks), "outbox": tuple(self._outbox.values()), "timeline": timeline}  # fmt: skip
+        if all(getattr(job, name) == value for name, value in changes.items()):
             return Step(job)
-        new = replace(new, updated_at=max(self.at, job.updated_at), version=version)
+        new = replace(job, **changes, updated_at=max(self.at, job.updated_at), version=version)
         return Step(new, tuple(self._outbox[key] for key in self._added), changed=True)
 
     def _trim(self, timeline: tuple[Entry, ...], version: int) -> tuple[Entry, ...]:

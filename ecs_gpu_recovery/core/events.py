@@ -82,6 +82,7 @@ class RebootProven(Fact):
 
     node: str
     key: str
+    boot_id: str = ""  #: the new one, where the sender knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,8 +187,9 @@ def restarting(draft: Draft) -> None:
         end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} could not be started again: {rank.exit_reason}")
     if draft.ending is not None:
         _close_when_quiet(draft)
-    elif all(r.task_status is not None for r in draft.ranks):
-        draft.move(JobStatus.IN_PROGRESS, f"every rank has been started again (attempt {draft.attempt})")
+    elif all(r.task_status is not None or r.exit is Exit.LOST for r in draft.ranks):
+        lost = [r for r in draft.ranks if r.exit is Exit.LOST and not r.ended]
+        draft.move(JobStatus.IN_PROGRESS, f"lost {_names(lost)} while starting again" if lost else f"every rank has been started again (attempt {draft.attempt})")
 
 
 def over(draft: Draft) -> None:

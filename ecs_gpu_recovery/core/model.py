@@ -87,6 +87,7 @@ class Rank:
     instance: str = ""  #: container instance ARN; empty in the embedded mode
     address: str = ""  #: where the other ranks reach it
     ibdev: str = ""  #: its InfiniBand devices
+    overrides: str = ""  #: of an adopted job: the container overrides its task was first started with, as JSON
     gpus: int = 0  #: as registered when the node was claimed; 0 means unknown
     node_status: NodeStatus = NodeStatus.ASSIGNED
     #: The task of the current attempt. The id is empty until the cluster has named it.

@@ -5,6 +5,8 @@ A rule records; it never concludes. So the order in which facts arrive does not 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import messages
 from .draft import Draft, end
 from .effects import CheckNode, StartTask
@@ -57,7 +59,7 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
         return
     if rank.task_status is None:
         wanted = draft.drop(draft.start_key(rank))
-        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS, exit=None, exit_reason="")
         if not wanted:
             return
         draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
@@ -94,6 +96,8 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         return
     if rank.task_status is None and ev.task_id:
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+        if rank.node_status in (NodeStatus.ASSIGNED, NodeStatus.AVAILABLE):
+            draft.node(rank.index, NodeStatus.IN_PROGRESS, f"rank {rank.index} had started")
     done = end_kind is Exit.DONE
     draft.set(rank.index, task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED, exit=rank.exit or end_kind,
               exit_code=ev.exit_code, exit_reason=ev.reason or ev.stop_code)  # fmt: skip
@@ -170,7 +174,8 @@ def reboot_proven(draft: Draft, ev: RebootProven) -> None:
     rank = _rank_on(draft, ev.node)
     if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
         draft.drop(ev.key)
-        draft.set(rank.index, rebooted=True)
+        if not rank.rebooted:  # the boot id belongs to our order: seen again later, it is no restart under the next task
+            draft.set(rank.index, rebooted=True, boot_id=ev.boot_id or rank.boot_id)
 
 
 def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
@@ -234,7 +239,8 @@ def tick(draft: Draft, ev: Tick) -> None:
 def _ran_out(draft: Draft, rank: Rank) -> None:
     """One wait has taken too long. Which one follows from where the rank stands."""
     status = draft.status
-    if draft.ending is not None or (status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.exit is not None):
+    if draft.ending is not None:
+        draft.ending = replace(draft.ending, firm=True)  # its task may run on, so nothing of this job may be started again
         if not rank.ended:
             draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.LOST, exit_reason="never confirmed to have stopped")
             if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
@@ -242,7 +248,7 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
     elif status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
         waiting = draft.pending(draft.start_key(rank))
         why = f"did not start in time ({waiting.error})" if waiting and waiting.error else "did not start in time"
-        draft.set(rank.index, exit=Exit.NEVER_STARTED, exit_reason=why)
+        draft.set(rank.index, exit=rank.exit or Exit.NEVER_STARTED, exit_reason=rank.exit_reason or why)
     elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
         draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time")
         draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")

@@ -1,4 +1,4 @@
-"""nvidia-smi in its three dialects: XML (-q -x), text (-q) and tables (--query-gpu ... --format=csv).
+"""nvidia-smi in its dialects: XML (-q -x), text (-q), tables (--query-gpu ... --format=csv), the overview.
 
 XML is what the live check asks for. The others are read because that is what people keep from a bad night.
 All are brought to one flat form first; `smi_fields` knows what the names mean.
@@ -33,6 +33,11 @@ _NO_DEVICES = re.compile(r"No devices were found", re.IGNORECASE)
 _GPU_LINE = re.compile(
     r"^GPU\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-9])?)\s*$", re.MULTILINE
 )
+_OVERVIEW = re.compile(
+    r"^\|\s*([0-9]{1,3})\s+(\S.*?)\s+(?:On|Off|N/A)\s*\|"
+    r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s+\S+\s*\|\s*([0-9]{1,9}|N/A|Off|ERR!)\s*\|",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +52,15 @@ class SmiOutput:
 
 
 def parse(text: str) -> SmiOutput:
-    """Whatever of the three this is; anything else is a problem, not a GPU without faults."""
+    """Whatever of these it is; anything else is a problem, not a GPU without faults."""
     text = text.replace("\x00", "")
     start = text.find("<nvidia_smi_log")
     if start >= 0:
         gpus, problem = _xml(text[start:])
     elif _GPU_LINE.search(text):
         gpus, problem = tuple(_long_text(text)), "nvidia-smi text without a GPU"
+    elif rows := _OVERVIEW.findall(text):
+        gpus, problem = tuple(map(_overview, rows)), ""
     else:
         gpus, problem = _table(text)
     known = {gpu.bus_id for gpu in gpus}
@@ -129,6 +136,13 @@ def _text_line(line: str, stack: list[tuple[int, str]], flat: dict[str, str]) ->
         stack.append((depth, key))
 
 
+def _overview(row: tuple[str, str, str, str]) -> GpuState:
+    """The picture that plain `nvidia-smi` draws: of a GPU's health it knows the uncorrected errors only."""
+    index, name, device, errors = row
+    flat = {"index": index, "name": name, "bus id": device, "ecc.errors.uncorrected.volatile.total": errors}
+    return smi_fields.state(flat, int(index))
+
+
 def _table(text: str) -> tuple[tuple[GpuState, ...], str]:
     """--format=csv with its header line; without one nobody can tell what the numbers are."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -141,6 +155,9 @@ def _table(text: str) -> tuple[tuple[GpuState, ...], str]:
         except csv.Error as error:
             return (), f"nvidia-smi table cannot be read: {error}"
         full = [[cell.strip() for cell in row] for row in rows if len(row) == len(names)]
-        flats = [dict(zip(names, row, strict=True)) for row in full]
-        return tuple(smi_fields.state(flat, None) for flat in flats), "nvidia-smi table without a row"
+        states = [smi_fields.state(dict(zip(names, row, strict=True)), None) for row in full]
+        if not any(name.startswith(smi_fields.HEALTH_COLUMNS) for name in names):
+            states = [state for state in states if state.lost or state.error]
+            return tuple(states), "the table lists GPUs and says nothing about their health"
+        return tuple(states), "nvidia-smi table without a row"
     return (), "this is not the output of nvidia-smi -q -x, nvidia-smi -q or nvidia-smi --query-gpu"

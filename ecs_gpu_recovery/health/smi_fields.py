@@ -75,6 +75,7 @@ _MEASURES: dict[str, tuple[str, ...]] = {
     "temperature_c": ("temperature/gpu temp", "temperature/gpu current temp", "temperature.gpu"),
     "power_w": (
         "gpu power readings/instant power draw",
+        "gpu power readings/instantaneous power draw",
         "gpu power readings/power draw",
         "power readings/power draw",
         "power.draw",
@@ -88,6 +89,9 @@ _BUS_IDS = ("bus id", "pci.bus_id", "gpu_bus_id", "pci/pci bus id", "pci/bus id"
 
 COLUMNS = frozenset({"index", "uuid", "pci.bus_id", "gpu_bus_id", "gpu_uuid", "gpu_name", "name"})
 """A table whose header holds one of these speaks of GPUs."""
+
+HEALTH_COLUMNS = ("ecc.errors.uncorrected.", "remapped_rows.", "retired_pages.", "gpu_recovery_action")
+"""A table without any of these lists GPUs and says nothing about their health."""
 
 _LOST_WORDS = re.compile(r"gpu is lost|fallen off the bus", re.IGNORECASE)
 RESET_WORDS = re.compile(r"gpu requires reset|reset required", re.IGNORECASE)

@@ -12,7 +12,7 @@ import sys
 import time
 
 from . import gpus, processes
-from .files import Json, create_json, now_iso, read_json, read_text, try_lock, write_json
+from .files import Json, changed_at, create_json, now_iso, read_json, read_text, try_lock, write_json
 from .shim import ENDED, NODE_RESTARTED, end_record
 
 TICK_S = 0.05
@@ -30,7 +30,9 @@ class Agent:
         self.boot_id = boot_id
         self.shims: dict[int, str] = {}
         self.tries: dict[str, int] = {}
+        self.attached: dict[str, processes.ProcessId] = {}
         self.ended: set[str] = set()
+        self.boot_mark = (0, 0)
 
     def path(self, *names: str) -> str:
         return os.path.join(self.node_dir, *names)
@@ -79,11 +81,15 @@ class Agent:
 
     def still_wanted(self) -> bool:
         """False after a reboot (another agent's time) or when the node is retired or gone with its tasks."""
-        boot = read_json(self.path("boot.json"))
-        if boot is not None and not os.path.exists(self.path("retired")):
-            return bool(boot["boot_id"] == self.boot_id)
-        self.end_everything()
-        return False
+        mark = changed_at(self.path("boot.json"))
+        if mark == (0, 0) or os.path.exists(self.path("retired")):
+            self.end_everything()
+            return False
+        if mark != self.boot_mark:  # read it only when it changed
+            if (read_json(self.path("boot.json")) or {}).get("boot_id") != self.boot_id:
+                return False
+            self.boot_mark = mark
+        return True
 
     def end_everything(self) -> None:
         """Nothing of a retired node may run on. The kill spares its own process, so it can be last."""
@@ -108,7 +114,7 @@ class Agent:
         except FileNotFoundError:
             return
         for task_id in names:
-            if task_id in self.ended:
+            if task_id in self.ended or self.is_in_good_hands(task_id):
                 continue
             if os.path.exists(self.path("tasks", task_id, "exit.json")):
                 self.ended.add(task_id)
@@ -117,10 +123,17 @@ class Agent:
             if spec is not None:
                 self.tend(task_id, spec)
 
+    def is_in_good_hands(self, task_id: str) -> bool:
+        """Whether its shim lives: the usual case, and cheap to see."""
+        shim = self.attached.get(task_id)
+        return shim is not None and processes.is_alive(shim)
+
     def tend(self, task_id: str, spec: Json) -> None:
         claim = read_json(self.path("tasks", task_id, "claim"))
         if claim is not None:
-            if not processes.is_alive(processes.ProcessId.of(claim)):
+            if not claim.get("refused"):
+                self.attached[task_id] = processes.ProcessId.of(claim)
+            if not self.is_in_good_hands(task_id):
                 self.settle(task_id, claim)
         elif task_id in self.shims.values():
             return  # its shim is on its way

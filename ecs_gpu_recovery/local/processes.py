@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 TASK_MARKER = "GPU_RECOVERY_TASK"
@@ -59,8 +60,9 @@ def require_proc() -> None:
         )
 
 
+@cache
 def host_boot_id() -> str:
-    """The id of this boot of the host: after a reboot no old pid means anything."""
+    """The id of this boot of the host: after a reboot no old pid means anything, ours included."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 

@@ -82,9 +82,7 @@ def _rank(rank: Rank, now: datetime, *, running: bool) -> tuple[object, ...]:
         rank.verdict and rank.verdict.value,
         rank.connected,
         _ago(rank.away_since, now),
-        rank.boot_id,
         rank.gpus_seen,
-        rank.seen_version,
         rank.doubted,
         rank.rebooted,
         _steps(rank.deadline, now),
@@ -102,8 +100,11 @@ def _machine(machine: Machine, rank: Rank, now: datetime, *, late: bool) -> tupl
     """A task whose end is on record is just over: what it would say once more stands for every way to end."""
     over = rank.task_id if rank.ended else None
     last = rank.check_try
+    boot = machine.sight.boot
     return (
-        tuple(tuple(sight) for sight in machine.sights),
+        machine.version - rank.seen_version if len(machine.sights) > 1 else 0,
+        f"boot{boot}" == rank.boot_id,
+        tuple((s.connected, boot - s.boot, s.gpus, s.gone) for s in machine.sights),
         machine.down,
         tuple((r.attempt, r.start_try, r.copy, r.alive, r.alive and r.stopping, "over" if r.id == over else r.end, r.told, late and _ago(r.at, now))
               for r in machine.runs),

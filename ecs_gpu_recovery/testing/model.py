@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from ..core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows, token
-from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, RebootProven, StartRefused, TaskEnded, Tick
+from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, StartRefused, TaskEnded, Tick
 from ..core.machine import decide, submit
 from ..core.model import Job, JobSpec, Node, NodeStatus, Rank
 from . import monitors, world
@@ -48,7 +48,7 @@ class State:
         return replace(self, left=self.left._replace(**{what: getattr(self.left, what) - 1}))
 
     def with_machine(self, rank: int, machine: Machine) -> State:
-        return replace(self, machines=(*self.machines[:rank], machine, *self.machines[rank + 1 :]))
+        return replace(self, machines=(*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :]))
 
     @property
     def at_rest(self) -> bool:
@@ -224,8 +224,8 @@ class Model:
                     found.append(world.checked(check, state.now))
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
                 key = f"{state.job.id}/{state.job.attempt}/{rank.index}/reboot"
-                if Reboot(key, True) in machine.reboots:
-                    found.append(RebootProven(at=state.now, node=rank.node, key=key))
+                found += [world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
+                          for reboot in machine.reboots if reboot.key == key and reboot.done]  # fmt: skip
         return found
 
     def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:
@@ -281,4 +281,4 @@ class Model:
 def sight(machine: Machine, **changes: object) -> Machine:
     """The cluster takes note of a change."""
     new = machine.sight._replace(**changes)  # type: ignore[arg-type]
-    return replace(machine, sights=(*machine.sights, Sight(*new)))
+    return replace(machine, sights=(*machine.sights, Sight(*new)), version=machine.version + 1)

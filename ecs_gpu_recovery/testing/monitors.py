@@ -87,8 +87,8 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine) -> None:
         return
     proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == order.attempt - 1]
     _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
-    verdicts = sum(c.verdict == "reboot" for c in machine.checks)
-    _demand(len(machine.reboots) < verdicts, f"{order.node} is rebooted twice for one verdict")
+    before = [r.key for r in machine.reboots if r.key.split("/")[1] == str(order.attempt)]
+    _demand(not before, f"{order.node} is rebooted twice for one verdict")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
     rank = next(r for r in job.ranks if r.node == order.node)

@@ -23,16 +23,15 @@ class Move(NamedTuple):
 
 def moves(model: Model, state: State) -> Iterator[Move]:
     """All of them, in an order that is always the same."""
-    if state.stalled is not None:
-        yield Move("resume", lambda: _resume(model, state), helps=True, name="the stalled process goes on")
+    soon = [Move("resume", lambda: _resume(model, state), name="the stalled process goes on")] if state.stalled else []
     for i, machine in enumerate(state.machines):
-        yield from _progress(state, i, machine)
-        if not state.job.status.final:
-            yield from _faults(model, state, i, machine)
+        soon += _progress(model, state, i, machine)
+    yield from soon
     yield Move("sweep", lambda: model.sweep(state), name="sweep")
-    to = model.next_moment(state)
-    if to is not None:
-        yield Move("advance", lambda: iter([("time passes", model.advance(state, to))]))
+    yield from _clock(model, state, hurried=any(move.helps for move in soon))
+    if not state.job.status.final:
+        for i, machine in enumerate(state.machines):
+            yield from _faults(model, state, i, machine)
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
         yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)), name="ann stops the job")
@@ -40,6 +39,14 @@ def moves(model: Model, state: State) -> Iterator[Move]:
     for i, machine in enumerate(state.machines):
         for label, facts in world.facts(i, machine, state.now, blind=b.blind, late_stamps=b.late_stamps):
             yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts), name=f"told: {label}")  # type: ignore[misc]
+
+
+def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
+    """Time passes when nothing else is about to happen; otherwise that is a delay, and they are counted."""
+    to = model.next_moment(state)
+    if to is not None and (state.left.delays or not hurried):
+        later = model.advance(state.spend("delays") if hurried else state, to)
+        yield Move("advance", lambda: iter([("time passes", later)]))
 
 
 def deliver(model: Model, state: State, label: str, facts: tuple[world.Fact, ...]) -> Iterator[Outcome]:
@@ -54,8 +61,11 @@ def _resume(model: Model, state: State) -> Iterator[Outcome]:
     yield from model._send(replace(state, stalled=None), stalled.orders, stalled.facts, "the stalled process goes on")
 
 
-def _progress(state: State, i: int, machine: Machine) -> Iterator[Move]:
+def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
     """What the world does by itself, without a fault."""
+    for check in machine.checks:
+        if check.alive and not machine.down and not state.job.status.final:
+            yield from (_answer(state, i, machine, check, verdict, helps=True) for verdict in model.bounds.verdicts)
     for run in machine.runs:
         if run.alive and run.stopping and not machine.down:
             yield _end(state, i, machine, run, "stopped", helps=True)
@@ -66,8 +76,7 @@ def _progress(state: State, i: int, machine: Machine) -> Iterator[Move]:
         if not reboot.done and not machine.down and machine.connected:
             yield Move("world", _once(f"n{i} goes down for {reboot.key}", state.with_machine(i, _go_down(machine, state, "killed"))), helps=True)
         elif not reboot.done and machine.down and not machine.sight.gone:
-            done = tuple(r._replace(done=True) for r in machine.reboots)
-            yield Move("world", _once(f"n{i} is back from its reboot", state.with_machine(i, replace(_come_back(machine), reboots=done))), helps=True)
+            yield Move("world", _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine))), helps=True)
     away = not machine.connected and not machine.sight.gone
     if away and not machine.down:
         told = tuple(run._replace(told=True) for run in machine.runs)
@@ -81,14 +90,10 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
     b = model.bounds
     for run in machine.runs:
         if run.alive and not machine.down:
-            yield _end(state, i, machine, run, "done", helps=not run.stopping)
+            yield _end(state, i, machine, run, "done")._replace(kind="finish")
             if state.left.failures:
                 for end in b.ends:
                     yield _end(state.spend("failures"), i, machine, run, end)
-    for check in machine.checks:
-        if check.alive and not machine.down:
-            for verdict in b.verdicts:
-                yield _answer(state, i, machine, check, verdict, helps=verdict == "healthy")
     if state.left.flaps and machine.connected and not machine.down:
         after = state.spend("flaps").with_machine(i, sight(machine, connected=False))
         yield Move("world", _once(f"n{i} loses its agent", after))
@@ -99,8 +104,7 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
         gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
         yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))
     if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
-        done = tuple(r._replace(done=True) for r in machine.reboots)
-        back = sight(replace(_come_back(machine), reboots=done), gpus=GPUS - 1)
+        back = sight(_rebooted(machine), gpus=GPUS - 1)
         yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
 
 
@@ -125,6 +129,11 @@ def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) ->
 def _come_back(machine: Machine) -> Machine:
     told = tuple(run._replace(told=True) for run in machine.runs)
     return sight(replace(machine, runs=told, down=False), connected=True, boot=machine.sight.boot + 1)
+
+
+def _rebooted(machine: Machine) -> Machine:
+    back = _come_back(machine)
+    return replace(back, reboots=tuple(r if r.done else r._replace(done=True, boot=back.sight.boot) for r in machine.reboots))
 
 
 def _once(label: str, state: State) -> Callable[[], Iterator[Outcome]]:

@@ -62,7 +62,7 @@ class Search:
         self._result = Result(bounds)
 
     def run(self) -> Result:
-        started = time.monotonic()
+        started = time.process_time()
         result = self._result
         try:
             self._explore()
@@ -71,7 +71,7 @@ class Search:
             result.violation = found.what
             result.trace = tuple(self._trace(found.at, found.then))
         result.states = len(self._came)
-        result.seconds = time.monotonic() - started
+        result.seconds = time.process_time() - started
         return result
 
     # -- reach everything --------------------------------------------------------------------------------------
@@ -90,23 +90,19 @@ class Search:
             self._visit(name, state, depth)
 
     def _visit(self, name: bytes, state: State, depth: int) -> None:
-        after: dict[str, bytes] = {}
-        finish = b""
+        """Take every move. Remember which one a lazy and which one a friendly world would take."""
+        ways: dict[str, bytes] = {}
         for move in moves(self.model, state):
             last = b""
             for last in self._expand(name, move, depth + 1):
                 pass
             if last and last != name:
-                if move.kind in ("sweep", "advance"):
-                    after[move.kind] = last
-                if move.helps:
-                    after.setdefault("helps", last)
-                    finish = finish or (last if "done" in self._came[last][1] else b"")
-        if state.at_rest:
-            return
-        clock = after.get("sweep") or after.get("advance")
-        self._lazy[name] = clock or finish or after.get("helps", b"")
-        self._kind[name] = after.get("helps") or clock or b""
+                ways.setdefault("helps" if move.helps else move.kind, last)
+        if not state.at_rest:
+            clock = ways.get("sweep") or ways.get("advance") or b""
+            finish = ways.get("finish", b"")
+            self._lazy[name] = clock or ways.get("helps") or finish
+            self._kind[name] = ways.get("helps") or finish or clock
 
     def _expand(self, name: bytes, move: Move, depth: int) -> Iterator[bytes]:
         """Take a move in all its outcomes; the last of them is the undisturbed one."""

@@ -9,9 +9,9 @@ can still arrive, and delivering one does not use it up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.exits import OUR_REASON
@@ -76,6 +76,7 @@ class Reboot(NamedTuple):
 
     key: str
     done: bool = False
+    boot: int = 0  #: what it booted into
 
 
 class Sight(NamedTuple):
@@ -91,7 +92,8 @@ class Sight(NamedTuple):
 class Machine:
     """One node as it really is."""
 
-    sights: tuple[Sight, ...] = (Sight(True, 0),)
+    sights: tuple[Sight, ...] = (Sight(True, 0),)  #: what may still be told of it; the last is how it is
+    version: int = 1  #: of the last sight
     down: bool = False  #: without power or booting; its tasks are dead
     runs: tuple[Run, ...] = ()
     checks: tuple[Check, ...] = ()
@@ -118,6 +120,25 @@ class Machine:
         return found[-1] if found else None
 
 
+    def tidy(self) -> Machine:
+        """Forget what is too old to be told again: of all that is over, only the latest of each kind is still about.
+
+        A late piece of news from two lives ago is no different from one of the last life.
+        """
+        runs, checks = _latest(self.runs), _latest(self.checks)
+        if len(runs) == len(self.runs) and len(checks) == len(self.checks) and len(self.sights) <= 2 and len(self.reboots) <= 1:
+            return self
+        return replace(self, runs=runs, checks=checks, sights=self.sights[-2:], reboots=self.reboots[-1:])
+
+
+OneOf = TypeVar("OneOf", Run, Check)
+
+
+def _latest(things: tuple[OneOf, ...]) -> tuple[OneOf, ...]:
+    over = [thing for thing in things if not thing.alive]
+    return tuple(thing for thing in things if thing.alive or thing is over[-1])
+
+
 def node_name(rank: int) -> str:
     return f"n{rank}"
 
@@ -139,6 +160,10 @@ def check_started(check: Check, at: datetime) -> CheckStarted:
     return CheckStarted(at=at, node=node_name(check.rank), check_id=check.id, check_try=check.check_try)
 
 
+def proven(rank: int, reboot: Reboot, at: datetime, *, blind: bool) -> RebootProven:
+    return RebootProven(at=at, node=node_name(rank), key=reboot.key, boot_id="" if blind else f"boot{reboot.boot}")
+
+
 def seen(rank: int, sight: Sight, version: int, at: datetime, *, blind: bool) -> NodeSeen:
     gpus = sight.gpus if sight.connected else None
     boot = "" if blind else f"boot{sight.boot}"
@@ -146,7 +171,7 @@ def seen(rank: int, sight: Sight, version: int, at: datetime, *, blind: bool) ->
 
 
 def seen_now(rank: int, machine: Machine, at: datetime, *, blind: bool) -> NodeSeen:
-    return seen(rank, machine.sight, len(machine.sights), at, blind=blind)
+    return seen(rank, machine.sight, machine.version, at, blind=blind)
 
 
 def facts(rank: int, machine: Machine, now: datetime, *, blind: bool, late_stamps: bool) -> Iterator[tuple[str, tuple[Fact, ...]]]:
@@ -170,8 +195,8 @@ def facts(rank: int, machine: Machine, now: datetime, *, blind: bool, late_stamp
             yield f"{check.id} says {check.verdict}", (checked(check, at),)
     for reboot in machine.reboots:
         if reboot.done:
-            yield f"{reboot.key} is proven", (RebootProven(at=now, node=node_name(rank), key=reboot.key),)
-    for version, sight in enumerate(machine.sights, 1):
+            yield f"{reboot.key} is proven", (proven(rank, reboot, now, blind=blind),)
+    for version, sight in enumerate(machine.sights, machine.version - len(machine.sights) + 1):
         if len(machine.sights) > 1:
             how = "gone" if sight.gone else "connected" if sight.connected else "away"
             yield f"{node_name(rank)} seen {how} (version {version})", (seen(rank, sight, version, now, blind=blind),)

@@ -74,7 +74,14 @@ def dynamodb(url: str, *, attempts: int = 4) -> DynamoDBClient:
     """A client that can't reach anything but the local AWS."""
     retries: dict[str, Any] = {"mode": "standard", "total_max_attempts": attempts}
     config = Config(retries=retries, max_pool_connections=32, connect_timeout=20, read_timeout=60)
-    return boto3.client("dynamodb", endpoint_url=url, region_name="us-east-1", config=config)
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=config,
+    )
 
 
 @contextmanager

@@ -6,19 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from ecs_gpu_recovery.aws.errors import ForeignRecord
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from tests.aws.place import Place
+from tests.aws.wire import cancelled
 from tests.contract.worlds import (
     CLUSTER,
     MINUTE,
     T0,
     a_job,
     a_node,
+    ended,
     running,
     some_nodes,
+    task_of,
     with_ranks,
 )
 
@@ -47,6 +51,45 @@ def test_a_writer_overtaken_between_its_look_and_its_write_puts_right_what_it_wr
     place.wire.plan("TransactWriteItems", overtake)
     place.store.write_rows(slow)
     assert place.store.node("n000").status is NodeStatus.IN_PROGRESS
+
+
+def test_a_task_row_written_meanwhile_by_a_newer_record_stands(place: Place) -> None:
+    first = running(a_job("j1", some_nodes(place.store, 1)))
+    place.store.create(replace(first, version=1))
+    place.store.commit(first)
+    second = ended(first)
+    rival = place.another()
+
+    def overtake(_: object) -> None:
+        rival.store.commit(second)
+        rival.store.write_rows(second)
+
+    place.wire.plan("TransactWriteItems", overtake)
+    place.store.write_rows(first)
+    key = {"ecs_task_id": {"S": task_of(first, 0)}}
+    row = place.client.get_item(TableName=place.names["task_table"], Key=key)["Item"]
+    assert (row["task_status"], row["exit_code"], row["job_version"]) == (
+        {"S": "COMPLETE"},
+        {"S": "0"},
+        {"N": "3"},
+    )
+    assert place.store.node("n000").claimable
+
+
+def test_a_task_that_was_forgotten_meanwhile_still_gets_its_row(place: Place) -> None:
+    first = running(a_job("j1", some_nodes(place.store, 1)))
+    place.store.create(replace(first, version=1))
+    place.store.commit(first)
+
+    def overtake(request: AWSPreparedRequest) -> AWSResponse | None:
+        place.another().store.commit(
+            with_ranks(first, lambda r: replace(r, task_id="", task_status=None), attempt=1)
+        )
+        return cancelled("TransactionConflict", "None")(request)
+
+    place.wire.plan("TransactWriteItems", overtake)
+    place.store.write_rows(first)
+    assert place.store.job_of_task(task_of(first, 0)) == "j1"
 
 
 def test_two_clusters_share_the_tables_and_not_the_lists(place: Place) -> None:

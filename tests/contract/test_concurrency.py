@@ -12,6 +12,7 @@ from ecs_gpu_recovery.core.errors import NodesTaken, RecoveryError, Transient, V
 from ecs_gpu_recovery.core.model import Job, NodeStatus, TaskStatus
 from ecs_gpu_recovery.ports import Store
 from tests.contract.worlds import World, a_job, after, running, some_nodes, with_ranks
+from tests.contract.worlds import ended as over
 
 
 def at_once(acts: Sequence[Callable[[], object]]) -> list[object]:
@@ -93,11 +94,8 @@ def test_large_jobs_that_want_one_node_leave_no_half_claims(world: World) -> Non
     nodes = some_nodes(world.store, 221)
     wanted = [nodes[:111], nodes[110:]]
     for game in range(2):
-        free = [world.store.node(node.name) for node in nodes]
-        jobs = [
-            a_job(f"job-{game}-{i}", [free[nodes.index(n)] for n in chosen])
-            for i, chosen in enumerate(wanted)
-        ]
+        free = {node.name: node for node in world.store.nodes()}
+        jobs = [a_job(f"job-{game}-{i}", [free[n.name] for n in some]) for i, some in enumerate(wanted)]
         ended = at_once([lambda s=s, j=j: s.create(j) for s, j in zip(stores, jobs, strict=True)])
         winners = [i for i, end in enumerate(ended) if end is None]
         assert all(end is None or isinstance(end, NodesTaken) for end in ended), ended
@@ -105,10 +103,8 @@ def test_large_jobs_that_want_one_node_leave_no_half_claims(world: World) -> Non
         held = {node.name for node in world.store.nodes() if node.job_id}
         assert held == {node.name for i in winners for node in wanted[i]}
         for i in winners:
-            over = with_ranks(jobs[i], lambda r: replace(r, node_status=NodeStatus.AVAILABLE), outbox=())
-            over = replace(over, status=type(over.status).COMPLETE)
-            world.store.commit(over)
-            world.store.write_rows(over)
+            world.store.commit(over(jobs[i]))
+            world.store.write_rows(over(jobs[i]))
     assert all(node.claimable for node in world.store.nodes())
 
 

@@ -28,7 +28,9 @@ def v2(text: str | None, status: str = "Fail", gpu: str | None = "3", name: str 
     return diag({"name": name, "results": [{"status": "Pass"}, result]}, root="DCGM GPU Diagnostic")
 
 
-def v3(code: int, text: str, status: str = "Fail", severity: int = 0, key: str = "warning", gpu: object = "3") -> str:
+def v3(
+    code: int, text: str, status: str = "Fail", severity: int = 0, key: str = "warning", gpu: object = "3"
+) -> str:
     entry = {"error_id": code, "error_category": 1, "error_severity": severity, key: text}
     result = {"gpu_id": gpu, "status": status, "warnings": [None, entry]}
     return diag({"name": "Memory", "results": [None, result]}, None, root="DCGM GPU Diagnostic")
@@ -100,10 +102,18 @@ def test_a_contained_error_is_the_programs(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    "severity, verdict",
-    [(0, "inconclusive"), (1, "healthy"), (2, "replace"), (3, "inconclusive"), (4, "inconclusive"), (5, "healthy"),
-     (6, "reboot"), (99, "inconclusive")],
-)  # fmt: skip
+    ("severity", "verdict"),
+    [
+        (0, "inconclusive"),
+        (1, "healthy"),
+        (2, "replace"),
+        (3, "inconclusive"),
+        (4, "inconclusive"),
+        (5, "healthy"),
+        (6, "reboot"),
+        (99, "inconclusive"),
+    ],
+)
 def test_a_number_newer_than_the_table_is_judged_by_its_severity(
     explain: Explain, severity: int, verdict: str
 ) -> None:
@@ -111,12 +121,18 @@ def test_a_number_newer_than_the_table_is_judged_by_its_severity(
 
 
 def test_the_table_counts_before_the_severity_in_the_message(explain: Explain) -> None:
-    assert explain(dcgm_diag=v3(29, "Persistence mode for GPU 3 is disabled.", severity=2))["verdict"] == "healthy"
+    assert (
+        explain(dcgm_diag=v3(29, "Persistence mode for GPU 3 is disabled.", severity=2))["verdict"]
+        == "healthy"
+    )
 
 
 @pytest.mark.parametrize("status", ["Skip", "SKIP", "Skipped", "Not Run", "", "Pass", "PASS"])
 def test_only_a_failed_test_counts(explain: Explain, status: str) -> None:
-    assert explain(dcgm_diag=v4(52, "Found 3 faulty memory elements on GPU 3", status=status))["verdict"] == "healthy"
+    assert (
+        explain(dcgm_diag=v4(52, "Found 3 faulty memory elements on GPU 3", status=status))["verdict"]
+        == "healthy"
+    )
 
 
 def test_a_warning_weighs_less_than_a_failure(explain: Explain) -> None:
@@ -127,7 +143,7 @@ def test_a_warning_weighs_less_than_a_failure(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, verdict",
+    ("text", "verdict"),
     [
         ("Detected XID 79 for GPU 3", "reboot"),
         ("Detected XID 31 for GPU 3", "healthy"),
@@ -140,7 +156,7 @@ def test_an_xid_that_dcgm_reports_follows_the_xid_rules(explain: Explain, text: 
 
 
 @pytest.mark.parametrize(
-    "name, verdict",
+    ("name", "verdict"),
     [
         ("Persistence Mode", "healthy"),
         ("Environment Variables", "healthy"),
@@ -149,12 +165,17 @@ def test_an_xid_that_dcgm_reports_follows_the_xid_rules(explain: Explain, text: 
         ("GPU Memory", "inconclusive"),
     ],
 )
-def test_without_text_or_number_the_name_of_the_test_counts(explain: Explain, name: str, verdict: str) -> None:
+def test_without_text_or_number_the_name_of_the_test_counts(
+    explain: Explain, name: str, verdict: str
+) -> None:
     assert explain(dcgm_diag=v2(None, gpu=None, name=name))["verdict"] == verdict
 
 
 def test_a_list_of_gpus_is_told_apart_by_the_texts(explain: Explain) -> None:
-    texts = ["Detected 1 volatile double-bit ECC error(s) in GPU 0.", "Detected 2 volatile double-bit ECC error(s) in GPU 2."]
+    texts = [
+        "Detected 1 volatile double-bit ECC error(s) in GPU 0.",
+        "Detected 2 volatile double-bit ECC error(s) in GPU 2.",
+    ]
     result = {"gpu_ids": "0,1,2,3", "status": "FAIL", "warnings": texts}
     answer = explain(dcgm_diag=diag({"name": "memory", "results": [result]}, root="DCGM GPU Diagnostic"))
     assert [f["gpu"] for f in answer["findings"]] == ["0", "2"]
@@ -182,7 +203,8 @@ def test_noise_around_the_json_does_not_matter(explain: Explain) -> None:
         '{"DCGM Diagnostic": []}',
         '{"DCGM Diagnostic": {}}',
         '{"DCGM Diagnostic": null}',
-        '{"DCGM GPU Diagnostic": {"test_categories": [null, {"tests": null}, {"tests": [null, {"results": 3}]}]}}',
+        '{"DCGM GPU Diagnostic": {"test_categories": [null, {"tests": null}, {"tests": [null, 3]}]}}',
+        '{"DCGM GPU Diagnostic": {"test_categories": [{"tests": [{"results": 3}, {"results": [7]}]}]}}',
         '{"DCGM Diagnostic": {"runtime_error": "the diagnostic is already running"}}',
         diag({"name": "memory", "results": [{"status": "Skip"}]}),
         '{"body": {"Overall Health": {"value": "Failure"}}}',
@@ -197,11 +219,22 @@ def test_what_is_no_diagnostic_proves_nothing(explain: Explain, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "code, verdict",
-    [(226, "inconclusive"), (205, "reboot"), (237, "reboot"), (238, "reboot"), (217, "inconclusive"), (235, "inconclusive"),
-     (199, "inconclusive"), (204, "inconclusive"), (254, "inconclusive"), (255, "inconclusive"), (137, "inconclusive"),
-     (1, "inconclusive")],
-)  # fmt: skip
+    ("code", "verdict"),
+    [
+        (226, "inconclusive"),
+        (205, "reboot"),
+        (237, "reboot"),
+        (238, "reboot"),
+        (217, "inconclusive"),
+        (235, "inconclusive"),
+        (199, "inconclusive"),
+        (204, "inconclusive"),
+        (254, "inconclusive"),
+        (255, "inconclusive"),
+        (137, "inconclusive"),
+        (1, "inconclusive"),
+    ],
+)
 def test_the_exit_code_alone(explain: Explain, code: int, verdict: str) -> None:
     assert explain("--dcgm-exit", str(code), dcgm_diag="Error: nothing useful")["verdict"] == verdict
 
@@ -220,30 +253,53 @@ def health(value: str, *systems: tuple[str, str, list[str]], gpu: str = "3") -> 
 
 
 @pytest.mark.parametrize(
-    "text, verdict, actions",
+    ("text", "verdict", "actions"),
     [
         (health("Healthy"), "healthy", []),
         (
-            health("Failure", ("Memory system", "Failure", ["Detected 1 volatile double-bit", "ECC error(s) in GPU 3."])),
+            health(
+                "Failure",
+                ("Memory system", "Failure", ["Detected 1 volatile double-bit", "ECC error(s) in GPU 3."]),
+            ),
             "reboot",
             ["reboot"],
         ),
-        (health("Failure", ("Memory system", "Failure", ["SRAM Threshold Count exceeded on GPU 3: 9"])), "replace", ["replace"]),
-        (health("Warning", ("PCIe system", "Warning", ["more than 8 PCIe replays per minute"])), "healthy", ["watch"]),
+        (
+            health("Failure", ("Memory system", "Failure", ["SRAM Threshold Count exceeded on GPU 3: 9"])),
+            "replace",
+            ["replace"],
+        ),
+        (
+            health("Warning", ("PCIe system", "Warning", ["more than 8 PCIe replays per minute"])),
+            "healthy",
+            ["watch"],
+        ),
         (health("Failure", ("Driver", "Failure", ["words nobody knows"])), "inconclusive", ["suspect"]),
         (health("Warning", ("Thermal system", "Warning", ["words nobody knows"])), "healthy", ["watch"]),
         (health("Failure"), "inconclusive", ["suspect"]),
         (
-            health("Failure", ("Memory system", "Failure", ["row remapping failed. A pending retired page was found"])),
+            health(
+                "Failure",
+                ("Memory system", "Failure", ["row remapping failed. A pending retired page was found"]),
+            ),
             "reboot",
             ["reboot", "reboot"],
         ),
         (
-            health("Failure", ("Driver", "Failure", ["GPU 3 fault may have ... Recovery action: 2 (NODE_REBOOT)."])),
+            health(
+                "Failure",
+                ("Driver", "Failure", ["GPU 3 fault may have ... Recovery action: 2 (NODE_REBOOT)."]),
+            ),
             "reboot",
             ["reboot"],
         ),
-        (health("Warning", ("Memory", "Warning", ["GPU 3 had memory errors and row remappings are pending"])), "reboot", ["reboot"]),
+        (
+            health(
+                "Warning", ("Memory", "Warning", ["GPU 3 had memory errors and row remappings are pending"])
+            ),
+            "reboot",
+            ["reboot"],
+        ),
     ],
 )
 def test_health_is_read_from_the_body_and_not_from_the_exit_code(
@@ -256,7 +312,15 @@ def test_health_is_read_from_the_body_and_not_from_the_exit_code(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"body": {}}', '{"body": {"Overall Health": null}}', '{"body": {"Overall Health": {"value": "?"}}}', "x"]
+    "text",
+    [
+        "",
+        "{}",
+        '{"body": {}}',
+        '{"body": {"Overall Health": null}}',
+        '{"body": {"Overall Health": {"value": "?"}}}',
+        "x",
+    ],
 )
 def test_health_without_a_verdict_proves_nothing(explain: Explain, text: str) -> None:
     assert explain(dcgm_health=text)["verdict"] == "inconclusive"

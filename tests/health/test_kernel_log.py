@@ -34,7 +34,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize("line, at", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize(("line", "at"), WRAPPED.values(), ids=WRAPPED)
 def test_the_message_is_found_in_every_wrapping(line: str, at: str | None) -> None:
     event = kernel_log.parse_line(line, NOW)
     assert event is not None
@@ -45,7 +45,15 @@ def test_the_message_is_found_in_every_wrapping(line: str, at: str | None) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["00000000:4F:00.0", "PCI:0000:4f:00", "0000:4f:00.0", "0000:4F:00", "pci:0000:4f:00.0", "4f:00.0", " 0000:4f:00 "],
+    [
+        "00000000:4F:00.0",
+        "PCI:0000:4f:00",
+        "0000:4f:00.0",
+        "0000:4F:00",
+        "pci:0000:4f:00.0",
+        "4f:00.0",
+        " 0000:4f:00 ",
+    ],
 )
 def test_every_spelling_of_a_pci_id_becomes_one(text: str) -> None:
     assert kernel_log.bus_id(text) == "0000:4f:00"
@@ -80,11 +88,11 @@ def test_other_lines_say_nothing(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line, kind, device",
+    ("line", "kind", "device"),
     [
         ("NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", "off-bus", "0000:91:00"),
         (
-            "NVRM: The NVIDIA GPU 0000:91:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus",
+            "NVRM: The NVIDIA GPU 0000:91:00.0 (PCI ID: 10de:2330) installed in this has fallen off the bus",
             "off-bus",
             "0000:91:00",
         ),

@@ -58,11 +58,27 @@ def rows(pending: str = "No", failure: str = "No", none: int = 0) -> str:
 
 def xml(**different: str) -> str:
     sound = {
-        "recovery": "None", "gen": "5", "width": "16x", "pstate": "P0", "clocks": "clocks_event_reason",
-        "hot": "Not Active", "pending_ecc": "Enabled", "volatile": "0", "aggregate": "0", "sram": "No",
-        "channel": "No", "tpc": "No", "unrepairable": "No", "retired": "N/A", "rows": rows(), "reset": "No",
-        "drain": "No", "fabric": "N/A", "fabric_status": "N/A", "fabric_health": "N/A",
-    }  # fmt: skip
+        "recovery": "None",
+        "gen": "5",
+        "width": "16x",
+        "pstate": "P0",
+        "clocks": "clocks_event_reason",
+        "hot": "Not Active",
+        "pending_ecc": "Enabled",
+        "volatile": "0",
+        "aggregate": "0",
+        "sram": "No",
+        "channel": "No",
+        "tpc": "No",
+        "unrepairable": "No",
+        "retired": "N/A",
+        "rows": rows(),
+        "reset": "No",
+        "drain": "No",
+        "fabric": "N/A",
+        "fabric_status": "N/A",
+        "fabric_health": "N/A",
+    }
     return XML.format(**(sound | different))
 
 
@@ -79,7 +95,7 @@ CASES = {
     "sram threshold": ({"sram": "Yes"}, "replace", "sram-threshold"),
     "unrepairable": ({"unrepairable": "Yes"}, "replace", "unrepairable-memory"),
     "remap pending": ({"rows": rows(pending="Yes")}, "reboot", "remap-pending"),
-    "remap failed": ({"rows": rows(failure="Yes")}, "replace", "remap-failure"),
+    "remap failed": ({"rows": rows(failure="Yes")}, "reboot", "remap-failure"),
     "no spare rows": ({"rows": rows(none=2)}, "healthy", "remap-spares-gone"),
     "retirement pending": ({"retired": "Yes"}, "reboot", "retired-pending"),
     "tpc repair": ({"tpc": "Yes"}, "reboot", "tpc-repair-pending"),
@@ -102,7 +118,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("different, verdict, code", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("different", "verdict", "code"), CASES.values(), ids=CASES)
 def test_the_xml_leads_to_the_right_verdict(
     explain: Explain, different: dict[str, str], verdict: str, code: str | None
 ) -> None:
@@ -114,7 +130,9 @@ def test_the_xml_leads_to_the_right_verdict(
 
 
 def test_noise_around_the_xml_does_not_matter(explain: Explain) -> None:
-    noisy = f"WARNING: infoROM is corrupted at gpu 0000:4F:00.0\r\n{xml(volatile='2')}\nbye".replace("\n", "\r\n")
+    noisy = f"WARNING: infoROM is corrupted at gpu 0000:4F:00.0\r\n{xml(volatile='2')}\nbye".replace(
+        "\n", "\r\n"
+    )
     assert explain(nvidia_smi=noisy)["verdict"] == "reboot"
 
 
@@ -170,8 +188,13 @@ GPU 00000000:0B:00.0
 
 
 @pytest.mark.parametrize(
-    "volatile, pending, failure, verdict",
-    [("0", "No", "No", "healthy"), ("1", "No", "No", "reboot"), ("0", "Yes", "No", "reboot"), ("0", "No", "Yes", "replace")],
+    ("volatile", "pending", "failure", "verdict"),
+    [
+        ("0", "No", "No", "healthy"),
+        ("1", "No", "No", "reboot"),
+        ("0", "Yes", "No", "reboot"),
+        ("0", "No", "Yes", "reboot"),
+    ],
 )
 def test_the_long_text_leads_to_the_same(
     explain: Explain, volatile: str, pending: str, failure: str, verdict: str
@@ -198,11 +221,11 @@ def test_a_table_is_read_by_its_header(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    "row, verdict",
+    ("row", "verdict"),
     [
         ("00000000:0A:00.0, GPU-1, 0, 0, No, No", "healthy"),
         ("00000000:0A:00.0, GPU-1, 0, 1, Yes, No", "reboot"),
-        ("00000000:0A:00.0, GPU-1, 0, 1, No, Yes", "replace"),
+        ("00000000:0A:00.0, GPU-1, 0, 1, No, Yes", "reboot"),
         ("00000000:0A:00.0, GPU-1, [N/A], [N/A], [N/A], [N/A]", "healthy"),
         ("[GPU is lost], GPU-1, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]", "reboot"),
         ("0A:00.0, [Unknown Error], [Unknown Error], [Unknown Error], [Unknown Error], No", "inconclusive"),
@@ -215,16 +238,24 @@ def test_the_table_of_remapped_rows_is_read(explain: Explain, row: str, verdict:
 
 
 @pytest.mark.parametrize(
-    "text, verdict, word",
+    ("text", "verdict", "word"),
     [
         (
-            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to recover",
+            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system",
             "reboot",
             "gpu-lost",
         ),
         ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "reboot", "gpu-lost"),
-        ("Unable to determine the device handle for GPU 0000:3B:00.0: GPU requires reset", "reboot", "reset-required"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "inconclusive", "communicate"),
+        (
+            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU requires reset",
+            "reboot",
+            "reset-required",
+        ),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "inconclusive",
+            "communicate",
+        ),
         ("Failed to initialize NVML: Driver/library version mismatch", "inconclusive", "mismatch"),
         ("Failed to initialize NVML: Unknown Error", "inconclusive", "Unknown Error"),
         ("sh: nvidia-smi: command not found", "inconclusive", "not found"),
@@ -247,7 +278,9 @@ def test_fewer_gpus_than_expected_is_a_fault_and_more_is_not(explain: Explain) -
     assert explain("--expect-gpus", "0", nvidia_smi=xml())["verdict"] == "healthy"
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "<nvidia_smi_log>", xml()[:900], "<html></html>", "0, 1, 2\n3, 4, 5\n"])
+@pytest.mark.parametrize(
+    "text", ["", "  \n", "<nvidia_smi_log>", xml()[:900], "<html></html>", "0, 1, 2\n3, 4, 5\n"]
+)
 def test_what_nobody_can_read_proves_nothing(explain: Explain, text: str) -> None:
     answer = explain(nvidia_smi=text)
     assert (answer["verdict"], answer["findings"]) == ("inconclusive", [])
@@ -261,4 +294,32 @@ def test_output_saved_by_a_windows_program_is_read(explain: Explain) -> None:
 def test_a_lost_gpu_beside_sound_ones_is_seen() -> None:
     text = f"Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error\n{xml()}"
     output = nvsmi.parse(text)
-    assert [(gpu.bus_id, bool(gpu.lost)) for gpu in output.gpus] == [("0000:4f:00", False), ("0000:3b:00", True)]
+    assert [(gpu.bus_id, bool(gpu.lost)) for gpu in output.gpus] == [
+        ("0000:4f:00", False),
+        ("0000:3b:00", True),
+    ]
+
+
+OVERVIEW = """
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 580.00                 Driver Version: 580.00         CUDA Version: 13.0     |
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+|=========================================+========================+======================|
+|   0  NVIDIA H200                    On  |   00000000:0A:00.0 Off |                    0 |
+| N/A   45C    P0            128W /  700W |       0MiB / 143771MiB |      0%      Default |
+|   1  NVIDIA H200                    On  |   00000000:0B:00.0 Off |                    {} |
++-----------------------------------------+------------------------+----------------------+
+"""
+
+
+@pytest.mark.parametrize(("errors", "verdict"), [("0", "healthy"), ("2", "reboot"), ("N/A", "healthy")])
+def test_the_overview_is_read_for_what_it_shows(explain: Explain, errors: str, verdict: str) -> None:
+    answer = explain(nvidia_smi=OVERVIEW.format(errors))
+    assert (answer["verdict"], len(answer["gpus"])) == (verdict, 2)
+
+
+def test_a_table_without_health_columns_proves_nothing(explain: Explain) -> None:
+    header = "index, name, memory.used [MiB]\n"
+    assert explain(nvidia_smi=f"{header}0, NVIDIA H200, 3 MiB\n")["verdict"] == "inconclusive"
+    lost = f"{header}0, [GPU is lost], [GPU is lost]\n"
+    assert explain(nvidia_smi=lost)["verdict"] == "reboot"

@@ -79,7 +79,9 @@ def test_a_group_without_rules_is_judged_like_the_rest(tmp_path: Path) -> None:
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
-    text = '{"version": 1, "rule": [{"id": "j", "source": "xid", "codes": [43], "action": "watch", "why": "x"}]}'
+    text = (
+        '{"version": 1, "rule": [{"id": "j", "source": "xid", "codes": [43], "action": "watch", "why": "x"}]}'
+    )
     assert load(tmp_path, text).rule("xid", 43).id == "j"
 
 
@@ -150,7 +152,19 @@ why = ""
 def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(policy.PolicyError) as caught:
         load(tmp_path, BAD)
-    for part in ("version", "extra", "burst_s", "colour", "(a)", "(b)", "(c)", "'id' is missing", "(d)", "(e)", "(f)"):
+    for part in (
+        "version",
+        "extra",
+        "burst_s",
+        "colour",
+        "(a)",
+        "(b)",
+        "(c)",
+        "'id' is missing",
+        "(d)",
+        "(e)",
+        "(f)",
+    ):
         assert part in str(caught.value)
 
 

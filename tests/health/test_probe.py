@@ -49,7 +49,8 @@ def hang(emit):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(1000)
-show(run([Probe(name="hung", deadline_s=0.5, work=hang), Probe(name="fine", deadline_s=60, work=lambda emit: None)]))
+fine = Probe(name="fine", deadline_s=60, work=lambda emit: None)
+show(run([Probe(name="hung", deadline_s=0.5, work=hang), fine]))
 """)
     state, messages, problem, _ = answer["hung"]
     assert (state, messages) == ("hung", [{"asking": 3}])
@@ -118,8 +119,9 @@ def test_nothing_to_ask_is_no_error() -> None:
 
 def test_no_child_is_left_behind() -> None:
     outcomes("""
-run([Probe(name=str(n), deadline_s=0.3 if n % 2 else 60, work=(lambda emit: time.sleep(900)) if n % 2 else (lambda emit: None))
-     for n in range(6)])
+hung = [Probe(name=f"h{n}", deadline_s=0.3, work=lambda emit: time.sleep(900)) for n in range(3)]
+fine = [Probe(name=f"f{n}", deadline_s=60, work=lambda emit: None) for n in range(3)]
+run(hung + fine)
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:

@@ -13,16 +13,22 @@ SILENT = Check(name="driver", status="not_tested", detail="no driver")
 DISK = Check(name="disk", status="ok", detail="")
 
 
-def finding(action: Action, source: str = "nvml", gpu: str | None = "0000:01:00", rule: str = "some-rule") -> Finding:
-    return Finding(source=source, kind="xid", code=1, gpu=gpu, action=action, rule=rule, why="", evidence="a line")
+def finding(
+    action: Action, source: str = "nvml", gpu: str | None = "0000:01:00", rule: str = "some-rule"
+) -> Finding:
+    return Finding(
+        source=source, kind="xid", code=1, gpu=gpu, action=action, rule=rule, why="", evidence="a line"
+    )
 
 
-def judged(*findings: Finding, checks: tuple[Check, ...] = (DRIVER,), required: tuple[str, ...] = ()) -> Judgement:
+def judged(
+    *findings: Finding, checks: tuple[Check, ...] = (DRIVER,), required: tuple[str, ...] = ()
+) -> Judgement:
     return decide(findings, checks, gpu_checks=["driver"], required=required)
 
 
 @pytest.mark.parametrize(
-    "action, verdict",
+    ("action", "verdict"),
     [
         (Action.NONE, Verdict.HEALTHY),
         (Action.WATCH, Verdict.HEALTHY),
@@ -41,7 +47,9 @@ def test_what_one_finding_alone_leads_to(action: Action, verdict: Verdict) -> No
 
 
 def test_the_exit_codes_are_what_others_rely_on() -> None:
-    assert [v.exit_code for v in (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE)] == [0, 1, 2, 3]
+    assert [
+        v.exit_code for v in (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE)
+    ] == [0, 1, 2, 3]
 
 
 def test_a_replacement_outweighs_a_reboot_and_is_listed_first() -> None:
@@ -118,7 +126,10 @@ def test_a_required_host_keeps_a_node_from_being_healthy_but_never_reboots_it() 
     assert judged(full, checks=(DRIVER, DISK), required=("host",)).verdict is Verdict.INCONCLUSIVE
     assert judged(checks=(DRIVER, DISK), required=("host",)).verdict is Verdict.HEALTHY
     assert judged(required=("host",)).verdict is Verdict.INCONCLUSIVE
-    assert judged(full, finding(Action.REBOOT), checks=(DRIVER, DISK), required=("host",)).verdict is Verdict.REBOOT
+    assert (
+        judged(full, finding(Action.REBOOT), checks=(DRIVER, DISK), required=("host",)).verdict
+        is Verdict.REBOOT
+    )
 
 
 def report(**different: object) -> dict[str, object]:
@@ -155,3 +166,11 @@ def test_a_rule_that_says_nothing_about_again_stays_a_reboot(rules: Policy) -> N
     now = finding(Action.REBOOT, rule="xid-reset")
     before = [{"rule": "xid-reset", "gpu": "0000:01:00", "action": "reboot"}]
     assert escalate([now], report(findings=before), rules) == [now]
+
+
+@pytest.mark.parametrize(("source", "code"), [("xid", 64), ("dcgm", 80), ("driver", "remap-failure")])
+def test_a_failed_remapping_is_answered_alike_whoever_tells_it(
+    rules: Policy, source: str, code: int | str
+) -> None:
+    rule = rules.rule(source, code)
+    assert (rule.action, rule.again) == (Action.REBOOT, Action.REPLACE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ GPU = "0000:01:00"
 
 
 def xid(code: int, text: str = "", gpu: str = GPU, at: str = "") -> str:
-    return f"{at}{' ' if at else ''}NVRM: Xid (PCI:{gpu}): {code}, pid=7, name=python3{', ' if text else ''}{text}\n"
+    return f"{at} NVRM: Xid (PCI:{gpu}): {code}, pid=7, name=python3, {text}\n"
 
 
 def by_code(answer: dict[str, Any], code: int) -> dict[str, Any]:
@@ -22,7 +23,32 @@ def by_code(answer: dict[str, Any], code: int) -> dict[str, Any]:
     return found
 
 
-APPLICATION = [8, 11, 13, 25, 31, 32, 39, 43, 45, 60, 68, 69, 72, 76, 80, 85, 89, 94, 99, 105, 126, 135, 137, 139]
+APPLICATION = [
+    8,
+    11,
+    13,
+    25,
+    31,
+    32,
+    39,
+    43,
+    45,
+    60,
+    68,
+    69,
+    72,
+    76,
+    80,
+    85,
+    89,
+    94,
+    99,
+    105,
+    126,
+    135,
+    137,
+    139,
+]
 WATCHED = [37, 38, 44, 63, 66, 67, 92, 93, 121, 123, 141, 152, 153, 157, 159, 160, 161, 162, 165]
 REBOOT = [46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158]
 REPLACE = [54, 142]
@@ -64,8 +90,9 @@ def test_an_unknown_number_warns_and_does_not_act(explain: Explain, code: int) -
 
 
 def test_an_unknown_number_acts_with_a_second_witness(explain: Explain) -> None:
-    failed = '{"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": [{"name": "pulse_test", "results": \
-[{"entity_group": "GPU", "entity_id": 0, "status": "Fail"}]}]}]}}'
+    result = {"entity_group": "GPU", "entity_id": 0, "status": "Fail"}
+    tests = [{"name": "pulse_test", "results": [result]}]
+    failed = json.dumps({"DCGM Diagnostic": {"test_categories": [{"tests": tests}]}})
     assert explain(dcgm_diag=failed)["verdict"] == "inconclusive"
     smi = (
         "<nvidia_smi_log><gpu id='00000000:01:00.0'><minor_number>0</minor_number>"
@@ -77,7 +104,7 @@ def test_an_unknown_number_acts_with_a_second_witness(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, verdict",
+    ("text", "verdict"),
     [
         ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reboot"),
         ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "reboot"),
@@ -136,7 +163,7 @@ def test_clean_up_that_names_its_cause_follows_the_cause(explain: Explain) -> No
 
 
 @pytest.mark.parametrize(
-    "code, text, verdict",
+    ("code", "text", "verdict"),
     [
         (94, "Contained: SM (0x1). RST: No, D-RST: No", "healthy"),
         (94, "Contained: SM (0x1). RST: Yes, D-RST: No", "reboot"),
@@ -159,7 +186,9 @@ def test_one_fault_of_many_lines_is_one_finding(explain: Explain) -> None:
 
 
 def test_a_stuck_gpu_that_repeats_itself_is_still_one_incident(explain: Explain) -> None:
-    lines = "".join(xid(119, at=f"2026-11-14T{h:02d}:{m:02d}:00+00:00") for h in range(20) for m in range(0, 60, 5))
+    lines = "".join(
+        xid(119, at=f"2026-11-14T{h:02d}:{m:02d}:00+00:00") for h in range(20) for m in range(0, 60, 5)
+    )
     assert explain(kernel_log=lines)["verdict"] == "reboot"
 
 
@@ -196,7 +225,7 @@ def test_an_nvlink_error_to_work_on_with_is_only_watched(explain: Explain) -> No
 
 
 @pytest.mark.parametrize(
-    "code, text, meaning",
+    ("code", "text", "meaning"),
     [
         (144, "SAW_MVB Fatal XC0 i0 Link 0 (0x00000001 0x00000010 0x0 0x0 0x0 0x0)", "reset"),
         (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000021 0x00000004 0x0)", "ignore"),
@@ -224,7 +253,9 @@ def test_an_nvlink_error_to_work_on_with_is_only_watched(explain: Explain) -> No
 )
 def test_nvlink_numbers_are_decoded(explain: Explain, code: int, text: str, meaning: str) -> None:
     assert nvlink.decode(code, text) == meaning
-    expected = {"reset": "reboot", "ignore": "watch", "application": "application", "undecoded": "warn"}[meaning]
+    expected = {"reset": "reboot", "ignore": "watch", "application": "application", "undecoded": "warn"}[
+        meaning
+    ]
     assert explain(kernel_log=xid(code, text))["findings"][0]["action"] == expected
 
 
@@ -243,7 +274,7 @@ def test_a_fatal_switch_error_reboots_and_its_companion_lines_count_once(explain
 
 
 @pytest.mark.parametrize(
-    "line, action",
+    ("line", "action"),
     [
         (f"{SWITCH}12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", "watch"),
         (f"{SWITCH}20123, Unknown error", "warn"),
@@ -256,7 +287,9 @@ def test_other_switch_errors_do_not_act(explain: Explain, line: str, action: str
 
 
 def test_a_gpu_that_could_not_be_started_is_suspicious(explain: Explain) -> None:
-    answer = explain(kernel_log="[9.0] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1290)\n" * 3)
+    answer = explain(
+        kernel_log="[9.0] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1290)\n" * 3
+    )
     assert (answer["verdict"], len(answer["findings"])) == ("inconclusive", 1)
 
 
@@ -267,7 +300,7 @@ def test_the_line_without_a_number_and_xid_79_are_one_finding(explain: Explain) 
 
 
 @pytest.mark.parametrize(
-    "words, action",
+    ("words", "action"),
     [
         ("None", "none"),
         ("Reset", "gpu_reset"),

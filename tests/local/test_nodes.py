@@ -204,6 +204,20 @@ def test_a_shim_of_an_older_boot_does_not_start_its_task(cluster: Cluster) -> No
     assert (read_json(str(folder / "exit.json")) or {})["reason"] == "node restarted while the task ran"
 
 
+@pytest.mark.parametrize("boot_seconds", [0, 60])
+def test_an_agent_that_finds_another_boot_leaves(cluster: Cluster, boot_seconds: float) -> None:
+    """It can happen to one that was missed when its node was rebooted."""
+    cluster.create("n1", 1, boot_seconds=boot_seconds)
+    cluster.power_on("n1")
+    eventually(lambda: cluster.node("n1").state is (NodeState.BOOTING if boot_seconds else NodeState.READY))
+    agent = agent_pid(cluster, "n1")
+    folder = cluster.node("n1").folder
+    boot = read_json(str(folder / "boot.json")) or {}
+    write_json(str(folder / "boot.json"), {**boot, "boot_id": "another"})
+    eventually(lambda: process_state(agent) in ("", "Z"))
+    assert (read_json(str(folder / "agent.json")) or {})["boot_id"] == boot["boot_id"]
+
+
 class Died(Exception):
     """Stands for kill -9 in the middle of a call."""
 

@@ -1,1 +1,1 @@
-"""A simulated ECS and SSM, for tests: in process with virtual time, or plugged into a local AWS (docs/testbed.md)."""
+"""A simulated ECS and SSM for tests: in process with virtual time, or in a local AWS (docs/testbed.md)."""

@@ -1,7 +1,7 @@
 """Time in the simulator: what is to happen, and when. Nothing in it happens by itself.
 
-Whoever holds an agenda lets time pass. With a virtual clock that is the test, and a run is the same every time. With
-the real clock it is a thread, and reads first do what has come due.
+Whoever holds an agenda lets time pass. With a virtual clock that is the test, and a run is the same every
+time. With the real clock it is a thread, and reads first do what has come due.
 """
 
 from __future__ import annotations
@@ -98,8 +98,10 @@ class Agenda:
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping at everything that is due on the way.
 
-        The real clock moves by itself too, so the way is measured by due times, never by the difference of two looks.
+        The real clock moves by itself too, so the way is measured by due times.
         """
+        if self._busy:
+            raise RuntimeError("time can't be moved by something that happens in it")
         end = self.now() + seconds
         while self._heap and self._heap[0][0] <= end:
             self.clock.advance(max(0.0, self._heap[0][0] - self.now()))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
 from . import events, shapes
 from .agenda import Agenda
+from .definitions import Needs
 from .events import Event
 from .model import BY_USER, EXITED, Container, Knobs, Node, Resources, Task
 from .scripts import Script
@@ -34,10 +35,13 @@ class Cluster:
         self._live: dict[str, list[Task]] = {}
         self._ended: deque[tuple[float, str]] = deque()
 
-    # -- ids and look-ups --------------------------------------------------------------------------------------
+    # -- ids and look-ups ----------------------------------------------------------------------------------
 
     def hex(self, digits: int) -> str:
         return f"{self._chance.getrandbits(4 * digits):0{digits}x}"
+
+    def coin(self) -> bool:
+        return self._chance.random() < 0.5
 
     def uuid(self) -> str:
         raw = self.hex(32)
@@ -75,7 +79,7 @@ class Cluster:
         while self._ended and self._ended[0][0] < horizon:
             self.tasks.pop(self._ended.popleft()[1], None)
 
-    # -- what is told ------------------------------------------------------------------------------------------
+    # -- what is told --------------------------------------------------------------------------------------
 
     def send(self, event: Event) -> None:
         self._send(event)
@@ -96,31 +100,44 @@ class Cluster:
         node.views.append((now, shape))
         self._send(events.instance_event(self.uuid(), now, shape))
 
-    # -- registration ------------------------------------------------------------------------------------------
+    # -- registration --------------------------------------------------------------------------------------
 
     def add_node(
-        self, *, name: str = "", cluster: str = "default", host_id: str = "", external: bool = False, gpus: int = 8,
-        gpu_ids: Iterable[str] = (), cpu: int = 196_608, memory: int = 2_000_000,
+        self,
+        *,
+        name: str = "",
+        cluster: str = "default",
+        host_id: str = "",
+        external: bool = False,
+        gpus: int | Sequence[str] = 8,
+        cpu: int = 196_608,
+        memory: int = 2_000_000,
         attributes: dict[str, str] | None = None,
-    ) -> Node:  # fmt: skip
-        """An agent registers for the first time."""
+    ) -> Node:
+        """An agent registers for the first time. `gpus` is how many it finds, or their UUIDs."""
         host_id = host_id or ("mi-" if external else "i-") + self.hex(17)
         node = Node(
-            name=name or host_id, cluster=cluster, host_id=host_id, cpu=cpu, memory=memory,
+            name=name or host_id,
+            cluster=cluster,
+            host_id=host_id,
+            cpu=cpu,
+            memory=memory,
             arn=self.place.arn("container-instance", cluster, self.hex(32)),
-            gpus=tuple(gpu_ids) or tuple(f"GPU-{self.uuid()}" for _ in range(gpus)),
-            registered_at=self.agenda.now(), boot_id=self.uuid(), zone=f"{self.place.region}a",
+            gpus=tuple(f"GPU-{self.uuid()}" for _ in range(gpus)) if isinstance(gpus, int) else tuple(gpus),
+            registered_at=self.agenda.now(),
+            boot_id=self.uuid(),
+            zone=f"{self.place.region}a",
             attributes=dict(attributes or {}),
-        )  # fmt: skip
+        )
         self.names.add(cluster)
         self.nodes[node.arn] = node
         self.node_changed(node)
         return node
 
-    # -- placement ---------------------------------------------------------------------------------------------
+    # -- placement -----------------------------------------------------------------------------------------
 
     def refusal(self, node: Node, needs: Needs) -> str:
-        """Why a task can't be placed there; empty if it can. ECS names one reason, the first that it finds."""
+        """Why a task can't be placed there, the first reason that is found; empty if it can."""
         if node.status == "INACTIVE" or (node.status != "ACTIVE" and not self.knobs.start_on_draining):
             return "INACTIVE"
         if not node.connected:
@@ -141,9 +158,16 @@ class Cluster:
         return [gpu for gpu in node.gpus if gpu not in taken]
 
     def start(
-        self, node: Node, definition: dict[str, Any], needs: Needs, *, overrides: dict[str, Any], started_by: str = "",
-        group: str = "", tags: Iterable[dict[str, str]] = (),
-    ) -> Task:  # fmt: skip
+        self,
+        node: Node,
+        definition: dict[str, Any],
+        needs: Needs,
+        *,
+        overrides: dict[str, Any],
+        started_by: str = "",
+        group: str = "",
+        tags: Iterable[dict[str, str]] = (),
+    ) -> Task:
         """Place a task that fits. It runs a little later, unless its node can't be reached."""
         task_id, free = self.hex(32), self._free_gpus(node)
         containers, used = [], 0
@@ -152,16 +176,28 @@ class Cluster:
             used += count
             containers.append(self._container(row, own, node.cluster, task_id))
         overrides = copy.deepcopy(overrides)
-        pairs = [pair for one in overrides.get("containerOverrides", ()) for pair in one.get("environment", ())]
+        pairs = [
+            pair for one in overrides.get("containerOverrides", ()) for pair in one.get("environment", ())
+        ]
         long_life = needs.awsvpc or self.knobs.all_states
         task = Task(
-            id=task_id, arn=self.place.arn("task", node.cluster, task_id), node=node, definition=definition,
-            containers=containers, overrides=overrides, created_at=self.agenda.now(), started_by=started_by,
-            env={pair["name"]: pair["value"] for pair in pairs}, long_life=long_life,
-            holds=Resources(cpu=needs.cpu, memory=needs.memory, ports=needs.ports, gpus=tuple(free[: needs.gpus])),
-            group=group or f"family:{definition['family']}", tags=[dict(tag) for tag in tags],
+            id=task_id,
+            arn=self.place.arn("task", node.cluster, task_id),
+            node=node,
+            definition=definition,
+            containers=containers,
+            overrides=overrides,
+            created_at=self.agenda.now(),
+            started_by=started_by,
+            env={pair["name"]: pair["value"] for pair in pairs},
+            long_life=long_life,
+            holds=Resources(
+                cpu=needs.cpu, memory=needs.memory, ports=needs.ports, gpus=tuple(free[: needs.gpus])
+            ),
+            group=group or f"family:{definition['family']}",
+            tags=[dict(tag) for tag in tags],
             status="PROVISIONING" if long_life else "PENDING",
-        )  # fmt: skip
+        )
         self.tasks[task.arn] = task
         self.live_on(node).append(task)
         self.task_changed(task)
@@ -173,12 +209,17 @@ class Cluster:
 
     def _container(self, row: dict[str, Any], gpus: tuple[str, ...], cluster: str, task_id: str) -> Container:
         return Container(
-            name=row["name"], image=row.get("image", ""), cpu=int(row.get("cpu") or 0), memory=row.get("memory"),
-            reservation=row.get("memoryReservation"), essential=row.get("essential", True), gpu_ids=gpus,
+            name=row["name"],
+            image=row.get("image", ""),
+            cpu=int(row.get("cpu") or 0),
+            memory=row.get("memory"),
+            reservation=row.get("memoryReservation"),
+            essential=row.get("essential", True),
+            gpu_ids=gpus,
             arn=self.place.arn("container", cluster, task_id, self.uuid()),
-        )  # fmt: skip
+        )
 
-    # -- between ECS and the agent -----------------------------------------------------------------------------
+    # -- between ECS and the agent -------------------------------------------------------------------------
 
     def to_agent(self, node: Node, order: Callable[[], None]) -> None:
         """An order arrives now, or when the agent is back."""
@@ -195,13 +236,25 @@ class Cluster:
             node.reports.append(tell)
 
     def _begin(self, task: Task) -> None:
-        """The agent starts the containers."""
+        """The agent pulls the image."""
         if task.over or task.process:
             return
         if task.desired == "STOPPED":
             self.report(task.node, lambda: self.ended(task, None))
             return
-        outcome = task.outcome = self.script.outcome(task)
+        task.outcome = self.script.outcome(task)
+        if task.outcome.pull_s:
+            self.agenda.after(
+                task.outcome.pull_s, lambda: self.to_agent(task.node, lambda: self._launch(task))
+            )
+        else:
+            self._launch(task)
+
+    def _launch(self, task: Task) -> None:
+        """The agent starts the containers, unless the task was stopped meanwhile."""
+        outcome = task.outcome
+        if task.over or task.process or task.desired == "STOPPED":
+            return
         if outcome.start_error:
             self.report(task.node, lambda: self._failed_to_start(task, outcome.start_error))
             return
@@ -210,7 +263,9 @@ class Cluster:
             self.report(task.node, lambda: self._pass_through(task, "ACTIVATING"))
         self.report(task.node, lambda: self._running(task))
         if outcome.after_s is not None:
-            self.agenda.after(outcome.after_s, lambda: self.exit(task, outcome.exit_code or 0, outcome.reason))
+            self.agenda.after(
+                outcome.after_s, lambda: self._ends(task, outcome.exit_code or 0, outcome.reason)
+            )
 
     def exit(self, task: Task, code: int, reason: str = "") -> bool:
         """The main process ends. False if there is none."""
@@ -219,6 +274,9 @@ class Cluster:
         task.process = "dead"
         self.report(task.node, lambda: self.ended(task, code, reason))
         return True
+
+    def _ends(self, task: Task, code: int, reason: str) -> None:
+        self.exit(task, code, reason)
 
     def stop(self, task: Task, reason: str = "", code: str = "UserInitiated") -> None:
         """Somebody wants the task to end. It ends later; whoever asked first is remembered."""
@@ -240,13 +298,22 @@ class Cluster:
             self.agenda.after(self.knobs.stop_s / 3, lambda: self._pass_through(task, "STOPPING"))
         asked = task.outcome.on_term
         after_s, code = (self.knobs.kill_s, 137) if asked is None else (self.knobs.stop_s, asked)
-        self.agenda.after(after_s, lambda: self.exit(task, code) and None)
+        self.agenda.after(after_s, lambda: self._ends(task, code, ""))
 
-    # -- what ECS records --------------------------------------------------------------------------------------
+    # -- what ECS records ----------------------------------------------------------------------------------
 
     def _pass_through(self, task: Task, status: str) -> None:
         """A state on the way, unless the task is past it already."""
-        order = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING", "DEACTIVATING", "STOPPING", "DEPROVISIONING", "STOPPED")
+        order = (
+            "PROVISIONING",
+            "PENDING",
+            "ACTIVATING",
+            "RUNNING",
+            "DEACTIVATING",
+            "STOPPING",
+            "DEPROVISIONING",
+            "STOPPED",
+        )
         if order.index(task.status) < order.index(status):
             task.status = status
             self.task_changed(task)
@@ -267,7 +334,13 @@ class Cluster:
         self.ended(task, None, error, stop_code="TaskFailedToStart", why=whole)
 
     def ended(
-        self, task: Task, code: int | None, reason: str = "", *, stop_code: str = "EssentialContainerExited", why: str = EXITED
+        self,
+        task: Task,
+        code: int | None,
+        reason: str = "",
+        *,
+        stop_code: str = "EssentialContainerExited",
+        why: str = EXITED,
     ) -> None:
         """ECS learns of the end. With `code` None no container has an exit code."""
         if task.over or task.status == "DEPROVISIONING":
@@ -301,26 +374,3 @@ class Cluster:
         self._ended.append((self.agenda.now(), task.arn))
         self.task_changed(task)
         self.node_changed(task.node)
-
-
-class Needs:
-    """What a task definition with its overrides asks of a node."""
-
-    def __init__(self, definition: dict[str, Any], overrides: dict[str, Any]) -> None:
-        changes = {one.get("name"): one for one in overrides.get("containerOverrides", ())}
-        rows = definition["containerDefinitions"]
-        self.awsvpc = definition.get("networkMode") == "awsvpc"
-        self.per_container = [_gpus(changes.get(row["name"], {}), row) for row in rows]
-        self.gpus = sum(self.per_container)
-        self.cpu = int(overrides.get("cpu") or definition.get("cpu") or sum(int(row.get("cpu") or 0) for row in rows))
-        own = sum(int(row.get("memoryReservation") or row.get("memory") or 0) for row in rows)
-        self.memory = int(overrides.get("memory") or definition.get("memory") or own)
-        host = definition.get("networkMode") == "host"
-        ports = [mapping for row in rows for mapping in row.get("portMappings", ())]
-        fixed = [p.get("hostPort") or (p.get("containerPort") if host else None) for p in ports]
-        self.ports = frozenset(str(port) for port in fixed if port)
-
-
-def _gpus(change: dict[str, Any], row: dict[str, Any]) -> int:
-    asked = change.get("resourceRequirements") or row.get("resourceRequirements") or ()
-    return sum(int(one["value"]) for one in asked if one.get("type") == "GPU")

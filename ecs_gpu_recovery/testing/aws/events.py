@@ -17,9 +17,16 @@ INVOCATION = "EC2 Command Invocation Status-change Notification"
 
 #: In the API's answer, but not in the event.
 _NOT_IN_TASK_EVENT = frozenset({"tags", "healthStatus"})
-_NOT_IN_INSTANCE_EVENT = frozenset({"tags", "healthStatus", "runningTasksCount", "pendingTasksCount", "attachments"})
+_NOT_IN_INSTANCE_EVENT = frozenset(
+    {"tags", "healthStatus", "runningTasksCount", "pendingTasksCount", "attachments"}
+)
 #: Which of a resource's four values counts; the API lists all, the event only that one.
-_VALUES = {"INTEGER": "integerValue", "LONG": "longValue", "DOUBLE": "doubleValue", "STRINGSET": "stringSetValue"}
+_VALUES = {
+    "INTEGER": "integerValue",
+    "LONG": "longValue",
+    "DOUBLE": "doubleValue",
+    "STRINGSET": "stringSetValue",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,9 @@ def task_event(event_id: str, at: float, shape: dict[str, Any]) -> Event:
     containers = [{k: v for k, v in row.items() if k != "healthStatus"} for row in shape["containers"]]
     overrides = {k: v for k, v in shape["overrides"].items() if k != "inferenceAcceleratorOverrides"}
     detail |= {"containers": containers, "overrides": overrides, "updatedAt": moment(at)}
-    return Event(id=event_id, source="aws.ecs", detail_type=TASK, at=at, resources=(shape["taskArn"],), detail=detail)
+    return Event(
+        id=event_id, source="aws.ecs", detail_type=TASK, at=at, resources=(shape["taskArn"],), detail=detail
+    )
 
 
 def instance_event(event_id: str, at: float, shape: dict[str, Any]) -> Event:
@@ -75,7 +84,8 @@ def instance_event(event_id: str, at: float, shape: dict[str, Any]) -> Event:
     detail = {name: value for name, value in shape.items() if name not in _NOT_IN_INSTANCE_EVENT}
     for name in ("registeredResources", "remainingResources"):
         detail[name] = [
-            {"name": row["name"], "type": row["type"], _VALUES[row["type"]]: row[_VALUES[row["type"]]]} for row in shape[name]
+            {"name": row["name"], "type": row["type"], _VALUES[row["type"]]: row[_VALUES[row["type"]]]}
+            for row in shape[name]
         ]
     detail |= {"registeredAt": moment(shape["registeredAt"]), "updatedAt": moment(at)}
     arn = shape["containerInstanceArn"]
@@ -101,7 +111,9 @@ def health_event(event_id: str, at: float, node: Node, place: Place) -> Event:
         "overallStatus": status,
         "healthChecks": [check],
     }
-    return Event(id=event_id, source="aws.ecs", detail_type=HEALTH, at=at, resources=(node.arn,), detail=detail)
+    return Event(
+        id=event_id, source="aws.ecs", detail_type=HEALTH, at=at, resources=(node.arn,), detail=detail
+    )
 
 
 def command_event(event_id: str, at: float, command: dict[str, Any], hosts: list[str], place: Place) -> Event:
@@ -115,10 +127,14 @@ def command_event(event_id: str, at: float, command: dict[str, Any], hosts: list
         "status": command["Status"],
     }
     resources = tuple(host_arn(host, place) for host in hosts)
-    return Event(id=event_id, source="aws.ssm", detail_type=COMMAND, at=at, resources=resources, detail=detail)
+    return Event(
+        id=event_id, source="aws.ssm", detail_type=COMMAND, at=at, resources=resources, detail=detail
+    )
 
 
-def invocation_event(event_id: str, at: float, command: dict[str, Any], host: str, status: str, place: Place) -> Event:
+def invocation_event(
+    event_id: str, at: float, command: dict[str, Any], host: str, status: str, place: Place
+) -> Event:
     """A command has a new status on one host."""
     detail = {
         "command-id": command["CommandId"],
@@ -128,7 +144,9 @@ def invocation_event(event_id: str, at: float, command: dict[str, Any], host: st
         "status": status,
     }
     resources = (host_arn(host, place),)
-    return Event(id=event_id, source="aws.ssm", detail_type=INVOCATION, at=at, resources=resources, detail=detail)
+    return Event(
+        id=event_id, source="aws.ssm", detail_type=INVOCATION, at=at, resources=resources, detail=detail
+    )
 
 
 def host_arn(host: str, place: Place) -> str:

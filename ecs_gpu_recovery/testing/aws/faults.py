@@ -1,4 +1,4 @@
-"""What goes wrong between AWS and us: events that are lost, late, doubled or out of order; calls that are refused.
+"""What goes wrong between AWS and us: events lost, late, doubled or out of order; calls refused.
 
 All of it is drawn from a seed, so that a run which found a mistake can be run again.
 """
@@ -13,18 +13,18 @@ from .requests import ApiError
 
 #: Amazon ECS, per account and Region: what may be called at once, and how many calls come back per second.
 MODIFY, READ = (100.0, 40.0), (100.0, 20.0)
-BUCKETS = {
-    **dict.fromkeys(
-        (
-            "StartTask", "RunTask", "StopTask", "PutAttributes", "DeleteAttributes", "DeregisterContainerInstance",
-            "UpdateContainerInstancesState",
-        ),
-        "modify",
-    ),
-    **dict.fromkeys(
-        ("DescribeTasks", "DescribeContainerInstances", "ListTasks", "ListContainerInstances", "ListAttributes"), "read"
-    ),
-}  # fmt: skip
+_MODIFY = (
+    "StartTask", "RunTask", "StopTask", "PutAttributes", "DeleteAttributes", "DeregisterContainerInstance",
+    "UpdateContainerInstancesState",
+)  # fmt: skip
+_READ = (
+    "DescribeTasks",
+    "DescribeContainerInstances",
+    "ListTasks",
+    "ListContainerInstances",
+    "ListAttributes",
+)
+BUCKETS = dict.fromkeys(_MODIFY, "modify") | dict.fromkeys(_READ, "read")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,8 +42,16 @@ class Weather:
 
     def problems(self) -> list[str]:
         """What can't be: a chance beyond 0 to 1, a time before now."""
-        chances = [f"{n} must be 0 to 1" for n in ("drop", "duplicate", "late", "delay") if not 0 <= getattr(self, n) <= 1]
-        times = [f"{n} must not be negative" for n in ("late_s", "delay_s", "reorder_s", "latency_s") if getattr(self, n) < 0]
+        chances = [
+            f"{n} must be 0 to 1"
+            for n in ("drop", "duplicate", "late", "delay")
+            if not 0 <= getattr(self, n) <= 1
+        ]
+        times = [
+            f"{n} must not be negative"
+            for n in ("late_s", "delay_s", "reorder_s", "latency_s")
+            if getattr(self, n) < 0
+        ]
         return chances + times
 
 
@@ -56,7 +64,7 @@ class Courier:
         self.counts: Counter[str] = Counter()
 
     def copies(self) -> list[float]:
-        """Seconds until each copy of the next event arrives. Every event draws as often, so seeds stay comparable."""
+        """Seconds until each copy of the next event arrives. Every event draws as often as every other."""
         w = self.weather
         lost, doubled, again, slow = (self._chance.random() for _ in range(4))
         jitter = [self._chance.random() * w.reorder_s for _ in range(3)]

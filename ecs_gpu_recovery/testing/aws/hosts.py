@@ -1,7 +1,7 @@
 """What happens to the hosts: agents that come and go, reboots, power cuts, the end of an instance.
 
-A reboot follows what an ECS agent really does: the connection drops (or ECS never notices), the containers are found
-dead when the agent is back, they are reported, and the GPUs are free. The ARN stays the same.
+A reboot follows what an ECS agent really does: the connection drops (or ECS never notices), the containers
+are found dead when the agent is back, they are reported, and the GPUs are free. The ARN stays the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Hosts:
         self._cluster = cluster
         self._agenda, self._knobs = cluster.agenda, cluster.knobs
 
-    # -- the agent's connection --------------------------------------------------------------------------------
+    # -- the agent's connection ----------------------------------------------------------------------------
 
     def disconnect(self, node: Node) -> None:
         """ECS loses sight of the agent; the tasks run on."""
@@ -30,7 +30,9 @@ class Hosts:
         node.connected = False
         self._cluster.node_changed(node)
         if self._knobs.health_events:
-            self.impair(node, "AGENT_CONNECTIVITY", f"Agent disconnected since {events.second(self._agenda.now())}")
+            self.impair(
+                node, "AGENT_CONNECTIVITY", f"Agent disconnected since {events.second(self._agenda.now())}"
+            )
 
     def connect(self, node: Node) -> None:
         """The agent is back: it tells what it has kept, and takes the orders that waited."""
@@ -63,7 +65,7 @@ class Hosts:
         cluster = self._cluster
         cluster.send(events.health_event(cluster.uuid(), self._agenda.now(), node, cluster.place))
 
-    # -- power -------------------------------------------------------------------------------------------------
+    # -- power ---------------------------------------------------------------------------------------------
 
     def reboot(self, node: Node) -> bool:
         """Down, and up again as the next plan says. False if it is down already."""
@@ -98,7 +100,7 @@ class Hosts:
             self.disconnect(node)
 
     def _boot(self, node: Node, plan: Reboot, boot: int) -> None:
-        """The host comes up with a new boot id. What a reboot cures is cured: a fault of verdict 1, not of 2."""
+        """The host comes up with a new boot id. A reboot cures a fault of verdict 1, not of 2."""
         if node.up or node.terminated or node.boots != boot:
             return
         node.up, node.boots, node.boot_id = True, node.boots + 1, self._cluster.uuid()
@@ -106,28 +108,34 @@ class Hosts:
             node.health = 0
         if plan.lose_gpus:
             node.gpus = node.gpus[: max(0, len(node.gpus) - plan.lose_gpus)]
-        if plan.deaths_first and node.status != "INACTIVE":
+        deaths_first = self._cluster.coin() if plan.deaths_first is None else plan.deaths_first
+        if deaths_first and node.status != "INACTIVE":
             self._flush(node.reports)
         if plan.lose_gpus and node.connected:
             self._cluster.node_changed(node)
         self.connect(node)
         self._flush(node.on_boot)
 
-    # -- the end of an instance --------------------------------------------------------------------------------
+    # -- the end of an instance ----------------------------------------------------------------------------
 
     def terminate(self, node: Node) -> None:
         """An EC2 instance is gone for ever. ECS ends its tasks; no container has an exit code."""
+        self._must_be_ec2(node)
         self._end(node, "TerminationNotice", f"Host EC2 (instance {node.host_id}) terminated.")
 
     def interrupt(self, node: Node) -> None:
         """A Spot interruption: the tasks are told, then the host is gone."""
+        self._must_be_ec2(node)
         for task in list(self._cluster.live_on(node)):
             self._cluster.stop(task, SPOT, "SpotInterruption")
         self._agenda.after(self._knobs.stop_s / 2, lambda: self._end(node, "SpotInterruption", SPOT))
 
-    def _end(self, node: Node, stop_code: str, why: str) -> None:
+    @staticmethod
+    def _must_be_ec2(node: Node) -> None:
         if node.external:
             raise ValueError(f"{node.name} is no EC2 instance: nobody can terminate it")
+
+    def _end(self, node: Node, stop_code: str, why: str) -> None:
         if node.terminated:
             return
         was_connected = node.connected
@@ -141,7 +149,7 @@ class Hosts:
         self._cluster.node_changed(node)
 
     def deregister(self, node: Node) -> None:
-        """ECS forgets the instance. Tasks that still run there are on their own; ECS counts them as stopped."""
+        """ECS forgets the instance. Tasks that still run there are on their own, and count as stopped."""
         for task in list(self._cluster.live_on(node)):
             self._cluster.ended(
                 task, None, stop_code="UserInitiated", why="Container instance deregistration forced by user"

@@ -1,7 +1,8 @@
 """What there is: container instances with the hosts under them, tasks, and the knobs that set the pace.
 
-A node has two sides. The host is what really is: power, boot id, processes. The container instance is what ECS
-believes: connected or not, which tasks hold which GPUs. Reports travel from the first to the second, and may be late.
+A node has two sides. The host is what really is: power, boot id, processes. The container instance is what
+ECS believes: connected or not, which tasks hold which GPUs. Reports travel from the first to the second, and
+may be late.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ class Knobs:
     stopped_visible_s: float = 3600.0
     read_lag_s: float = 0.0  #: reads see the world as it was that long ago
     throttle: bool = False  #: token buckets, as Amazon ECS has them
-    all_states: bool = False  #: ACTIVATING, DEACTIVATING, STOPPING and DEPROVISIONING for every task, not only awsvpc
+    all_states: bool = (
+        False  #: ACTIVATING, DEACTIVATING, STOPPING and DEPROVISIONING for every task, not only awsvpc
+    )
     health_events: bool = False  #: a lost agent is also told as an instance health change
     start_on_draining: bool = False  #: whether StartTask is let onto a DRAINING instance; undocumented
-    check_family: str = ""  #: tasks of this family are health checks too, besides those that say so themselves
+    check_family: str = (
+        ""  #: tasks of this family are health checks too, besides those that say so themselves
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class Reboot:
     cures: bool = True  #: the fault is gone afterwards
     lose_gpus: int = 0  #: GPUs that do not come back
     exit_code: int = 137  #: of the containers that it killed: 137, 255, or 0 where the runtime lies
-    deaths_first: bool = True  #: the dead are reported before the agent is back; else after
+    deaths_first: bool | None = None  #: the dead are reported before the agent is back; None: by the seed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class Outcome:
     exit_code: int | None = None
     after_s: float | None = None
     reason: str = ""  #: of the container
+    pull_s: float = 0.0  #: how long the image takes to arrive
     start_error: str = ""  #: it never starts, for this reason
     on_term: int | None = 143  #: exit code after SIGTERM; None: it ignores SIGTERM and is killed
 

@@ -38,8 +38,10 @@ def listed(data: dict[str, Any], name: str, *, most: int) -> list[Any]:
     return list(found)
 
 
-def page(items: Sequence[T], token: str | None, size: int, *, error: str = "InvalidParameterException") -> tuple[list[T], str]:
-    """One page of a list and the token for the next, empty at the end. A token that we did not make is refused."""
+def page(
+    items: Sequence[T], token: str | None, size: int, *, error: str = "InvalidParameterException"
+) -> tuple[list[T], str]:
+    """One page of a list and the token for the next, empty at the end."""
     start = 0
     if token:
         try:

@@ -1,14 +1,15 @@
-"""What the containers do. A test writes it down beforehand; unscripted training runs on until it is stopped."""
+"""What the containers do. A test writes it down before; unscripted training runs until it is stopped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .model import OUT_OF_MEMORY, Knobs, Node, Outcome, Task
 
 #: A task that carries this in its environment overrides is a health check.
 CHECK = ("GPU_RECOVERY_KIND", "check")
+OUTCOME_WORDS = frozenset(field.name for field in fields(Outcome))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,9 +61,8 @@ def verdict(node: Node) -> int:
 
 
 def outcome_from(data: dict[str, Any]) -> Outcome:
-    """An outcome in the words of the control interface: `exit_code`, or one of the usual accidents by name."""
-    known = {"exit_code", "after_s", "reason", "start_error", "on_term"}
-    words = {name: value for name, value in data.items() if name in known}
+    """An outcome in the words of the control interface: its fields, or one of the usual accidents."""
+    words = {name: value for name, value in data.items() if name in OUTCOME_WORDS}
     accident = data.get("accident")
     if accident == "oom":
         words = {"exit_code": 137, "reason": OUT_OF_MEMORY, **words}

@@ -1,4 +1,4 @@
-"""How ECS shows tasks and container instances in its answers. Times are numbers here; events have them as text."""
+"""How ECS shows tasks and container instances in its answers. Times are numbers; events have them as text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ def task_shape(task: Task, place: Place) -> dict[str, Any]:
     }
     if not node.external:
         shape["availabilityZone"] = node.zone
-    for name, value in (("startedBy", task.started_by), ("stopCode", task.stop_code), ("stoppedReason", task.reason)):
+    for name, value in (
+        ("startedBy", task.started_by),
+        ("stopCode", task.stop_code),
+        ("stoppedReason", task.reason),
+    ):
         if value:
             shape[name] = value
     return shape
@@ -140,7 +144,9 @@ def _attribute_shapes(node: Node) -> list[dict[str, str]]:
     else:
         known |= {"ecs.availability-zone": node.zone, "ecs.instance-type": "p5.48xlarge"}
     named = {**known, **node.attributes}
-    return [{"name": name, "value": value} if value else {"name": name} for name, value in sorted(named.items())]
+    return [
+        {"name": name, "value": value} if value else {"name": name} for name, value in sorted(named.items())
+    ]
 
 
 def attribute_values(node: Node) -> dict[str, str]:
@@ -163,5 +169,11 @@ def _health(node: Node) -> dict[str, Any]:
     if node.impairment is None:
         return {"overallStatus": "OK", "details": []}
     kind, reason, since = node.impairment
-    check = {"type": kind, "status": "IMPAIRED", "statusReason": reason, "lastUpdated": since, "lastStatusChange": since}
+    check = {
+        "type": kind,
+        "status": "IMPAIRED",
+        "statusReason": reason,
+        "lastUpdated": since,
+        "lastStatusChange": since,
+    }
     return {"overallStatus": "IMPAIRED", "details": [check]}

@@ -1,0 +1,138 @@
+"""From an EventBridge event to the runtime: whose it is, which record it concerns, and what to ask beside it.
+
+An event that is not ours, or makes no sense, is logged and dropped: it can't become right by being sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from ..core.errors import NotFound
+from ..core.events import Fact
+from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..core.nodes import decide_node
+from ..runtime import Runtime
+from ..sweeper import Sweeper
+from .errors import ForeignRecord
+from .fleet import EcsFleet
+from .parse import Kind, Parsed, parse_event
+
+log = logging.getLogger("ecs_gpu_recovery")
+
+
+class Adopter(Protocol):
+    """Takes over a job that another tool recorded."""
+
+    def adopt(self, row: Mapping[str, Any], at: datetime) -> Job:
+        """Make the job's record from the schema's attributes alone. Raises `NotFound` where they don't suffice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was done with an event, for the log and for tests."""
+
+    kind: str
+    taken: bool
+    why: str
+    record: str = ""
+
+
+class Intake:
+    """One method for all four handlers; each is given only the events its rule matches."""
+
+    def __init__(self, runtime: Runtime, fleet: EcsFleet, adopter: Adopter, *, cluster: str, check_family: str) -> None:
+        self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
+        self._cluster, self._check_family = cluster, check_family
+
+    def take(self, event: object) -> Answer:
+        seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
+        answer = self._route(seen)
+        if not answer.taken:
+            log.info("dropped", extra={"kind": answer.kind, "why": answer.why, "task": seen.task_id, "instance": seen.instance})
+        return answer
+
+    def _route(self, seen: Parsed) -> Answer:
+        if seen.kind is Kind.TICK and seen.at is not None:
+            report = Sweeper(self._runtime).sweep(seen.at)
+            return Answer(seen.kind, True, f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again")
+        if not (seen.ours or seen.may_be_ours) or seen.at is None:
+            return Answer(seen.kind, False, seen.why)
+        if seen.kind is Kind.TASK:
+            return self._task(seen, seen.at)
+        if seen.kind is Kind.CHECK:
+            return self._check(seen)
+        if seen.kind in (Kind.INSTANCE, Kind.INSTANCE_HEALTH):
+            return self._instance(seen)
+        if seen.kind is Kind.REBOOT_COMMAND:
+            return self._command(seen)
+        return Answer(seen.kind, False, seen.why)
+
+    def _task(self, seen: Parsed, at: datetime) -> Answer:
+        """By the job the event names, else by the task row; the record must know the task or wait for it."""
+        if not seen.facts:
+            return Answer(seen.kind, False, seen.why)
+        job_id = seen.job or self._runtime.store.job_of_task(seen.task_id)
+        if not job_id:
+            return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
+        try:
+            self._handle(job_id, seen.facts, at)
+        except NotFound as exc:
+            return Answer(seen.kind, False, str(exc))
+        return Answer(seen.kind, True, seen.why, job_id)
+
+    def _handle(self, job_id: str, facts: Sequence[Fact], at: datetime) -> None:
+        try:
+            self._runtime.handle(job_id, facts)
+        except ForeignRecord as exc:
+            self._adopter.adopt(exc.row, at)
+            self._runtime.handle(job_id, facts)
+
+    def _check(self, seen: Parsed) -> Answer:
+        if not seen.facts:
+            return Answer(seen.kind, False, seen.why)
+        try:
+            if seen.job:
+                self._runtime.handle(seen.job, seen.facts)
+            elif seen.node:
+                self._runtime.handle_node(seen.node, seen.facts)
+            else:
+                return Answer(seen.kind, False, "the check names neither a job nor a node")
+        except NotFound as exc:
+            return Answer(seen.kind, False, str(exc))
+        return Answer(seen.kind, True, seen.why, seen.job or seen.node)
+
+    def _instance(self, seen: Parsed) -> Answer:
+        """ECS sends one for every placement: news is rare, and no news costs this one read."""
+        node = self._runtime.store.node_of_instance(seen.instance)
+        if node is None:
+            return Answer(seen.kind, False, f"no node is {seen.instance}")
+        facts = list(seen.about(node.name))
+        news = [fact for fact in facts if decide_node(node, fact, self._runtime.policy).changed]
+        if node.status is NodeStatus.REBOOTING and seen.kind is Kind.INSTANCE:
+            news = [*facts, *self._proof(node)]
+        if not news:
+            return Answer(seen.kind, True, "nothing new", node.name)
+        self._runtime.handle_node(node.name, news)
+        return Answer(seen.kind, True, seen.why, node.name)
+
+    def _proof(self, node: Node) -> list[Fact]:
+        """A rebooting node showed up: ask at once whether its reboot is proven, instead of waiting for the sweeper."""
+        if not node.job_id:
+            return [fact for _, fact in self._fleet.observe_nodes([node])]
+        job = self._runtime.store.job(node.job_id)
+        return [*self._fleet.observe_reboots(job, node.name)]
+
+    def _command(self, seen: Parsed) -> Answer:
+        """A command ended somewhere: look at the few jobs that wait for a reboot."""
+        taken = ""
+        for line in self._runtime.store.jobs(status=JobStatus.PENDING_RESTART, limit=100).jobs:
+            job = self._runtime.store.job(line.id)
+            facts = list(self._fleet.observe_reboots(job))
+            if facts:
+                self._runtime.handle(job.id, facts)
+                taken = job.id
+        return Answer(seen.kind, bool(taken), seen.why if taken else "no job waits for a reboot that is proven now", taken)

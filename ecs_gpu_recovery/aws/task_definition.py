@@ -1,0 +1,78 @@
+"""The task definition of a training job, made from what a person asked for. Pure: the console shows it before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import Refused
+from ..jobfile import JobRequest
+
+CONTAINER = "train"
+#: A rank needs most of its node; what is left is for the agent and the host.
+DEFAULT_MEMORY_MIB = 4096
+
+
+def family_of(name: str) -> str:
+    """A family for the jobs of this name: letters, digits, '-' and '_'."""
+    return "gpu-training-" + (re.sub(r"[^A-Za-z0-9_-]", "-", name) or "job")[:200]
+
+
+def template(request: JobRequest, *, gpus: int, region: str, compatibility: tuple[str, ...] = ("EC2", "EXTERNAL")) -> dict[str, Any]:
+    """The arguments of RegisterTaskDefinition. Host networking: ranks reach each other without a port map."""
+    asked = request.container
+    if not asked.image:
+        raise Refused("the job was not submitted: name an image, or a task_definition that exists")
+    volumes, points = _mounts(asked.mounts)
+    linux: dict[str, Any] = {"initProcessEnabled": True}
+    if asked.shared_memory_mib:
+        linux["sharedMemorySize"] = asked.shared_memory_mib
+    if asked.infiniband:
+        linux["devices"] = [{"hostPath": "/dev/infiniband", "containerPath": "/dev/infiniband", "permissions": ["read", "write", "mknod"]}]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": asked.image,
+        "essential": True,
+        "memoryReservation": request.spec.memory_mib or DEFAULT_MEMORY_MIB,
+        "environment": [{"name": key, "value": value} for key, value in sorted(request.spec.env.items())],
+        "linuxParameters": linux,
+        # Registered memory of RDMA and large batches need these; the defaults of containers are for web servers.
+        "ulimits": [{"name": "memlock", "softLimit": -1, "hardLimit": -1}, {"name": "stack", "softLimit": 67108864, "hardLimit": 67108864}],
+        "mountPoints": points,
+        "stopTimeout": 60,
+    }
+    if request.spec.command:
+        container["command"] = list(request.spec.command)
+    if request.spec.workdir:
+        container["workingDirectory"] = request.spec.workdir
+    if gpus:
+        container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
+    if asked.log_group:
+        container["logConfiguration"] = {"logDriver": "awslogs", "options": {
+            "awslogs-group": asked.log_group, "awslogs-region": region, "awslogs-stream-prefix": CONTAINER}}  # fmt: skip
+    made: dict[str, Any] = {"family": family_of(request.spec.name), "networkMode": "host", "requiresCompatibilities": list(compatibility),
+                            "containerDefinitions": [container], "volumes": volumes}  # fmt: skip
+    if asked.task_role:
+        made["taskRoleArn"] = asked.task_role
+    if asked.execution_role:
+        made["executionRoleArn"] = asked.execution_role
+    return made
+
+
+def _mounts(mounts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    volumes, points = [], []
+    for number, mount in enumerate(mounts):
+        host, container, *mode = mount.split(":")
+        volumes.append({"name": f"mount-{number}", "host": {"sourcePath": host}})
+        points.append({"sourceVolume": f"mount-{number}", "containerPath": container, "readOnly": mode == ["ro"]})
+    return volumes, points
+
+
+def log_stream(definition: Mapping[str, Any], container: str, task_id: str) -> tuple[str, str] | None:
+    """Where a task's container writes: log group and stream, if it writes to CloudWatch."""
+    for found in definition.get("containerDefinitions", []):
+        options = found.get("logConfiguration", {}).get("options", {})
+        if found.get("name") == container and "awslogs-group" in options:
+            return str(options["awslogs-group"]), f"{options.get('awslogs-stream-prefix', container)}/{container}/{task_id}"
+    return None

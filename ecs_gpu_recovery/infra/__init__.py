@@ -1,0 +1,1 @@
+"""The deployment, one construct per concern. `EcsGpuRecoveryStack` puts them together."""

@@ -1,0 +1,145 @@
+"""What each function may do, and nothing else. docs/permissions.md is made from the result.
+
+All four run the same engine: whichever event completes a picture sends the orders that follow from it. So all may
+start, stop, reboot and tell. They differ in what they may read, which is what each looks up for its own events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aws_cdk import aws_iam as iam
+
+from ..aws import reboots
+from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, DUE, JOBS, LIVE, NODES, TASKS, Table
+from ..config import Config
+from .naming import Name
+from .tables import Tables
+
+TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
+INSTANCE_MONITOR, SWEEPER = "EcsInstanceMonitor", "RecoverySweeper"
+
+#: Any function: load a record, move it with a condition, and bring the rows up to it.
+_ENGINE: Mapping[Table, tuple[str, ...]] = {
+    JOBS: ("BatchGetItem", "GetItem", "UpdateItem"),
+    TASKS: ("BatchGetItem", "UpdateItem"),
+    NODES: ("BatchGetItem", "GetItem", "UpdateItem"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What one function needs beyond the engine."""
+
+    records: Mapping[Table, tuple[str, ...]] = field(default_factory=dict)
+    indexes: tuple[tuple[Table, str], ...] = ()
+    sees_tasks: bool = False
+
+
+FUNCTIONS: Mapping[str, Needs] = {
+    # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
+    TASK_HANDLER: Needs(records={TASKS: ("GetItem",), NODES: ("PutItem",)}, sees_tasks=True),
+    CHECK_MONITOR: Needs(),
+    # An event names a container instance, and a command may be the reboot that some job waits for.
+    INSTANCE_MONITOR: Needs(indexes=((JOBS, BY_STATUS), (NODES, BY_INSTANCE)), sees_tasks=True),
+    # It looks for what is due, compares what is live with the cluster, and frees claims of jobs that never were.
+    SWEEPER: Needs(
+        records={JOBS: ("ConditionCheckItem",)},
+        indexes=((JOBS, DUE), (JOBS, LIVE), (NODES, DUE), (NODES, BY_CLUSTER)),
+        sees_tasks=True,
+    ),
+}
+
+
+class Permissions:
+    """Statements for each function, and the wildcards in them with their reasons."""
+
+    def __init__(self, *, config: Config, tables: Tables, topic_arn: str, role_arns: Sequence[str]) -> None:
+        self._config, self._tables, self._topic, self._roles = config, tables, topic_arn, role_arns
+
+    def of(self, function: str) -> list[iam.PolicyStatement]:
+        needs = FUNCTIONS[function]
+        return [*self._records(needs), *self._cluster(needs), *self._hosts(), self._messages()]
+
+    def wildcards(self) -> Iterable[tuple[str, str]]:
+        """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
+        places = (*self._definitions(), self._task_names, self._instances, *self._host_names)
+        yield from ((place.shown, place.why) for place in places if "*" in place.resource)
+        yield "*", (
+            "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition and ssm:ListCommandInvocations take no narrower "
+            "resource; the first is bound to the cluster by a condition, the others only read."
+        )
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _records(self, needs: Needs) -> list[iam.PolicyStatement]:
+        statements = []
+        for table in (JOBS, TASKS, NODES):
+            actions = sorted({*_ENGINE[table], *needs.records.get(table, ())})
+            statements.append(_allow(f"dynamodb:{{{','.join(actions)}}}", [self._tables.of(table).table_arn]))
+        if needs.indexes:
+            arns = [f"{self._tables.of(table).table_arn}/index/{index}" for table, index in needs.indexes]
+            statements.append(_allow("dynamodb:{Query}", arns))
+        return statements
+
+    # -- the cluster -------------------------------------------------------------------------------------------
+
+    def _cluster(self, needs: Needs) -> list[iam.PolicyStatement]:
+        here = {"ArnEquals": {"ecs:cluster": cluster(self._config).arn}}
+        to_ecs = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+        tasks = "ecs:{DescribeTasks,StopTask}" if needs.sees_tasks else "ecs:{StopTask}"
+        return [
+            _allow("ecs:{StartTask}", [name.arn for name in self._definitions()], here),
+            _allow("iam:{PassRole}", self._roles, to_ecs),
+            _allow(tasks, [self._task_names.arn], here),
+            _allow("ecs:{DescribeContainerInstances,PutAttributes}", [self._instances.arn], here),
+            _allow("ecs:{ListTasks}", ["*"], here),
+            _allow("ecs:{DescribeTaskDefinition}", ["*"]),
+        ]
+
+    def _definitions(self) -> list[Name]:
+        families = [self._config.check_family, *self._config.TRAINING_TASK_FAMILIES.split(",")]
+        why = "Any revision may be started; the cluster is fixed by a condition. TRAINING_TASK_FAMILIES narrows it."
+        return [Name("ecs", f"task-definition/{family}:*", why=why) for family in dict.fromkeys(families)]
+
+    @property
+    def _task_names(self) -> Name:
+        why = "Tasks come and go; only those of this cluster are meant."
+        return Name("ecs", f"task/{self._config.ECS_CLUSTER_NAME}/*", why=why)
+
+    @property
+    def _instances(self) -> Name:
+        why = "Container instances come and go; only those of this cluster are meant."
+        return Name("ecs", f"container-instance/{self._config.ECS_CLUSTER_NAME}/*", why=why)
+
+    # -- hosts and people --------------------------------------------------------------------------------------
+
+    def _hosts(self) -> list[iam.PolicyStatement]:
+        key, _, value = self._config.NODE_TAG.partition("=")
+        tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}} if key else None
+        document = Name("ssm", f"document/{reboots.DOCUMENT}", account=False)
+        return [
+            _allow("ssm:{SendCommand}", [document.arn]),
+            _allow("ssm:{SendCommand}", [name.arn for name in self._host_names], tagged),
+            _allow("ssm:{ListCommandInvocations}", ["*"]),
+        ]
+
+    @property
+    def _host_names(self) -> tuple[Name, Name]:
+        why = "A node that joins the cluster tomorrow must be rebootable too. NODE_TAG narrows it to tagged nodes."
+        return Name("ec2", "instance/*", why=why), Name("ssm", "managed-instance/*", why=why)
+
+    def _messages(self) -> iam.PolicyStatement:
+        return _allow("sns:{Publish}", [self._topic])
+
+
+def cluster(config: Config) -> Name:
+    return Name("ecs", f"cluster/{config.ECS_CLUSTER_NAME}")
+
+
+def _allow(what: str, resources: Sequence[str], conditions: Mapping[str, object] | None = None) -> iam.PolicyStatement:
+    """`service:{Action,Action}` on resources."""
+    service, _, actions = what.partition(":")
+    names = [f"{service}:{action}" for action in actions.strip("{}").split(",")]
+    return iam.PolicyStatement(actions=names, resources=list(resources), conditions=conditions)

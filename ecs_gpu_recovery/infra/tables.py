@@ -1,0 +1,53 @@
+"""The three tables. Keys and indexes come from `aws.tables`, which the code that reads them uses too."""
+
+from __future__ import annotations
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_dynamodb as dynamodb
+from constructs import Construct
+
+from ..aws import tables as schema
+from ..config import Config
+
+
+class Tables(Construct):
+    """Records of jobs, tasks and nodes: encrypted, restorable to any second of the last 35 days."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
+        super().__init__(scope, construct_id)
+        self._protected = config.DELETION_PROTECTION
+        self.job = self._table(schema.JOBS, config.JOB_TABLE_NAME)
+        self.task = self._table(schema.TASKS, config.TASK_TABLE_NAME)
+        self.node = self._table(schema.NODES, config.NODE_TABLE_NAME)
+
+    def of(self, table: schema.Table) -> dynamodb.Table:
+        return {schema.JOBS.name: self.job, schema.TASKS.name: self.task, schema.NODES.name: self.node}[table.name]
+
+    def _table(self, table: schema.Table, name: str) -> dynamodb.Table:
+        made = dynamodb.Table(
+            self,
+            table.name,
+            table_name=name,
+            partition_key=_text(table.key),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            encryption=dynamodb.TableEncryption.AWS_MANAGED,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True
+            ),
+            deletion_protection=self._protected,
+            removal_policy=RemovalPolicy.RETAIN if self._protected else RemovalPolicy.DESTROY,
+        )
+        for index in table.indexes:
+            projection = index.projection
+            made.add_global_secondary_index(
+                index_name=index.name,
+                partition_key=_text(index.partition),
+                sort_key=_text(index.sort) if index.sort else None,
+                projection_type=dynamodb.ProjectionType[projection["ProjectionType"]],
+                non_key_attributes=projection.get("NonKeyAttributes"),
+            )
+        return made
+
+
+def _text(name: str) -> dynamodb.Attribute:
+    return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)

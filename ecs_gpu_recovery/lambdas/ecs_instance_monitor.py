@@ -1,0 +1,12 @@
+"""A container instance changed, or a command on a host ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .entry import receive
+
+
+def lambda_handler(event: dict[str, Any], context: object) -> Mapping[str, Any]:
+    return receive(event, "ecs_instance_monitor")

@@ -1,0 +1,69 @@
+"""What all handlers share: made at the first call, never at import, and kept for the life of the process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..aws.intake import Intake
+
+SERVICE = "ecs-gpu-recovery"
+
+
+class EventClock:
+    """Now is the time of the event in hand, so that a night can be replayed in a second."""
+
+    def __init__(self) -> None:
+        self._at = datetime.now(UTC)
+
+    def set(self, event: object) -> None:
+        from ..aws.event_fields import member, moment
+
+        at = moment(member(event).get("time"))
+        if at is not None:
+            self._at = at
+
+    def now(self) -> datetime:
+        return self._at
+
+
+CLOCK = EventClock()
+
+
+@cache
+def intake() -> Intake:
+    from ..aws.wiring import build
+    from . import metrics
+
+    _log_as_json()
+    return build(os.environ, now=CLOCK.now, on_commit=metrics.job_moved).intake
+
+
+def _log_as_json() -> None:
+    """One structured line per transition."""
+    from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(LambdaPowertoolsFormatter(service=SERVICE))
+    logger = logging.getLogger("ecs_gpu_recovery")
+    logger.handlers[:] = [handler]
+    logger.setLevel(os.environ.get("LOG_LEVEL", "INFO").upper())
+    logger.propagate = False
+
+
+def receive(event: object, handler: str) -> Mapping[str, Any]:
+    """Take one event. The answer is for whoever invokes the function by hand; EventBridge ignores it."""
+    from . import metrics
+
+    CLOCK.set(event)
+    try:
+        answer = intake().take(event)
+        metrics.event_taken(handler, taken=answer.taken)
+    finally:
+        metrics.flush()
+    return {"kind": str(answer.kind), "taken": answer.taken, "why": answer.why, "record": answer.record}

@@ -1,0 +1,53 @@
+"""Metrics in the embedded metric format: a line in the log that CloudWatch turns into numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ..core.model import Job, JobStatus, NodeStatus
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.metrics import Metrics
+
+NAMESPACE = "EcsGpuRecovery"
+
+
+@cache
+def _metrics() -> Metrics:
+    from aws_lambda_powertools.metrics import Metrics
+
+    return Metrics(namespace=NAMESPACE, service="ecs-gpu-recovery")
+
+
+def _add(name: str, value: float = 1) -> None:
+    from aws_lambda_powertools.metrics import MetricUnit
+
+    _metrics().add_metric(name=name, unit=MetricUnit.Count, value=value)
+
+
+def event_taken(handler: str, *, taken: bool) -> None:
+    """How many events were for us, and how many were not."""
+    _add("EventsTaken" if taken else "EventsDropped")
+
+
+def job_moved(before: Job | None, job: Job) -> None:
+    """What operators watch: failures, recoveries, reboots, and how long a job has been in trouble."""
+    if before is not None and before.status is job.status:
+        return
+    if job.status is JobStatus.FAILED:
+        _add("JobsFailed")
+    elif job.status is JobStatus.COMPLETE:
+        _add("JobsCompleted")
+    elif job.status is JobStatus.PENDING_RESTART:
+        _add("RecoveriesStarted")
+        _add("NodesRebooted", sum(rank.node_status is NodeStatus.REBOOTING for rank in job.ranks))
+    if bad := sum(rank.node_status is NodeStatus.FAILED for rank in job.ranks):
+        _add("NodesFailed", bad)
+
+
+def flush() -> None:
+    """Write what was counted, if anything was."""
+    metrics = _metrics()
+    if metrics.metric_set:
+        metrics.flush_metrics()

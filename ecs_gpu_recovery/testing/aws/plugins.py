@@ -1,0 +1,224 @@
+"""Plugs a simulated account into MiniStack, the local AWS: its ECS and SSM actions become ours.
+
+MiniStack keeps clusters, task definitions, permissions, rules and functions; we keep nodes, tasks and
+commands. The names that are used for it are private to MiniStack. They are listed here, and `missing` says
+what a newer version no longer has, so that an upgrade fails with a sentence and not somewhere in a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import logging
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from .cloud import Cloud
+from .requests import ApiError
+
+log = logging.getLogger("testbed")
+#: Module, name, and the parameters that a function takes first; None for what is no function.
+NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
+    ("app", "main", ()),
+    ("core.responses", "json_response", ("data", "status")),
+    ("core.responses", "error_response_json", ("code", "message", "status")),
+    ("core.responses", "request_scope", ("account_id", "region")),
+    ("services.ecs", "_ACTION_MAP", None),
+    ("services.ecs", "_clusters", None),
+    ("services.ecs", "_task_defs", None),
+    ("services.ecs", "_resolve_td_key", ("ref",)),
+    ("services.ecs", "reset", ()),
+    ("services.eventbridge", "_dispatch_event", ("event", "view")),
+    ("services.eventbridge", "_dispatch_to_lambda", ("arn", "payload")),
+    ("services.lambda_svc", "_execution_record_for_config", ("func", "config")),
+    ("services.lambda_svc", "_get_func_record_for_ref", ("function_ref",)),
+    ("services.lambda_svc", "invoke_async_with_retry", ("func", "event")),
+    ("services.ssm", "handle_request", ("method", "path", "headers", "body", "query_params")),
+)
+Handler = Callable[[dict[str, Any]], Any]
+_TAGS = ("TagResource", "UntagResource", "ListTagsForResource")
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"ministack.{name}")
+
+
+def missing() -> list[str]:
+    """What this MiniStack lacks of the names that we use; each a sentence."""
+    problems = []
+    for where, name, wanted in NAMES:
+        found = getattr(module(where), name, None)
+        if found is None:
+            problems.append(f"ministack.{where} has no {name}")
+        elif wanted is not None:
+            takes = inspect.signature(found).parameters
+            rest = [one for one in list(takes.values())[len(wanted) :] if one.default is one.empty]
+            if tuple(takes)[: len(wanted)] != wanted or rest:
+                there, here = ", ".join(takes), ", ".join(wanted)
+                problems.append(f"ministack.{where}.{name} takes ({there}), not ({here})")
+    return problems
+
+
+class MiniStackDefinitions:
+    """Task definitions and clusters where MiniStack keeps them, whoever made them: a call or a stack."""
+
+    def __init__(self) -> None:
+        self._ecs = module("services.ecs")
+
+    def find(self, reference: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._ecs._task_defs.get(self._ecs._resolve_td_key(reference))
+        return found
+
+    def has_cluster(self, name: str) -> bool:
+        return name in self._ecs._clusters
+
+
+def plug_in(cloud: Cloud) -> None:
+    """Route calls to the account and its events to the bus. MiniStack must not serve yet."""
+    _ecs_actions(cloud)
+    _ssm_actions(cloud)
+    _retries()
+    ecs = module("services.ecs")
+    its_reset = ecs.reset
+
+    def reset() -> None:
+        its_reset()
+        cloud.reset()
+
+    ecs.reset = reset
+
+
+# -- calls ----------------------------------------------------------------------------------------------
+
+
+def _answer(cloud: Cloud, service: str, action: str, data: dict[str, Any]) -> Any:
+    responses = module("core.responses")
+    try:
+        return responses.json_response(cloud.call(service, action, data))
+    except ApiError as exc:
+        return responses.error_response_json(exc.code, exc.message, exc.status)
+
+
+def _ecs_actions(cloud: Cloud) -> None:
+    table = module("services.ecs")._ACTION_MAP
+    theirs = dict(table)
+    for action, handler in theirs.items():
+        table[action] = _counted(cloud, action, handler)
+    for action in cloud.actions["ecs"]:
+        table[action] = _ours(cloud, action, theirs.get(action))
+    table["DescribeClusters"] = _with_counts(cloud, table["DescribeClusters"])
+
+
+def _counted(cloud: Cloud, action: str, handler: Handler) -> Handler:
+    """An action that MiniStack answers; it is counted with the others."""
+
+    def handle(data: dict[str, Any]) -> Any:
+        cloud.gate.calls[action] += 1
+        return handler(data)
+
+    return handle
+
+
+def _ours(cloud: Cloud, action: str, theirs: Handler | None) -> Handler:
+    """An action that the simulated account answers. Tags of what it does not keep stay with MiniStack."""
+
+    def handle(data: dict[str, Any]) -> Any:
+        arn = data.get("resourceArn", "")
+        if action in _TAGS and theirs and ":task/" not in arn and ":container-instance/" not in arn:
+            return theirs(data)
+        return _answer(cloud, "ecs", action, data)
+
+    return handle
+
+
+def _with_counts(cloud: Cloud, theirs: Handler) -> Handler:
+    """MiniStack's clusters, with the nodes and tasks that we keep counted in."""
+
+    def handle(data: dict[str, Any]) -> Any:
+        status, headers, body = theirs(data)
+        if status != 200:
+            return status, headers, body
+        answer = json.loads(body)
+        with cloud.lock:
+            nodes, tasks = list(cloud.cluster.nodes.values()), list(cloud.cluster.all_tasks())
+        for row in answer.get("clusters", ()):
+            own = [task for task in tasks if task.node.cluster == row["clusterName"] and not task.over]
+            active = [
+                node for node in nodes if node.cluster == row["clusterName"] and node.status != "INACTIVE"
+            ]
+            row["registeredContainerInstancesCount"] = len(active)
+            row["runningTasksCount"] = sum(task.status == "RUNNING" for task in own)
+            row["pendingTasksCount"] = len(own) - row["runningTasksCount"]
+        return module("core.responses").json_response(answer)
+
+    return handle
+
+
+def _ssm_actions(cloud: Cloud) -> None:
+    """Run Command is ours; parameters and the rest stay with MiniStack."""
+    ssm = module("services.ssm")
+    theirs = ssm.handle_request
+
+    async def handle(method: str, path: str, headers: dict[str, str], body: bytes, query_params: Any) -> Any:
+        action = headers.get("x-amz-target", "").rpartition(".")[2]
+        if action not in cloud.actions["ssm"]:
+            return await theirs(method, path, headers, body, query_params)
+        return await asyncio.to_thread(_answer, cloud, "ssm", action, json.loads(body or b"{}"))
+
+    ssm.handle_request = handle
+
+
+# -- events ---------------------------------------------------------------------------------------------
+
+
+def _retries() -> None:
+    """A rule's Lambda target is called again when it fails, as AWS does; MiniStack would call it once."""
+    functions = module("services.lambda_svc")
+
+    def dispatch(arn: str, payload: str) -> None:
+        func, config, name = functions._get_func_record_for_ref(arn)
+        if not func or not config:
+            log.warning("an event's target, the function %s, is not there", name)
+            return
+        record = functions._execution_record_for_config(func, config)
+        functions.invoke_async_with_retry(record, json.loads(payload))
+
+    module("services.eventbridge")._dispatch_to_lambda = dispatch
+
+
+class Bus:
+    """Hands events to MiniStack's default bus, one after the other, in a thread of its own.
+
+    They go past PutEvents, which would give each a new id and the present time: a copy must keep its id, and
+    an event that comes late must keep its time. (PutEvents also refuses events that say they come from AWS.)
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def put(self, envelope: dict[str, Any]) -> None:
+        self._waiting.put(envelope)
+
+    def serve(self) -> None:
+        """For ever. An event that the bus can't take is a mistake of ours, and ends the process."""
+        while True:
+            self._dispatch(self._waiting.get())
+
+    @staticmethod
+    def _dispatch(envelope: dict[str, Any]) -> None:
+        record = {
+            "EventId": envelope["id"],
+            "Source": envelope["source"],
+            "DetailType": envelope["detail-type"],
+            "Detail": json.dumps(envelope["detail"]),
+            "EventBusName": "default",
+            "Time": envelope["time"],
+            "Resources": envelope["resources"],
+            "Account": envelope["account"],
+            "Region": envelope["region"],
+        }
+        with module("core.responses").request_scope(envelope["account"], envelope["region"]):
+            module("services.eventbridge")._dispatch_event(record)

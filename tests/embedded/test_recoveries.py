@@ -1,0 +1,200 @@
+"""Recoveries with real processes: what a fault, a person or an accident does to a job, and how it ends."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core.effects import token
+from ecs_gpu_recovery.core.events import NodeChecked, TaskEnded
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.local.controller import Controller
+from ecs_gpu_recovery.local.fleet import LocalFleet
+from ecs_gpu_recovery.local.wiring import now
+from tests.embedded.helpers import eventually, last_step, live_controller, training
+
+FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
+QUICKLY = timedelta(seconds=1)
+
+
+def test_an_answer_from_before_the_failure_is_no_verdict_on_it(tmp_path: Path) -> None:
+    """The check before the start found the node healthy. That says nothing about why its job failed since."""
+    with live_controller(tmp_path) as live:
+        live.submit("job", FOREVER, check="quick")
+        job = live.started("job")
+        assert [rank.check_try for rank in job.ranks] == [1, 1]
+        old = token("job", 0, "check", 1)
+        assert live.cluster.task("node-1", old).exit_code == 0
+        facts = LocalFleet(live.cluster, now).observe_job(job)
+        assert not [fact for fact in facts if isinstance(fact, NodeChecked)]
+        live.side.stop("job", "enough")
+        live.ends("job", JobStatus.USER_STOPPED)
+
+
+@pytest.mark.slow
+def test_a_hanging_gpu_is_found_though_its_task_takes_long_to_stop(tmp_path: Path) -> None:
+    with live_controller(tmp_path) as live:
+        command = training(60, 0.05)
+        live.submit("job", command, check="quick", env={"COLLECTIVE_TIMEOUT_S": "1.5"})
+        live.trains_to("job", 10)
+        live.cluster.inject("node-2", "hang")
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert job.attempt == 1
+        assert last_step(job) == 60
+        verdicts = [entry for entry in job.timeline if entry.after == "REBOOTING"]
+        assert [entry.subject for entry in verdicts] == ["node-2"]
+
+
+def test_a_node_that_does_not_come_back_fails_the_job_and_one_message_says_so(tmp_path: Path) -> None:
+    with live_controller(tmp_path, reboot_timeout=timedelta(seconds=2)) as live:
+        live.submit("job", training(200, 0.05))
+        live.trains_to("job", 3)
+        live.cluster.inject("node-2", "no-return")
+        live.cluster.inject("node-2", "off-bus")
+        job = live.ends("job", JobStatus.FAILED)
+        assert "node-2 could not be brought back" in job.outcome
+        assert {node.name: node.status for node in live.side.nodes()} == {
+            "node-1": NodeStatus.AVAILABLE,
+            "node-2": NodeStatus.FAILED,
+        }
+        (message,) = live.side.notices(10)
+        assert message["key"] == "job/notify/failed"
+        assert "gpu-recovery node release node-2" in message["next"]
+
+
+def test_a_node_that_comes_back_without_its_gpu_is_not_used_again(tmp_path: Path) -> None:
+    with live_controller(tmp_path, reboot_timeout=timedelta(seconds=3)) as live:
+        live.submit("job", training(200, 0.05))
+        live.trains_to("job", 3)
+        live.cluster.inject("node-1", "no-cure")
+        live.cluster.inject("node-1", "off-bus")
+        job = live.ends("job", JobStatus.FAILED)
+        assert "came back with 1 of 2 GPUs" in job.outcome
+        assert live.side.node("node-1").status is NodeStatus.FAILED
+        # The check must run on the GPUs that are left, or it could never tell that one is missing.
+        live.side.ask_node("node-1", "check", "is it still broken?", "quick")
+        eventually(lambda: live.side.node("node-1").status is NodeStatus.FAILED, "the check says so too")
+        assert live.side.node("node-1").verdict is Verdict.REBOOT
+
+
+@pytest.mark.parametrize("moment", ["examined first", "training", "examined after a fault", "rebooting"])
+def test_a_person_can_stop_a_job_at_any_moment(tmp_path: Path, moment: str) -> None:
+    boot_seconds = 30.0 if moment == "rebooting" else 0.2
+    with live_controller(tmp_path, boot_seconds=0.2) as live:
+        if moment == "rebooting":
+            for view in live.cluster.nodes():
+                text = (view.folder / "node.json").read_text()
+                (view.folder / "node.json").write_text(text.replace("0.2", str(boot_seconds)))
+        live.submit("job", training(400, 0.05), check="quick")
+        if moment != "examined first":
+            live.trains_to("job", 3)
+        if moment in ("examined after a fault", "rebooting"):
+            live.cluster.inject("node-2", "off-bus")
+            live.reaches("job", JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART)
+        if moment == "rebooting":
+            live.reaches("job", JobStatus.PENDING_RESTART)
+        live.side.stop("job", "changed my mind")
+        job = live.ends("job", JobStatus.USER_STOPPED)
+        assert "changed my mind" in job.outcome
+        assert not live.side.notices(10)
+        if moment == "rebooting":
+            assert live.side.node("node-2").status is NodeStatus.REBOOTING, "the reboot goes on by itself"
+        else:
+            eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+
+
+def test_jobs_go_on_after_the_control_plane_was_shut_down_with_its_nodes(tmp_path: Path) -> None:
+    with live_controller(tmp_path) as live:
+        live.submit("job", training(60, 0.05))
+        live.trains_to("job", 7)
+    with live_controller(tmp_path, nodes=0) as live:
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert (job.attempt, last_step(job)) == (1, 60)
+        assert sorted(node.name for node in live.side.nodes()) == ["node-1", "node-2"]
+
+
+def test_a_deleted_node_folder_costs_its_own_job_only(tmp_path: Path) -> None:
+    with live_controller(tmp_path, nodes=3, node_lost_after=QUICKLY, reboot_timeout=QUICKLY) as live:
+        live.submit("unlucky", FOREVER, nodes=["node-1", "node-2"])
+        live.submit("lucky", training(40, 0.05), nodes=["node-3"])
+        live.started("unlucky")
+        live.cluster.power_off("node-2")
+        shutil.rmtree(tmp_path / "nodes" / "node-2")
+        job = live.ends("unlucky", JobStatus.FAILED)
+        assert "node-2" in job.outcome
+        live.ends("lucky", JobStatus.COMPLETE)
+        assert live.side.node("node-1").claimable
+        assert not live.side.node("node-2").claimable
+
+
+def test_a_node_whose_files_are_damaged_is_a_node_that_does_not_answer(tmp_path: Path) -> None:
+    with live_controller(tmp_path, nodes=2, node_lost_after=QUICKLY) as live:
+        live.cluster.power_off("node-2", "lost")
+        (tmp_path / "nodes" / "node-2" / "agent.json").write_text("{half")
+        eventually(lambda: live.side.node("node-2").status is NodeStatus.UNKNOWN, "node-2 unknown")
+        live.submit("job", training(5, 0), nodes=["node-1"])
+        live.ends("job", JobStatus.COMPLETE)
+
+
+def test_a_task_that_vanished_with_its_node_is_lost_and_not_awaited_for_ever(tmp_path: Path) -> None:
+    with live_controller(tmp_path) as live:
+        live.submit("job", FOREVER)
+        job = live.started("job")
+        live.cluster.stop_task("node-1", job.ranks[0].task_id, "gone")
+        eventually(lambda: not live.cluster.task("node-1", job.ranks[0].task_id).live, "ended")
+        shutil.rmtree(live.cluster.task("node-1", job.ranks[0].task_id).folder)
+        ended = [f for f in LocalFleet(live.cluster, now).observe_job(job) if isinstance(f, TaskEnded)]
+        assert [(fact.rank, fact.exit_code) for fact in ended] == [(0, None)]
+        live.side.stop("job", "enough")
+        live.ends("job", JobStatus.USER_STOPPED)
+
+
+def test_two_jobs_share_the_nodes_and_break_apart(tmp_path: Path) -> None:
+    with live_controller(tmp_path, nodes=4) as live:
+        live.submit("one", training(60, 0.05), nodes=["node-1", "node-2"])
+        live.submit("two", training(60, 0.05), nodes=["node-3", "node-4"])
+        live.trains_to("one", 6)
+        live.trains_to("two", 6)
+        live.cluster.inject("node-2", "ecc")
+        live.cluster.inject("node-3", "app-xid")
+        one, two = live.ends("one", JobStatus.COMPLETE), live.ends("two", JobStatus.FAILED)
+        assert (one.attempt, two.attempt) == (1, 0)
+        assert two.outcome == "no GPU fault found"
+        assert [message["key"] for message in live.side.notices(10)] == ["two/notify/failed"]
+
+
+def test_a_second_controller_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    from ecs_gpu_recovery.core.errors import Refused
+
+    with live_controller(tmp_path) as live:
+        with pytest.raises(Refused, match=r"another controller \(pid \d+\) already runs"):
+            Controller(tmp_path).__enter__()
+        live.submit("job", training(5, 0))
+        live.ends("job", JobStatus.COMPLETE)
+
+
+def test_commands_that_look_for_the_controller_do_not_keep_one_from_starting(tmp_path: Path) -> None:
+    from ecs_gpu_recovery.local.controller import running_pid
+
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            running_pid(tmp_path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(10):
+            with Controller(tmp_path):
+                pass
+    finally:
+        stop.set()
+        for looker in lookers:
+            looker.join()

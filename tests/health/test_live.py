@@ -1,0 +1,309 @@
+"""A machine, with stand-ins for nvidia-smi, dcgmi and NVIDIA's binding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Bench
+from .test_dcgm import health, v4
+from .test_nvidia_smi import xml
+
+NVML = """
+import ctypes
+from ctypes import byref
+NVML_NVLINK_MAX_LINKS = 4
+nvmlEccSramErrorStatus_v1 = 1
+
+class NVMLError(Exception):
+    def __init__(self, value, text="an error"):
+        super().__init__(text)
+        self.value = value
+
+class NotSupported(NVMLError):
+    def __init__(self):
+        super().__init__(3, "Not Supported")
+
+class Bag:
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+class c_nvmlEccSramErrorStatus_v1_t(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("bThresholdExceeded", ctypes.c_uint)]
+
+class c_nvmlGpuFabricInfo_t(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_uint), ("state", ctypes.c_ubyte)]
+
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return GPUS
+def nvmlSystemGetDriverVersion(): return b"580.00"
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetPciInfo(h): return Bag(busId=f"00000000:{h + 1:02X}:00.0".encode())
+def nvmlDeviceGetUUID(h): return f"GPU-{h}"
+def nvmlDeviceGetName(h): return "Pretended H200"
+def nvmlDeviceGetFieldValues(h, fields):
+    assert fields == [230]
+    return [Bag(nvmlReturn=0, value=Bag(uiVal=RECOVERY))]
+def nvmlDeviceGetRemappedRows(h): return (0, 0, 0, 0)
+def nvmlDeviceGetRowRemapperHistogram(h): return Bag(none=0)
+def nvmlDeviceGetEccMode(h): return [1, 1]
+def nvmlDeviceGetTotalEccErrors(h, kind, span): return 0
+def nvmlDeviceGetSramEccErrorStatus(h, status): status._obj.bThresholdExceeded = 0
+def nvmlDeviceGetNvLinkState(h, link): return int(link < LINKS[h])
+def nvmlDeviceGetGpuFabricInfo(h, info): raise NotSupported()
+def nvmlDeviceGetCurrPcieLinkWidth(h): return 16
+def nvmlDeviceGetMaxPcieLinkWidth(h): return 16
+def nvmlDeviceGetCurrentClocksThrottleReasons(h): return 1
+def nvmlDeviceGetMemoryInfo(h): return Bag(used=0, total=1 << 37)
+def nvmlDeviceGetUtilizationRates(h): return Bag(gpu=0)
+def nvmlDeviceGetPowerUsage(h): return 120000
+def nvmlDeviceGetPerformanceState(h): return 0
+def nvmlDeviceGetTemperature(h, sensor): return 40
+GPUS, RECOVERY, LINKS = 2, 0, [4, 4]
+"""
+
+
+def quiet_log(bench: Bench) -> tuple[str, str]:
+    """A kernel log of our own: the machine under test may have one that says anything."""
+    file = bench.folder / "kernel.log"
+    if not file.exists():
+        file.write_text("[1.0] kernel: nothing happened\n")
+    return "--kernel-log", str(file)
+
+
+def check(bench: Bench, *argv: str) -> tuple[int, dict[str, Any]]:
+    ran = bench.check("--json", *quiet_log(bench), *argv)
+    assert ran.err == ""
+    return ran.exit_code, ran.report
+
+
+def status(report: dict[str, Any], name: str) -> str:
+    found: str = next(c["status"] for c in report["checks"] if c["name"] == name)
+    return found
+
+
+def test_a_machine_without_gpus_is_inconclusive(bench: Bench) -> None:
+    exit_code, report = check(bench)
+    assert exit_code == 3
+    assert "nvidia-smi" in report["why"]
+
+
+def test_a_sound_machine_is_healthy_without_dcgm_and_says_that_dcgm_is_missing(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    exit_code, report = check(bench, "--expect-gpus", "1")
+    assert exit_code == 0
+    assert status(report, "dcgm-health") == "not_tested"
+    assert report["gpus"][0]["bus_id"] == "0000:4f:00"
+    assert check(bench, "--require", "dcgm")[0] == 3
+
+
+def test_a_fault_that_nvidia_smi_shows(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml(recovery="Reset"))
+    assert check(bench)[0] == 1
+
+
+def test_a_fault_in_the_kernel_log_beside_a_sound_driver(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    (bench.folder / "kernel.log").write_text(
+        "2026-11-15T02:00:00Z kernel: NVRM: Xid (PCI:0000:4f:00): 48, DBE\n"
+    )
+    assert check(bench)[0] == 1
+    assert check(bench, "--since", "2026-11-15T02:00:01Z")[0] == 0
+
+
+def test_a_kernel_log_that_cannot_be_read_is_no_verdict(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    ran = bench.check("--json", "--kernel-log", str(bench.folder / "missing"))
+    assert (ran.exit_code, status(ran.report, "kernel-log")) == (0, "not_tested")
+    ran = bench.check("--json", "--kernel-log", str(bench.folder / "missing"), "--require", "kernel-log")
+    assert ran.exit_code == 3
+
+
+def test_a_driver_that_is_not_loaded_is_inconclusive_even_when_gpus_are_expected(bench: Bench) -> None:
+    text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    bench.prints("nvidia-smi", text, exit_code=9)
+    assert check(bench, "--expect-gpus", "8")[0] == 3
+
+
+def test_a_working_driver_without_its_gpus_asks_for_a_reboot(bench: Bench) -> None:
+    bench.prints("nvidia-smi", "No devices were found", exit_code=6)
+    assert check(bench, "--expect-gpus", "8")[0] == 1
+
+
+def test_a_hanging_nvidia_smi_is_a_finding(bench: Bench) -> None:
+    bench.command("nvidia-smi", "sleep 1000")
+    exit_code, report = check(bench, "--expect-gpus", "8", "--deadline", "1")
+    assert exit_code == 1
+    assert report["findings"][0]["rule"] == "driver-hang-confirmed"
+
+
+def test_a_driver_that_was_only_slow_once_is_not_blamed(bench: Bench) -> None:
+    mark, kept = bench.folder / "asked", bench.folder / "smi.xml"
+    kept.write_text(xml())
+    bench.command("nvidia-smi", f"if [ -e {mark} ]; then cat {kept}; else : > {mark}; sleep 1000; fi")
+    exit_code, report = check(bench, "--expect-gpus", "1", "--deadline", "5")
+    assert exit_code == 0
+    assert "driver-slow" in [f["rule"] for f in report["findings"]]
+
+
+def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    bench.prints(
+        "dcgmi", "Error: unable to establish a connection to the specified host: localhost", exit_code=235
+    )
+    exit_code, report = check(bench, "--level", "2")
+    assert exit_code == 0
+    assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
+
+
+def dcgmi(bench: Bench, health_text: str, diag_text: str = "", diag_exit: int = 0) -> None:
+    (bench.folder / "health.json").write_text(health_text)
+    (bench.folder / "diag.json").write_text(diag_text)
+    bench.command(
+        "dcgmi",
+        f'if [ "$1" = health ]; then cat {bench.folder}/health.json; exit 0; fi\n'
+        f'echo "$@" > {bench.folder}/diag.argv; cat {bench.folder}/diag.json; exit {diag_exit}',
+    )
+
+
+def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    text = "Detected 1 volatile double-bit ECC error(s) in GPU 0."
+    dcgmi(bench, health("Failure", ("Memory system", "Failure", [text]), gpu="0"))
+    exit_code, report = check(bench)
+    assert exit_code == 1
+    assert report["findings"][0]["gpu"] == "0000:4f:00", "DCGM's index was brought to the PCI id"
+
+
+@pytest.mark.parametrize(
+    ("text", "dcgm_exit", "exit_code"),
+    [
+        (v4(52), 205, 2),
+        (v4(126), 205, 1),
+        (v4(85), 226, 1),
+        (v4(29), 226, 0),
+        (v4(50), 226, 3),
+        (v4(29, status="Pass"), 0, 0),
+        ("nothing useful", 205, 1),
+        ("nothing useful", 226, 3),
+        ("nothing useful", 217, 0),
+        ("nothing useful", 0, 0),
+    ],
+)
+def test_the_diagnostic_at_a_chosen_level(bench: Bench, text: str, dcgm_exit: int, exit_code: int) -> None:
+    bench.prints("nvidia-smi", xml())
+    dcgmi(bench, health("Healthy"), text, dcgm_exit)
+    assert check(bench, "--level", "2")[0] == exit_code
+    assert (bench.folder / "diag.argv").read_text().split() == ["diag", "-r", "2", "-j"]
+
+
+def test_the_diagnostic_is_left_out_when_a_fault_is_already_proven(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml(recovery="Reboot"))
+    dcgmi(bench, health("Healthy"), v4(52), 205)
+    assert check(bench, "--level", "3")[0] == 1
+    assert not (bench.folder / "diag.argv").exists()
+
+
+def test_a_diagnostic_that_hangs_is_suspicious_and_no_more(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    bench.command("dcgmi", f'[ "$1" = diag ] && sleep 1000; cat {bench.folder}/none')
+    exit_code, report = check(bench, "--level", "1", "--diag-deadline", "1")
+    assert (exit_code, status(report, "dcgm-diag")) == (3, "hung")
+
+
+def test_the_host_engine_can_be_named(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml())
+    dcgmi(bench, health("Healthy"), v4(29, status="Pass"))
+    assert check(bench, "--level", "1", "--dcgm-host", "unix:///run/x")[0] == 0
+    assert (bench.folder / "diag.argv").read_text().split() == [
+        "diag",
+        "--host",
+        "unix:///run/x",
+        "-r",
+        "1",
+        "-j",
+    ]
+
+
+def nvml(bench: Bench, more: str = "") -> None:
+    bench.nvml(NVML + more)
+
+
+def test_the_binding_is_used_where_it_is_installed(bench: Bench) -> None:
+    nvml(bench)
+    exit_code, report = check(bench, "--expect-gpus", "2")
+    assert exit_code == 0
+    assert report["gpus"][1]["bus_id"] == "0000:02:00"
+    assert report["gpus"][1]["recovery_action"] == "none"
+    assert report["gpus"][1]["nvlinks_up"] == 4
+
+
+LOST = "def nvmlDeviceGetUUID(h):\n    raise NVMLError(15, 'GPU is lost') if h == 1 else NotSupported()"
+NO_HANDLE = (
+    "def nvmlDeviceGetHandleByIndex(i):\n    if i == 1: raise NVMLError(999, 'Unknown Error')\n    return i"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "exit_code", "code"),
+    [
+        ("RECOVERY = 1", 1, "gpu_reset"),
+        ("RECOVERY = 2", 1, "node_reboot"),
+        ("RECOVERY = 5", 3, "recover_imex_domain"),
+        ("RECOVERY = 77", 0, "unknown"),
+        ("GPUS = 1", 1, "count-low"),
+        ("LINKS = [4, 2]", 1, "nvlink-down"),
+        ("LINKS = [0, 0]", 0, None),
+        ("def nvmlDeviceGetRemappedRows(h): return (0, 1, 1, 0)", 1, "remap-pending"),
+        ("def nvmlDeviceGetRemappedRows(h): return (0, 1, 0, 1)", 1, "remap-failure"),
+        ("def nvmlDeviceGetTotalEccErrors(h, kind, span): return 2", 1, "ecc-volatile"),
+        ("def nvmlDeviceGetTotalEccErrors(h, kind, span): return 2 * span", 0, "ecc-aggregate"),
+        ("def nvmlDeviceGetSramEccErrorStatus(h, s): s._obj.bThresholdExceeded = 1", 2, "sram-threshold"),
+        ("def nvmlDeviceGetCurrentClocksThrottleReasons(h): return 0x48", 0, "clocks-held"),
+        ("def nvmlDeviceGetGpuFabricInfo(h, i): i._obj.state, i._obj.status = 3, 0", 0, None),
+        ("def nvmlDeviceGetGpuFabricInfo(h, i): i._obj.state, i._obj.status = 3, 9", 3, "fabric-failed"),
+        (LOST, 1, "gpu-lost"),
+        (NO_HANDLE, 1, "gpu-lost"),
+        ("def nvmlDeviceGetUUID(h): raise NVMLError(16, 'GPU requires restart')", 1, "reset-required"),
+        ("def nvmlDeviceGetUUID(h): raise NVMLError(10, 'Timeout')", 3, "device-error"),
+        ("def nvmlDeviceGetUUID(h): raise NVMLError(999, 'Unknown Error')", 0, None),
+        ("del nvmlDeviceGetUUID", 0, None),
+        ("def nvmlInit(): raise NVMLError(9, 'Driver Not Loaded')", 3, "unreachable"),
+        ("def nvmlInit(): raise NVMLError(15, 'GPU is lost')", 1, "gpu-lost"),
+        ("def nvmlInit(): raise RuntimeError('a bug in the binding')", 3, "unreachable"),
+    ],
+)
+def test_what_the_driver_tells_through_the_binding(
+    bench: Bench, more: str, exit_code: int, code: str | None
+) -> None:
+    nvml(bench, more)
+    ended, report = check(bench, "--expect-gpus", "2")
+    assert ended == exit_code, json.dumps(report["findings"], indent=1)
+    assert code is None or code in [f["code"] for f in report["findings"]]
+
+
+def test_a_hang_names_the_gpu_it_hung_on(bench: Bench) -> None:
+    nvml(bench, "import time\ndef nvmlDeviceGetName(h):\n    return 'x' if h == 0 else time.sleep(1000)")
+    exit_code, report = check(bench, "--expect-gpus", "2", "--deadline", "1.5")
+    assert exit_code == 1
+    assert "GPU 1" in report["findings"][0]["evidence"]
+
+
+def test_after_a_hang_of_the_binding_nvidia_smi_is_asked(bench: Bench) -> None:
+    nvml(bench, "import time\ndef nvmlDeviceGetName(h): time.sleep(1000)")
+    bench.prints("nvidia-smi", xml())
+    exit_code, report = check(bench, "--expect-gpus", "1", "--deadline", "5")
+    assert exit_code == 0
+    assert report["checks"][0]["detail"] == "1 GPU(s) through nvidia-smi"
+
+
+def test_host_problems_never_reboot(bench: Bench, tmp_path: Path) -> None:
+    bench.prints("nvidia-smi", xml())
+    missing = str(tmp_path / "no" / "such" / "dir")
+    exit_code, report = check(bench, "--shared-dir", missing, "--peer", "127.0.0.1:1")
+    assert (exit_code, report["verdict"], report["host_ok"]) == (0, "healthy", False)
+    assert {"shared-dir-unusable", "peer-unreachable"} <= {f["code"] for f in report["findings"]}
+    assert check(bench, "--shared-dir", missing, "--require", "host")[0] == 3

@@ -1,0 +1,223 @@
+"""The command line: exit codes, reports, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.health import gpus, main
+
+from .conftest import BUSY_MACHINE_S, ROOT, Bench, Explain, Node, a_gpu
+from .schema import problems
+from .test_dcgm import v4
+from .test_nvidia_smi import xml
+
+SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "health-report.schema.json").read_text())
+XID_79 = "2026-11-15T02:00:00+00:00 kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--bogus"],
+        ["check", "--level", "9"],
+        ["--expect-gpus", "many"],
+        ["--expect-gpus", "-1"],
+        ["--since", "yesterday"],
+        ["--deadline", "0"],
+        ["--deadline", "nan"],
+        ["--peer", "nowhere"],
+        ["--require", "luck"],
+        ["surprise"],
+        ["--policy", "/no/such/file"],
+    ],
+)
+def test_a_typing_error_never_reads_as_a_verdict(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 3
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["explain"],
+        ["explain", "--json"],
+        ["explain", "--bogus"],
+        ["explain", "--kernel-log", "/no/such/file"],
+        ["explain", "--kernel-log", "/"],
+        ["explain", "--policy", "/no/such/file", "--kernel-log", "/dev/null"],
+        ["rules", "--bogus"],
+    ],
+)
+def test_the_other_commands_say_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 2
+    assert capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_3_and_not_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(main.check, "examine", broken)
+    assert main.run([]) == 3
+    assert "a bug" in capsys.readouterr().err
+
+
+def test_an_installation_that_does_not_import_is_3(tmp_path: Path) -> None:
+    (tmp_path / "tomllib.py").write_text("raise ImportError('broken installation')")
+    done = subprocess.run(
+        [sys.executable, "-m", "ecs_gpu_recovery.health"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=BUSY_MACHINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "could not start" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["explain", "--help"], ["rules", "--help"]])
+def test_help_teaches(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(argv) == 0
+    assert "gpu-health" in capsys.readouterr().out
+
+
+def test_help_says_what_the_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    main.run(["--help"])
+    text = capsys.readouterr().out
+    for word in (
+        "0  healthy",
+        "1  a GPU fault",
+        "2  a GPU fault",
+        "3  could not be tested",
+        "explain",
+        "rules",
+    ):
+        assert word in text
+
+
+def test_the_report_is_written_whole_and_fits_its_schema(node: Node) -> None:
+    node.write("gpus.json", {"gpus": [a_gpu(0, throttled=True), a_gpu(1, recovery_action="gpu_reset")]})
+    node.write("kmsg", XID_79)
+    file = node.folder / "deep" / "report.json"
+    ran = node.check(
+        "--report", str(file), "--disk", "/", "--shared-dir", str(node.folder), "--peer", "127.0.0.1:1"
+    )
+    written = json.loads(file.read_text())
+    assert written == ran.report
+    assert problems(written, SCHEMA) == []
+    assert [p.name for p in file.parent.iterdir()] == ["report.json"]
+    assert written["exit_code"] == ran.exit_code == 1
+
+
+def test_a_live_report_fits_the_schema(bench: Bench) -> None:
+    bench.prints("nvidia-smi", xml(volatile="1", fabric="Completed", fabric_status="Success"))
+    ran = bench.check("--json", "--level", "1")
+    assert problems(ran.report, SCHEMA) == []
+
+
+def test_explained_recordings_fit_the_schema(explain: Explain) -> None:
+    answer = explain(kernel_log=XID_79, dcgm_diag=v4(85), dcgm_health="{}", nvidia_smi=xml())
+    assert problems(answer, SCHEMA) == []
+    assert (answer["source"], answer["verdict"]) == ("recorded", "reboot")
+
+
+def test_the_schema_knows_every_field_of_a_gpu() -> None:
+    listed = SCHEMA["properties"]["gpus"]["items"]["properties"]
+    assert set(listed) == set(gpus.GpuState.__dataclass_fields__)
+
+
+def test_a_report_that_cannot_be_written_does_not_change_the_verdict(node: Node) -> None:
+    node.write("kmsg", XID_79)
+    (node.folder / "file").write_text("in the way")
+    ran = node.check("--report", str(node.folder / "file" / "report.json"))
+    assert ran.exit_code == 1
+    assert "could not be written" in ran.err
+
+
+def test_a_reader_who_leaves_does_not_change_the_verdict(node: Node) -> None:
+    node.write("kmsg", XID_79)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ecs_gpu_recovery.health"],
+        cwd=ROOT,
+        env={**os.environ, "GPU_HEALTH_SIMULATED": str(node.folder)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=BUSY_MACHINE_S,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_table_says_the_verdict_first(node: Node) -> None:
+    node.write("kmsg", XID_79)
+    ran = node.bench.check(GPU_HEALTH_SIMULATED=str(node.folder))
+    assert ran.out.startswith("REBOOT  (exit code 1)\n")
+    for word in ("xid-off-bus", "0000:01:00", "kernel-log", "Simulated H200"):
+        assert word in ran.out
+
+
+def test_an_explained_table_does_not_claim_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(XID_79)
+    assert main.run(["explain", "--kernel-log", str(tmp_path / "log")]) == 0
+    assert capsys.readouterr().out.startswith("REBOOT  (a check would end with exit code 1)")
+
+
+def test_the_rule_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["rules"]) == 0
+    text = capsys.readouterr().out
+    assert "xid-off-bus" in text
+    assert "126-135" in text
+    assert main.run(["rules", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {"id", "source", "codes", "action", "why"} <= set(listed[0])
+
+
+def test_an_own_policy_changes_the_verdict(node: Node) -> None:
+    own = node.folder / "own.toml"
+    own.write_text(
+        'version = 1\n[[rule]]\nid = "calm"\nsource = "xid"\ncodes = [79]\naction = "watch"\nwhy = "x"\n'
+        '[[group.hot.rule]]\nid = "strict"\nsource = "xid"\ncodes = [79]\naction = "replace"\nwhy = "x"\n'
+    )
+    node.write("kmsg", XID_79)
+    assert node.check().exit_code == 1
+    assert node.check("--policy", str(own)).exit_code == 0
+    ran = node.check("--policy", str(own), "--group", "hot")
+    assert (ran.exit_code, ran.report["policy"]["group"]) == (2, "hot")
+
+
+def test_the_program_needs_nothing_but_the_standard_library() -> None:
+    program = (
+        "import sys\nbefore = set(sys.modules)\n"
+        "import ecs_gpu_recovery.health.main, ecs_gpu_recovery.health.explain\n"
+        "names = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(sorted(n for n in names if n not in sys.stdlib_module_names and n != 'ecs_gpu_recovery'))\n"
+        "print(sorted(m for m in sys.modules if m.startswith('ecs_gpu_recovery.') and '.health' not in m))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"]
+
+
+def test_an_earlier_report_that_is_none_is_told_and_ignored(node: Node) -> None:
+    node.write("kmsg", XID_79)
+    ran = node.check("--previous-report", str(node.folder / "missing.json"))
+    assert ran.exit_code == 1
+    assert "no earlier report" in ran.err
