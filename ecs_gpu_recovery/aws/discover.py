@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from .errors import translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
+    from mypy_boto3_ssm import SSMClient
 
 #: A node's own attributes on the cluster, if the operator set them.
 NAME_ATTRIBUTE, IP_ATTRIBUTE, IB_ATTRIBUTE = "node_name", "ip", "ibdev"
@@ -58,11 +60,22 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
     )
 
 
-def discover(ecs: ECSClient, store: Store, cluster: str, at: datetime) -> int:
+def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:
+    """Where SSM says the hosts are; it knows EC2 and managed instances alike."""
+    found: dict[str, str] = {}
+    for start in range(0, len(hosts), 50):
+        with translated("asking SSM for addresses"):
+            reply = ssm.describe_instance_information(Filters=[{"Key": "InstanceIds", "Values": list(hosts[start : start + 50])}], MaxResults=50)
+        found.update({str(i["InstanceId"]): str(i.get("IPAddress", "")) for i in reply.get("InstanceInformationList", [])})
+    return found
+
+
+def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: datetime) -> int:
     """Add every node the store does not know; how many the cluster has."""
-    count = 0
-    for instance in instances(ecs, cluster):
-        count += 1
-        if store.node_of_instance(str(instance["containerInstanceArn"])) is None:
-            store.add_node(node_from(instance, cluster, at))
-    return count
+    known = {node.instance for node in store.nodes()}
+    seen = [node_from(instance, cluster, at) for instance in instances(ecs, cluster)]
+    new = [node for node in seen if node.instance not in known]
+    where = addresses(ssm, [node.host for node in new if node.host and not node.ip])
+    for node in new:
+        store.add_node(replace(node, ip=node.ip or where.get(node.host, "")))
+    return len(seen)

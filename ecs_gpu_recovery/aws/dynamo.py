@@ -172,6 +172,13 @@ class Dynamo:
         update["ExpressionAttributeValues"][":before"] = number(version_of(item) - 1)
         return {"Update": {"TableName": table, "ConditionExpression": "#version = :before", **update}}
 
+    def first(self, table: str, item: Item, *, sparse: Iterable[str]) -> Item:
+        """The first record beside a row that another tool may have written."""
+        update = assignment(item, key=self._keys[table], sparse=sparse)
+        return {
+            "Update": {"TableName": table, "ConditionExpression": "attribute_not_exists(#record)", **update}
+        }
+
     def newer(self, table: str, item: Item, *, fence: str, once: Iterable[str] = ()) -> Item:
         """Only over an item with a smaller number in `fence`, or with none."""
         update = assignment(item, key=self._keys[table], once=once)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from ..core.errors import NotFound
+from ..core.errors import NodesTaken, NotFound
 from ..core.events import Fact
 from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..core.nodes import decide_node
@@ -80,7 +80,7 @@ class Intake:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
         try:
             self._handle(job_id, seen.facts, at)
-        except NotFound as exc:
+        except (NotFound, NodesTaken) as exc:
             return Answer(seen.kind, False, str(exc))
         return Answer(seen.kind, True, seen.why, job_id)
 

@@ -73,13 +73,13 @@ def task_items(job: Job) -> dict[str, Item]:
 
 def read_job(item: Mapping[str, Any]) -> Job:
     if "record" not in item:
-        raise ForeignRecord(f"job {item['job_id']['S']}", _plain(item))
+        raise ForeignRecord(f"job {item['job_id']['S']}", plain(item))
     return codec.load_job(_unpack(item["record"]))
 
 
 def read_node(item: Mapping[str, Any]) -> Node:
     if "record" not in item:
-        raise ForeignRecord(f"node {item['node_name']['S']}", _plain(item))
+        raise ForeignRecord(f"node {item['node_name']['S']}", plain(item))
     return codec.load_node(_unpack(item["record"]))
 
 
@@ -127,15 +127,18 @@ def _attributes(row: Mapping[str, str | list[str]]) -> Item:
     }
 
 
-def _plain(item: Mapping[str, Any]) -> dict[str, str | list[str]]:
-    """The strings and lists of strings of an item, which is all the schema has."""
-    plain: dict[str, str | list[str]] = {}
+def plain(item: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """An item as text and lists of text, whichever types another tool chose for them."""
+    row: dict[str, str | list[str]] = {}
     for name, value in item.items():
-        if "S" in value:
-            plain[name] = value["S"]
-        elif "L" in value:
-            plain[name] = [one["S"] for one in value["L"] if "S" in one]
-    return plain
+        ((kind, inner),) = value.items()
+        if kind in ("S", "N"):
+            row[name] = str(inner)
+        elif kind in ("SS", "NS"):
+            row[name] = sorted(map(str, inner))
+        elif kind == "L":
+            row[name] = [str(value) for one in inner for kind, value in one.items() if kind in ("S", "N")]
+    return row
 
 
 def _pack(record: Job | Node) -> Item:

@@ -59,10 +59,18 @@ def checks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tupl
 def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:
     """Container instances. One that ECS does not know is gone."""
     for instance in reply.get("containerInstances", []):
-        node = names.get(str(instance.get("containerInstanceArn", "")))
+        arn = str(instance.get("containerInstanceArn", ""))
+        node = names.get(arn)
         if node:
-            yield from parse_event(_as_event("ECS Container Instance State Change", instance, at)).about(node)
+            detail = {"clusterArn": _cluster_arn(arn), **instance}  # an event says it, an answer leaves it to the asker
+            yield from parse_event(_as_event("ECS Container Instance State Change", detail, at)).about(node)
     for failure in reply.get("failures", []):
         node = names.get(str(failure.get("arn", "")))
         if node and failure.get("reason") == "MISSING":
             yield NodeSeen(at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more")
+
+
+def _cluster_arn(instance: str) -> str:
+    """The cluster in the ARN of one of its instances."""
+    head, _, rest = instance.partition(":container-instance/")
+    return f"{head}:cluster/{rest.partition('/')[0]}"

@@ -7,14 +7,14 @@ read consistently; lists come from indexes and may be a moment old.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core import rows
-from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
+from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
 from ..core.model import Job, JobStatus, Node
 from ..ports import Page
 from . import items, tables
@@ -158,7 +158,7 @@ class DynamoStore:
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def write_rows(self, job: Job) -> None:
+    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None) -> None:
         """Write the rows that differ, and only those: of 256 ranks, an event changes one or two.
 
         Nodes come from the newest record. A row that is right as it is keeps its old fence, which would let a
@@ -181,6 +181,8 @@ class DynamoStore:
             actions += map(self._next_node, nodes)
             if not actions:
                 return
+            if nodes and announce is not None:
+                announce(nodes)
             if self._db.write_all(actions, f"rows of job {job.id}"):
                 latest = self.job(job.id)
                 if all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
@@ -235,13 +237,63 @@ class DynamoStore:
         node = self.node(name)
         if node.job_id == job_id and now - node.updated_at >= ORPHAN_AGE:
             actions = [self._db.absent(self._jobs, job_id), self._next_node(rows.orphaned_node(node, now))]
-            self._db.write_all(
-                actions, f"free node {name}"
-            )  # if someone was faster, the next sweep looks again
+            # If someone was faster, the next sweep looks again.
+            self._db.write_all(actions, f"free node {name}")
 
     def _due(self, table: str, now: datetime) -> Iterator[Item]:
         key = ("cluster_name", self._cluster)
         return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
+
+    # -- what another tool wrote -----------------------------------------------------------------------------
+
+    def task_rows(self, task_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The schema's attributes of those tasks that have a row."""
+        found = self._db.read({self._tasks: task_ids})[self._tasks]
+        return {task_id: items.plain(item) for task_id, item in found.items()}
+
+    def node_rows(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The schema's attributes of those nodes that have a row, with a record of ours or without."""
+        found = self._db.read({self._nodes: names})[self._nodes]
+        return {name: items.plain(item) for name, item in found.items()}
+
+    def adopt(self, job: Job, nodes: Sequence[Node]) -> None:
+        """Write the first record beside another tool's rows, and hold the nodes for it.
+
+        A node that is known keeps what is known. Raises `VersionConflict` if the job has a record by now, and
+        `NodesTaken` if another job holds one of its nodes.
+        """
+        item = items.job_item(job, self._lost_after)
+        record = self._db.first(self._jobs, item, sparse=items.JOB_SPARSE)
+        for _ in range(TRIES):
+            claims = list(self._adopted(job, nodes))
+            while len(claims) >= MOST_ACTIONS and self._db.write_all(
+                claims[:MOST_ACTIONS], f"adopt {job.id}"
+            ):
+                del claims[:MOST_ACTIONS]
+            if len(claims) >= MOST_ACTIONS:
+                continue
+            try:
+                self._db.transact([record, *claims], f"adopt job {job.id}")
+            except Cancelled as exc:
+                if exc.failed(0):
+                    raise VersionConflict(f"job {job.id} has a record already") from exc
+            else:
+                return
+        raise Transient(f"job {job.id}: its nodes keep moving")
+
+    def _adopted(self, job: Job, nodes: Sequence[Node]) -> Iterator[Item]:
+        found = self._db.read({self._nodes: [node.name for node in nodes]})[self._nodes]
+        known = {name: items.read_node(item) for name, item in found.items() if "record" in item}
+        taken = {n.name: n.refusal for n in known.values() if n.job_id not in ("", job.id)}
+        if taken and not job.status.final:
+            raise NodesTaken(taken)
+        for node in nodes:
+            if node.name not in known:
+                item = items.node_item(node, self._lost_after)
+                yield self._db.first(self._nodes, item, sparse=items.NODE_SPARSE)
+            elif not (known[node.name].job_id or job.status.final):
+                held = rows.claimed_node(known[node.name], job)
+                yield self._next_node(replace(held, status=node.status, updated_at=node.updated_at))
 
 
 def _unclaimed(node: Node, before: Node) -> Node:

@@ -79,10 +79,13 @@ class Draft:
 
     def fresh(self, index: int, **changes: Any) -> None:
         """Forget the task and the examination of the last attempt."""
-        blank: dict[str, Any] = {"task_id": "", "task_status": None, "start_try": 0, "exit": None, "exit_code": None, "exit_reason": "",
+        blank: dict[str, Any] = {"task_id": "", "task_status": None, "start_try": 0, "spent": (), "exit": None, "exit_code": None, "exit_reason": "",
                                  "checks_spent": 0, "check_id": "", "verdict": None, "findings": "", "doubted": False, "rebooted": False,
                                  "deadline": None}  # fmt: skip
-        self.ranks[index] = replace(self.ranks[index], **(blank | changes))
+        old = self.ranks[index]
+        if old.task_id:
+            blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")
+        self.ranks[index] = replace(old, **(blank | changes))
         self._rows = True
 
     def node(self, index: int, status: NodeStatus, why: str, evidence: str = "") -> None:
@@ -142,7 +145,7 @@ class Draft:
         return token(self.id, self.attempt, rank.index, "train", rank.start_try)
 
     def order_start(self, index: int, *, after: timedelta | None = None, keep_deadline: bool = False) -> None:
-        rank = self.set(index, start_try=self.ranks[index].start_try + 1)
+        rank = self.set(index, start_try=self.ranks[index].start_try + 1, task_attempt=self.attempt)
         if not keep_deadline or rank.deadline is None:
             self.set(index, deadline=self.at + self.policy.start_timeout)
         self.order(StartTask(key=self.start_key(rank), token=self.start_token(rank), rank=index, attempt=self.attempt, node=rank.node),

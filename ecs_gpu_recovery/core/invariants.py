@@ -4,7 +4,7 @@ by the sweeper in production. What needs the outside world to be judged is check
 
 from __future__ import annotations
 
-from .effects import RebootNode, StartTask
+from .effects import CheckNode, RebootNode, StartTask
 from .model import Exit, Job, JobStatus, NodeStatus, Verdict
 
 _RELEASED = frozenset({NodeStatus.AVAILABLE, NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING})
@@ -64,6 +64,8 @@ def _orders(job: Job) -> list[str]:
                 said.append(f"a start of attempt {effect.attempt} is pending in attempt {job.attempt}")
             if job.status.final or job.ending is not None:
                 said.append("a start is pending though the job ends")
+        if isinstance(effect, CheckNode) and (job.status.final or job.ending is not None):
+            said.append("a check is pending though the job ends")
         if isinstance(effect, RebootNode) and not job.status.final:
             rank = next((r for r in job.ranks if r.node == effect.node), None)
             if rank is None or rank.verdict is not Verdict.REBOOT or not rank.ended:

@@ -93,7 +93,10 @@ class Rank:
     #: The task of the current attempt. The id is empty until the cluster has named it.
     task_id: str = ""
     task_status: TaskStatus | None = None
+    task_attempt: int = 0  #: which attempt that task belongs to
+    past_tasks: tuple[str, ...] = ()  #: earlier tasks of this rank, as ATTEMPT/ID
     start_try: int = 0
+    spent: tuple[str, ...] = ()  #: its last tasks that never ran: whatever is still told of them is old news
     exit: Exit | None = None
     exit_code: int | None = None
     exit_reason: str = ""

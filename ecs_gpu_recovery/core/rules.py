@@ -40,12 +40,18 @@ def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
     if ev.attempt != draft.attempt or not 0 <= ev.rank < len(draft.ranks):
         return None
     rank = draft.ranks[ev.rank]
-    awaited = rank.task_status is None and rank.start_try > 0
+    awaited = rank.task_status is None and rank.start_try > 0 and ev.task_id not in rank.spent
     return rank if awaited and not rank.task_id else None
 
 
 def _rank_on(draft: Draft, node: str) -> Rank | None:
     return next((rank for rank in draft.ranks if rank.node == node), None)
+
+
+def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
+    """The rank whose running check this is. Until the task has ended, the last check is one of an earlier examination."""
+    rank = _rank_on(draft, ev.node)
+    return rank if rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try else None
 
 
 def task_started(draft: Draft, ev: TaskStarted) -> None:
@@ -91,7 +97,7 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
              and (rank.deadline is None or draft.at < rank.deadline))  # fmt: skip
     draft.drop(draft.start_key(rank))
     if retry:
-        draft.fresh(rank.index, start_try=rank.start_try, deadline=rank.deadline)
+        draft.fresh(rank.index, start_try=rank.start_try, deadline=rank.deadline, spent=(*rank.spent, ev.task_id)[-3:])
         draft.order_start(rank.index, after=draft.policy.backoff(rank.start_try), keep_deadline=True)
         return
     if rank.task_status is None and ev.task_id:
@@ -122,8 +128,8 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
 
 def check_started(draft: Draft, ev: CheckStarted) -> None:
     """Note the check's id, so that it can be stopped."""
-    rank = _rank_on(draft, ev.node)
-    if rank is None or ev.check_try != rank.check_try or rank.verdict is not None:
+    rank = _rank_under_test(draft, ev)
+    if rank is None:
         return
     draft.drop(draft.check_key(rank))
     draft.set(rank.index, check_id=ev.check_id)
@@ -145,8 +151,8 @@ def check_refused(draft: Draft, ev: CheckRefused) -> None:
 
 def node_checked(draft: Draft, ev: NodeChecked) -> None:
     """Keep the verdict. An inconclusive one is asked for once more: a test that did not run proves nothing."""
-    rank = _rank_on(draft, ev.node)
-    if rank is None or ev.check_try != rank.check_try or rank.verdict is not None or rank.deadline is None:
+    rank = _rank_under_test(draft, ev)
+    if rank is None or rank.deadline is None:
         return
     if rank.check_id and ev.check_id and rank.check_id != ev.check_id:
         return  # the same try of somebody else's check
@@ -162,7 +168,7 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
 def _no_answer(draft: Draft, rank: Rank, why: str) -> None:
     spent = rank.checks_spent + 1
     draft.set(rank.index, checks_spent=spent, findings=why)
-    if spent < draft.policy.check_tries:
+    if spent < draft.policy.check_tries and draft.ending is None:
         draft.note(rank.node, rank.node_status, rank.node_status, "no verdict; the check is tried again", why)
         draft.order_check(rank.index)
     else:
@@ -219,7 +225,7 @@ def _lose(draft: Draft, rank: Rank, why: str) -> None:
     """The node is gone. Its task may still run somewhere out of sight, so it is not called ended."""
     if draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and not rank.ended and rank.exit is None:
         draft.set(rank.index, exit=Exit.LOST, exit_reason=why)
-    elif draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is None:
+    elif draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is None and draft.ending is None:
         draft.withdraw_check(rank.index, "the node is lost")
         draft.set(rank.index, verdict=Verdict.LOST, findings=why, deadline=None)
         draft.node(rank.index, NodeStatus.UNKNOWN, "lost", why)

@@ -229,10 +229,9 @@ def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], fo
     if _proven(found):
         return Check(name=dcgm.DIAG, status="not_tested", detail="left out: a fault is already proven"), []
     deadline_s = wanted.diag_deadline_s or DIAG_DEADLINES_S[wanted.level]
-    work: Callable[[Emit], None] = lambda emit: machine.dcgm_diag(wanted.level, wanted.dcgm_host, emit)  # noqa: E731
-    return _dcgm(
-        run_probes([Probe(name=dcgm.DIAG, deadline_s=deadline_s, work=work)])[dcgm.DIAG], policy, states
-    )
+    work = partial(machine.dcgm_diag, wanted.level, wanted.dcgm_host)
+    outcome = run_probes([Probe(name=dcgm.DIAG, deadline_s=deadline_s, work=work)])[dcgm.DIAG]
+    return _dcgm(outcome, policy, states)
 
 
 def _host(outcome: Outcome, policy: Policy) -> Judged:

@@ -23,7 +23,6 @@ _OFF_BUS = re.compile(
 _INIT = re.compile(
     r"NVRM:\s*(?:GPU\s+([0-9A-Fa-f:.]{5,18}):\s*)?(?:RmInitAdapter|rm_init_adapter) failed", re.DOTALL
 )
-_GPU_AT = re.compile(r"NVRM:\s*GPU at (?:PCI:)?([0-9A-Fa-f:.]{5,24}):\s*(GPU-[0-9A-Fa-f-]+)")
 _PID = re.compile(r"\s*,?\s*pid='?`?<?[\w ]+>?`?'?")
 _NAME = re.compile(r"\s*,\s*name=(?:`?<unknown>`?|[^,]*)")
 
@@ -55,11 +54,6 @@ class KernelEvent:
     line: str
     at: datetime | None = None
     uptime_s: float | None = None
-
-    @property
-    def clock_s(self) -> float | None:
-        """Seconds on some clock that lines of one log share, to tell bursts from separate incidents."""
-        return self.at.timestamp() if self.at else self.uptime_s
 
 
 def bus_id(text: str) -> str | None:
@@ -117,17 +111,6 @@ def parse(
         event = parse_line(line, now, boot)
         if event is not None and (since is None or event.at is None or event.at >= since):
             yield event
-
-
-def uuids(lines: Iterable[str]) -> dict[str, str]:
-    """PCI id -> GPU UUID, from the line the driver writes before a GPU's first Xid."""
-    known = {}
-    for line in lines:
-        found = _GPU_AT.search(line)
-        device = bus_id(found[1]) if found else None
-        if found and device:
-            known[device] = found[2]
-    return known
 
 
 def parse_time(text: str) -> datetime | None:

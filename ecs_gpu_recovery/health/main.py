@@ -180,10 +180,15 @@ def _rules(argv: Sequence[str]) -> int:
         prog="gpu-health rules", description="Print the rule table, in the order rules are tried."
     )
     _policy_options(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for programs")
+    form.add_argument("--markdown", action="store_true", help="for documents")
     options = parser.parse_args(argv)
     rules = policy.load(options.policy, options.group)
-    report.say(json.dumps(report.rules_json(rules), indent=2) if options.json else report.rules_table(rules))
+    if options.json:
+        report.say(json.dumps(report.rules_json(rules), indent=2))
+    else:
+        report.say(report.rules_markdown(rules) if options.markdown else report.rules_table(rules))
     return 0
 
 
@@ -245,7 +250,7 @@ def _check_parser() -> _Parser:
         "--dcgm-host", metavar="ADDRESS", help="passed to dcgmi --host, such as a socket of the host's engine"
     )
     _policy_options(parser)
-    return parser  # fmt: skip
+    return parser
 
 
 def _explain_parser() -> _Parser:

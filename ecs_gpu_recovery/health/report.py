@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ecs_gpu_recovery.health.findings import Check, Finding
+from ecs_gpu_recovery.health.findings import Action, Check, Finding
 from ecs_gpu_recovery.health.gpus import GpuState
 from ecs_gpu_recovery.health.policy import Policy, Rule
 from ecs_gpu_recovery.health.verdict import Judgement
@@ -93,18 +93,27 @@ def table(report: Report) -> str:
 
 def rules_table(policy: Policy) -> str:
     """The rule table, in the order in which rules are tried."""
-    rows = []
-    for rule in policy.rules:
-        extra = []
-        if rule.repeat:
-            extra.append(
-                f"{rule.repeat.count}x in {rule.repeat.window_s / 3600:g} h: {rule.repeat.action.value}"
-            )
-        if rule.again:
-            extra.append(f"again after a reboot: {rule.again.value}")
-        source = f"{rule.source} ({rule.group})" if rule.group else rule.source
-        rows.append([rule.id, source, _codes(rule), rule.action.value, "; ".join([*extra, rule.why])])
-    return "\n".join(_columns(["rule", "source", "codes", "action", "why"], rows, widest=44))
+    head = ["rule", "source", "codes", "action", "why"]
+    return "\n".join(_columns(head, [_rule_row(rule) for rule in policy.rules], widest=44))
+
+
+def rules_markdown(policy: Policy) -> str:
+    """The rule table as the documentation shows it."""
+    rows = [["rule", "source", "codes", "action", "why"], ["---"] * 5, *map(_rule_row, policy.rules)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+
+
+def _rule_row(rule: Rule) -> list[str]:
+    extra = []
+    if rule.repeat:
+        hours = rule.repeat.window_s / 3600
+        extra.append(f"{rule.repeat.count} times in {hours:g} h: {rule.repeat.action.value}.")
+    if rule.again:
+        extra.append(f"Again after a reboot: {rule.again.value}.")
+    if rule.on_warning not in (Action.WATCH, Action.CONFIG):
+        extra.append(f"As a warning too: {rule.on_warning.value}.")
+    source = f"{rule.source} ({rule.group})" if rule.group else rule.source
+    return [rule.id, source, _codes(rule), rule.action.value, " ".join([rule.why, *extra])]
 
 
 def rules_json(policy: Policy) -> list[dict[str, object]]:

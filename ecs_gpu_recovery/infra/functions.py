@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_lambda_destinations as destinations
@@ -14,6 +14,7 @@ from constructs import Construct
 
 from ..config import Config
 from . import permissions
+from .logs import log_group
 from .naming import accept, accept_wildcard
 from .permissions import Permissions
 
@@ -33,9 +34,9 @@ class Functions(Construct):
     """`by_name` holds them under the names that others look for."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str,
-                 environment: dict[str, str], permissions: Permissions, dead_letters: sqs.IQueue) -> None:  # fmt: skip
+                 environment: dict[str, str], allowed: Permissions, dead_letters: sqs.IQueue) -> None:  # fmt: skip
         super().__init__(scope, construct_id)
-        self._config, self._arch, self._permissions = config, ARCHITECTURES[arch], permissions
+        self._config, self._arch, self._allowed = config, ARCHITECTURES[arch], allowed
         self._environment = {**environment, **function_policy(config), "LOG_LEVEL": config.LOG_LEVEL}
         self._dead_letters = dead_letters
         code = lambda_.Code.from_asset(str(asset))
@@ -44,13 +45,7 @@ class Functions(Construct):
     def _function(self, name: str, code: lambda_.Code) -> lambda_.Function:
         handler, description = HANDLERS[name]
         full_name = f"{Stack.of(self).stack_name}-{name}"
-        log = logs.LogGroup(
-            self,
-            f"{name}Log",
-            log_group_name=f"/aws/lambda/{full_name}",
-            retention=logs.RetentionDays(f"{_RETENTION.get(self._config.LOG_RETENTION_DAYS)}"),
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+        log = log_group(self, f"{name}Log", f"/aws/lambda/{full_name}", self._config)
         function = lambda_.Function(
             self,
             name,
@@ -79,7 +74,7 @@ class Functions(Construct):
         write = iam.PolicyStatement(
             actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log.log_group_arn]
         )
-        statements = [*self._permissions.of(name), write]
+        statements = [*self._allowed.of(name), write]
         role = iam.Role(
             self,
             f"{name}Role",
@@ -87,7 +82,7 @@ class Functions(Construct):
             description=f"What {name} may do",
             inline_policies={"Recovery": iam.PolicyDocument(statements=statements, minimize=False)},
         )
-        for resource, why in self._permissions.wildcards():
+        for resource, why in self._allowed.wildcards():
             accept_wildcard(role, resource, why)
         return role
 

@@ -16,12 +16,12 @@ class Tables(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
         super().__init__(scope, construct_id)
         self._protected = config.DELETION_PROTECTION
-        self.job = self._table(schema.JOBS, config.JOB_TABLE_NAME)
-        self.task = self._table(schema.TASKS, config.TASK_TABLE_NAME)
-        self.node = self._table(schema.NODES, config.NODE_TABLE_NAME)
+        self.jobs = self._table(schema.JOBS, config.JOB_TABLE_NAME)
+        self.tasks = self._table(schema.TASKS, config.TASK_TABLE_NAME)
+        self.nodes = self._table(schema.NODES, config.NODE_TABLE_NAME)
 
     def of(self, table: schema.Table) -> dynamodb.Table:
-        return {schema.JOBS.name: self.job, schema.TASKS.name: self.task, schema.NODES.name: self.node}[table.name]
+        return {schema.JOBS.name: self.jobs, schema.TASKS.name: self.tasks, schema.NODES.name: self.nodes}[table.name]
 
     def _table(self, table: schema.Table, name: str) -> dynamodb.Table:
         made = dynamodb.Table(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import sqlite3
-import urllib.request
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -56,6 +54,9 @@ class LocalNotifier:
             self._post(body)
 
     def _post(self, body: dict[str, str]) -> None:
+        import http.client  # these two cost every command a tenth of its start, and few have a webhook
+        import urllib.request
+
         data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(self._webhook, data, kind)  # noqa: S310

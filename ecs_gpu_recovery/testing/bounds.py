@@ -57,6 +57,7 @@ class Bounds:
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended; Amazon ECS does not
     rows: bool = False  #: rows are written by an order, not in the commit
     answers_stop: bool = True  #: a stop that finds no task says so
+    stale_sights: bool = False  #: an older sighting of a node may arrive after a newer one
     slow_start: bool = False  #: a started task is pending first; that it runs is told later
     late_sweeper: bool = False  #: time may pass although something is due: the sweeper is away for long
     late_stamps: bool = False  #: facts carry the time they came to be, not the time they arrive

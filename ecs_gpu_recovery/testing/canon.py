@@ -32,7 +32,7 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     job, now = state.job, state.now
     running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     parts: list[list[object]] = [
-        [_rank(rank, now, running=running), _machine(machine, rank, now, late=bounds.late_stamps)] for rank, machine in zip(job.ranks, state.machines, strict=True)
+        [_rank(rank, now, running=running), _machine(machine, rank, now, bounds)] for rank, machine in zip(job.ranks, state.machines, strict=True)
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     if job.ending is not None:
@@ -75,6 +75,7 @@ def _rank(rank: Rank, now: datetime, *, running: bool) -> tuple[object, ...]:
         _own_id(rank.task_id),
         rank.task_status and rank.task_status.value,
         rank.start_try,
+        tuple(map(_own_id, rank.spent)),
         _exit(rank.exit, running=running),
         bool(rank.check_try),
         rank.checks_spent,
@@ -96,15 +97,15 @@ def _exit(kind: Exit | None, *, running: bool) -> str:
     return "over"
 
 
-def _machine(machine: Machine, rank: Rank, now: datetime, *, late: bool) -> tuple[object, ...]:
+def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tuple[object, ...]:
     """A task whose end is on record is just over: what it would say once more stands for every way to end."""
     over = rank.task_id if rank.ended else None
     last = rank.check_try
-    boot = machine.sight.boot
+    boot, late = machine.sight.boot, bounds.late_stamps
     return (
-        machine.version - rank.seen_version if len(machine.sights) > 1 else 0,
+        bounds.stale_sights and machine.version > 1 and min(2, machine.version - rank.seen_version),
         f"boot{boot}" == rank.boot_id,
-        tuple((s.connected, boot - s.boot, s.gpus, s.gone) for s in machine.sights),
+        tuple((s.connected, boot - s.boot, s.gpus, s.gone) for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])),
         machine.down,
         tuple((r.attempt, r.start_try, r.copy, r.alive, r.alive and r.stopping, "over" if r.id == over else r.end, r.told, late and _ago(r.at, now))
               for r in machine.runs),

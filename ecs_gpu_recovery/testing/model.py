@@ -266,7 +266,7 @@ class Model:
         for rank in () if job.status.final else job.ranks:
             if rank.deadline is not None:
                 times.append(rank.deadline)
-            if rank.away_since is not None:
+            if rank.away_since is not None and rank.away_since + self.policy.node_lost_after > state.now:
                 times.append(rank.away_since + self.policy.node_lost_after)
         if not self.bounds.late_sweeper and any(at <= state.now for at in times):
             return None

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..core.effects import RebootNode, StartTask, StopTask
 from ..core.invariants import broken
-from ..core.model import Job, JobStatus, NodeStatus
+from ..core.model import Job, JobStatus, NodeStatus, Verdict
 from .world import Machine
 
 if TYPE_CHECKING:
     from .model import State
+
+
+_FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 
 
 class Violation(Exception):  # noqa: N818 (it is what the search looks for, not an error of the search)
@@ -33,6 +36,7 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     if old.status.final:
         _demand((new.status, new.outcome) == (old.status, old.outcome), f"final {old.status} became {new.status}")
         return
+    _verdicts_are_fresh(old, new, machines)
     if old.status is JobStatus.PENDING_HEALTHCHECK and new.status is not old.status and old.ending is None:
         _all_examined(old, new, machines)
     if new.status is JobStatus.RESTARTING and old.status is not new.status:
@@ -41,6 +45,14 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
         _truly_complete(new, machines)
     if new.status is JobStatus.FAILED:
         _demand(any(order.key.endswith("/notify/failed") for order in new.outbox), "FAILED, and nobody will be told")
+
+
+def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None:
+    """A verdict comes from a check of this very attempt."""
+    for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
+        if after.verdict is not before.verdict and after.verdict in _FOUND:
+            real = any(c.attempt == old.attempt and c.verdict == after.verdict for c in machine.checks)
+            _demand(real, f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave")
 
 
 def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:

@@ -35,9 +35,8 @@ def moves(model: Model, state: State) -> Iterator[Move]:
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
         yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)), name="ann stops the job")
-    b = model.bounds
     for i, machine in enumerate(state.machines):
-        for label, facts in world.facts(i, machine, state.now, blind=b.blind, late_stamps=b.late_stamps):
+        for label, facts in world.facts(i, machine, state.now, bounds=model.bounds):
             yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts), name=f"told: {label}")  # type: ignore[misc]
 
 

@@ -135,9 +135,11 @@ class Search:
         path: dict[bytes, None] = {}
         at = name
         while at not in good:
-            if at in path or not at:
-                raise _Found(f"in a {way} world this never ends" if at else f"in a {way} world nothing more happens here", name, "")
+            if at in path:
+                raise _Found(f"in a {way} world this goes round for ever", at, "")
             path[at] = None
+            if not follow[at]:
+                raise _Found(f"in a {way} world nothing more happens here", at, "")
             at = follow[at]
         good.update(path)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.exits import OUR_REASON
 from ..core.model import Verdict
+from .bounds import Bounds
 
 #: How a task can end: exit code, reason, stop code.
 ENDS: dict[str, tuple[int | None, str, str]] = {
@@ -174,29 +175,31 @@ def seen_now(rank: int, machine: Machine, at: datetime, *, blind: bool) -> NodeS
     return seen(rank, machine.sight, machine.version, at, blind=blind)
 
 
-def facts(rank: int, machine: Machine, now: datetime, *, blind: bool, late_stamps: bool) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+def facts(rank: int, machine: Machine, now: datetime, *, bounds: Bounds) -> Iterator[tuple[str, tuple[Fact, ...]]]:
     """All that may still arrive about a node: everything that was ever true and told, stale or not.
 
     The end of a task that died with its node is told together with a fresh sighting of the node: whoever brings the
     news of an exit code looks at the node first. That is a duty of the adapters.
     """
     for run in machine.runs:
-        at = (run.at or now) if late_stamps else now
+        at = (run.at or now) if bounds.late_stamps else now
         yield f"{run.id} has started", (started(run, at),)
         if run.end and run.told:
             news: tuple[Fact, ...] = (ended(run, at),)
             if run.end in ("lie", "killed"):
-                news = (seen_now(rank, machine, at, blind=blind), *news)
+                news = (seen_now(rank, machine, at, blind=bounds.blind), *news)
             yield f"{run.id} has ended ({run.end})", news
     for check in machine.checks:
-        at = (check.at or now) if late_stamps else now
+        at = (check.at or now) if bounds.late_stamps else now
         yield f"{check.id} has started", (check_started(check, at),)
         if check.verdict:
             yield f"{check.id} says {check.verdict}", (checked(check, at),)
     for reboot in machine.reboots:
         if reboot.done:
-            yield f"{reboot.key} is proven", (proven(rank, reboot, now, blind=blind),)
-    for version, sight in enumerate(machine.sights, machine.version - len(machine.sights) + 1):
-        if len(machine.sights) > 1:
+            yield f"{reboot.key} is proven", (proven(rank, reboot, now, blind=bounds.blind),)
+    first = 0 if bounds.stale_sights else len(machine.sights) - 1
+    for k, sight in enumerate(machine.sights[first:], first):
+        if machine.version > 1:
+            version = machine.version - len(machine.sights) + 1 + k
             how = "gone" if sight.gone else "connected" if sight.connected else "away"
-            yield f"{node_name(rank)} seen {how} (version {version})", (seen(rank, sight, version, now, blind=blind),)
+            yield f"{node_name(rank)} seen {how} (version {version})", (seen(rank, sight, version, now, blind=bounds.blind),)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
+from ecs_gpu_recovery.aws import items
 from ecs_gpu_recovery.aws.errors import ForeignRecord
-from ecs_gpu_recovery.core.errors import Refused
-from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
+from ecs_gpu_recovery.aws.store import PAGE
+from ecs_gpu_recovery.core.errors import NodesTaken, Refused, VersionConflict
+from ecs_gpu_recovery.core.model import Hold, Job, JobStatus, Node, NodeStatus, TaskStatus
 from tests.aws.place import Place
 from tests.aws.wire import cancelled
 from tests.contract.worlds import (
@@ -19,6 +21,7 @@ from tests.contract.worlds import (
     T0,
     a_job,
     a_node,
+    after,
     ended,
     running,
     some_nodes,
@@ -54,42 +57,54 @@ def test_a_writer_overtaken_between_its_look_and_its_write_puts_right_what_it_wr
 
 
 def test_a_task_row_written_meanwhile_by_a_newer_record_stands(place: Place) -> None:
+    def ending(job: Job, reason: str) -> Job:
+        return with_ranks(job, lambda r: replace(r, task_status=TaskStatus.TERMINATED, exit_reason=reason))
+
     first = running(a_job("j1", some_nodes(place.store, 1)))
     place.store.create(replace(first, version=1))
     place.store.commit(first)
-    second = ended(first)
+    place.store.write_rows(first)
+    slow = ending(first, "not known yet")
+    fast = ending(slow, "CUDA error")
+    place.store.commit(slow)
     rival = place.another()
 
     def overtake(_: object) -> None:
-        rival.store.commit(second)
-        rival.store.write_rows(second)
+        rival.store.commit(fast)
+        rival.store.write_rows(fast)
 
     place.wire.plan("TransactWriteItems", overtake)
-    place.store.write_rows(first)
+    place.store.write_rows(slow)
     key = {"ecs_task_id": {"S": task_of(first, 0)}}
     row = place.client.get_item(TableName=place.names["task_table"], Key=key)["Item"]
-    assert (row["task_status"], row["exit_code"], row["job_version"]) == (
-        {"S": "COMPLETE"},
-        {"S": "0"},
-        {"N": "3"},
-    )
-    assert place.store.node("n000").claimable
+    assert (row["exit_reason"], row["job_version"]) == ({"S": "CUDA error"}, {"N": str(fast.version)})
 
 
 def test_a_task_that_was_forgotten_meanwhile_still_gets_its_row(place: Place) -> None:
     first = running(a_job("j1", some_nodes(place.store, 1)))
     place.store.create(replace(first, version=1))
     place.store.commit(first)
+    again = with_ranks(first, lambda r: replace(r, task_id="", task_status=None), attempt=1)
+    in_the_way = cancelled("TransactionConflict", "None")
 
     def overtake(request: AWSPreparedRequest) -> AWSResponse | None:
-        place.another().store.commit(
-            with_ranks(first, lambda r: replace(r, task_id="", task_status=None), attempt=1)
-        )
-        return cancelled("TransactionConflict", "None")(request)
+        place.another().store.commit(again)
+        return in_the_way(request)
 
     place.wire.plan("TransactWriteItems", overtake)
+    place.wire.plan("TransactWriteItems", in_the_way)
     place.store.write_rows(first)
     assert place.store.job_of_task(task_of(first, 0)) == "j1"
+
+
+def test_a_list_goes_on_where_a_page_of_the_index_holds_others_only(place: Place) -> None:
+    place.store.create(a_job("ours", some_nodes(place.store, 1)))
+    for i in range(PAGE + 10):
+        job = replace(a_job(f"theirs-{i}", [a_node("t")], at=T0 + MINUTE), cluster="other")
+        place.client.put_item(TableName=place.names["job_table"], Item=items.job_item(job, MINUTE))
+    place.wire.taken()
+    assert [line.id for line in place.store.jobs(status=JobStatus.IN_PROGRESS, limit=1).jobs] == ["ours"]
+    assert place.wire.taken() == ["Query", "Query"]
 
 
 def test_two_clusters_share_the_tables_and_not_the_lists(place: Place) -> None:
@@ -156,3 +171,102 @@ def test_attributes_that_other_tools_add_are_left_alone(place: Place) -> None:
     place.store.write_rows(job)
     for role, key in keys.items():
         assert place.client.get_item(TableName=place.names[role], Key=key)["Item"]["team"] == {"S": "vision"}
+
+
+def theirs(place: Place, count: int) -> Job:
+    """A job that another tool wrote and started, and the record that shall be put beside it."""
+    job = running(a_job("theirs", [a_node(f"n{i:03}") for i in range(count)]))
+    row = {"job_id": {"S": "theirs"}, "retry": {"N": "1"}, "team": {"S": "vision"}}
+    place.client.put_item(TableName=place.names["job_table"], Item=row)
+    return replace(job, version=1)
+
+
+def held_nodes(job: Job) -> list[Node]:
+    return [
+        a_node(rank.node, job_id=job.id, job_version=1, status=rank.node_status, version=1)
+        for rank in job.ranks
+    ]
+
+
+def test_a_job_of_another_tool_is_taken_over_with_its_nodes(place: Place) -> None:
+    """One node has no row, one has another tool's, one is known and drained."""
+    job = theirs(place, 3)
+    row = {"node_name": {"S": "n001"}, "ip": {"S": "10.0.0.1"}, "rack": {"S": "r7"}}
+    place.client.put_item(TableName=place.names["node_table"], Item=row)
+    known = a_node("n002", hold=Hold(by="ann", why="new fans", at=T0), boot_id="known", version=5)
+    place.store.add_node(known)
+    place.store.adopt(job, held_nodes(job))
+    assert place.store.job("theirs") == job
+    assert [(n.name, n.job_id, n.status.value, n.version) for n in place.store.nodes()] == [
+        ("n000", "theirs", "IN_PROGRESS", 1),
+        ("n001", "theirs", "IN_PROGRESS", 1),
+        ("n002", "theirs", "IN_PROGRESS", 6),
+    ]
+    assert (place.store.node("n002").hold, place.store.node("n002").boot_id) == (known.hold, "known")
+    assert place.store.node_rows(["n001", "nowhere"])["n001"]["rack"] == "r7"
+    assert list(place.store.live_jobs()) == ["theirs"]
+    place.store.commit(after(job))
+
+
+def test_a_job_is_taken_over_once(place: Place) -> None:
+    job = theirs(place, 2)
+    place.store.adopt(job, held_nodes(job))
+    with pytest.raises(VersionConflict):
+        place.store.adopt(job, held_nodes(job))
+    assert [node.version for node in place.store.nodes()] == [1, 1]
+
+
+def test_a_large_job_is_taken_over_too(place: Place) -> None:
+    job = theirs(place, 150)
+    place.store.adopt(job, held_nodes(job))
+    assert place.store.job("theirs") == job
+    assert {node.job_id for node in place.store.nodes()} == {"theirs"}
+
+
+def test_a_job_on_a_node_that_another_job_holds_is_not_taken_over(place: Place) -> None:
+    place.store.create(a_job("ours", some_nodes(place.store, 1)))
+    job = theirs(place, 2)
+    with pytest.raises(NodesTaken, match="n000: in use by job ours"):
+        place.store.adopt(job, held_nodes(job))
+    with pytest.raises(ForeignRecord):
+        place.store.job("theirs")
+    assert place.store.node_rows(["n001"]) == {}
+
+
+def test_a_job_that_ended_takes_nothing_from_the_nodes_we_know(place: Place) -> None:
+    place.store.create(a_job("ours", some_nodes(place.store, 1)))
+    job = replace(ended(theirs(place, 1)), version=1)
+    place.store.adopt(job, [a_node("n000", version=1)])
+    assert place.store.job("theirs").status is JobStatus.COMPLETE
+    assert place.store.node("n000").job_id == "ours"
+
+
+def test_the_rows_of_other_tools_are_read_whichever_types_they_chose(place: Place) -> None:
+    row = {
+        "ecs_task_id": {"S": "t1"},
+        "retry": {"N": "0"},
+        "tags": {"SS": ["b", "a"]},
+        "mixed": {"L": [{"S": "x"}, {"N": "1"}]},
+        "flag": {"BOOL": True},
+    }
+    place.client.put_item(TableName=place.names["task_table"], Item=row)
+    assert place.store.task_rows(["t1", "t2"]) == {
+        "t1": {"ecs_task_id": "t1", "retry": "0", "tags": ["a", "b"], "mixed": ["x", "1"]}
+    }
+
+
+def test_who_asks_hears_of_the_nodes_whose_rows_change(place: Place) -> None:
+    job = a_job("j1", some_nodes(place.store, 2))
+    place.store.create(job)
+    job = running(job)
+    place.store.commit(job)
+    heard: list[tuple[str, NodeStatus]] = []
+
+    def announce(nodes: Sequence[Node]) -> None:
+        heard.extend((node.name, node.status) for node in nodes)
+        assert {node.status for node in place.store.nodes()} == {NodeStatus.ASSIGNED}
+
+    place.store.write_rows(job, announce)
+    assert heard == [("n000", NodeStatus.IN_PROGRESS), ("n001", NodeStatus.IN_PROGRESS)]
+    place.store.write_rows(job, announce)
+    assert len(heard) == 2

@@ -61,11 +61,13 @@ def main() -> None:
     parser.add_argument("state", type=Path)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--only", default="", help="count only operations of this name")
     options = parser.parse_args()
     if options.die_at:
         fuse = Fuse(options.die_at)
         for owner, name in OPERATIONS:
-            setattr(owner, name, fuse.around(getattr(owner, name)))
+            if options.only in ("", name):
+                setattr(owner, name, fuse.around(getattr(owner, name)))
     wishes = [NodeWish(name=f"node-{i + 1}", boot_seconds=BOOT_SECONDS) for i in range(options.nodes)]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

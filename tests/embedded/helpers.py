@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,27 +95,24 @@ class ControlPlane:
         finally:
             self.kill()
 
-    @contextmanager
-    def records(self) -> Iterator[LocalBackend]:
-        side = LocalBackend(self.state)
-        try:
-            yield side
-        finally:
-            side.close()
+    @cached_property
+    def side(self) -> LocalBackend:
+        """The records, as any command sees them."""
+        return LocalBackend(self.state)
 
     def job(self, job_id: str) -> Job:
-        with self.records() as side:
-            return side.job(job_id)
+        return self.side.job(job_id)
 
     def nodes_free(self) -> bool:
-        with self.records() as side:
-            nodes = side.nodes()
+        nodes = self.side.nodes()
         return len(nodes) == self.nodes and all(node.claimable for node in nodes)
 
     def end(self) -> None:
         """Nothing of it runs on, however the test went."""
         self.kill()
         self.log.close()
+        if "side" in self.__dict__:
+            self.side.close()
         self.cluster.shutdown()
         assert self.cluster.processes() == []
 
@@ -136,8 +134,7 @@ def training(steps: int, step_s: float) -> list[str]:
 
 def submit(plane: ControlPlane, job_id: str, command: list[str], **more: Any) -> Job:
     request = {"id": job_id, "command": command, "any_nodes": plane.nodes, **more}
-    with plane.records() as side:
-        return side.submit(parse(request, python=sys.executable))
+    return plane.side.submit(parse(request, python=sys.executable))
 
 
 def undisturbed_digest(folder: Path, world: int, steps: int) -> str:
@@ -240,12 +237,11 @@ def check_that_nothing_is_left(plane: ControlPlane, job: Job) -> None:
     assert {process.task_id for process in alive} == {None}
     assert broken(job) == []
     assert job.outbox == ()
-    with plane.records() as side:
-        nodes = side.nodes()
-        assert {(node.status, node.job_id, node.outbox) for node in nodes} == {(NodeStatus.AVAILABLE, "", ())}
-        assert side.parts.store.read("PRAGMA integrity_check") == [("ok",)]
-        if job.status is JobStatus.COMPLETE:
-            assert not [n for n in side.notices(100) if job.id in n["key"]], "nobody is needed"
+    nodes = plane.side.nodes()
+    assert {(node.status, node.job_id, node.outbox) for node in nodes} == {(NodeStatus.AVAILABLE, "", ())}
+    assert plane.side.parts.store.read("PRAGMA integrity_check") == [("ok",)]
+    if job.status is JobStatus.COMPLETE:
+        assert not [n for n in plane.side.notices(100) if job.id in n["key"]], "nobody is needed"
 
 
 class LiveController:

@@ -119,7 +119,8 @@ def test_jobs_go_on_after_the_control_plane_was_shut_down_with_its_nodes(tmp_pat
 
 
 def test_a_deleted_node_folder_costs_its_own_job_only(tmp_path: Path) -> None:
-    with live_controller(tmp_path, nodes=3, node_lost_after=QUICKLY, reboot_timeout=QUICKLY) as live:
+    short = {"node_lost_after": QUICKLY, "stop_timeout": QUICKLY, "reboot_timeout": QUICKLY}
+    with live_controller(tmp_path, nodes=3, **short) as live:
         live.submit("unlucky", FOREVER, nodes=["node-1", "node-2"])
         live.submit("lucky", training(40, 0.05), nodes=["node-3"])
         live.started("unlucky")

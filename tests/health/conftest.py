@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import main, policy
+from ecs_gpu_recovery.health import check, main, policy, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 BUSY_MACHINE_S = 120
@@ -82,12 +84,16 @@ class Bench:
         (self.folder / "python").mkdir(exist_ok=True)
         (self.folder / "python" / "pynvml.py").write_text(source)
 
-    def check(self, *argv: str, **environment: str) -> Ran:
+    def folder_with_tools(self) -> Path:
         bin_folder = self.folder / "bin"
         bin_folder.mkdir(exist_ok=True)
         for name in ("sh", "cat", "sleep"):
             if not (bin_folder / name).exists():
                 (bin_folder / name).symlink_to(f"/bin/{name}")
+        return bin_folder
+
+    def check(self, *argv: str, **environment: str) -> Ran:
+        bin_folder = self.folder_with_tools()
         kept = {key: value for key, value in os.environ.items() if key != "GPU_HEALTH_SIMULATED"}
         kept |= {"PATH": str(bin_folder), "PYTHONPATH": str(self.folder / "python")}
         done = subprocess.run(
@@ -102,10 +108,54 @@ class Bench:
         return Ran(done.returncode, done.stdout, done.stderr)
 
 
+class QuickBench(Bench):
+    """The same program without its child processes, for long tables of cases in which nothing hangs."""
+
+    def check(self, *argv: str, **environment: str) -> Ran:
+        self.folder_with_tools()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+            patch.setenv("PATH", str(self.folder / "bin"))
+            patch.delenv("GPU_HEALTH_SIMULATED", raising=False)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            patch.setattr(check, "run_probes", run_here)
+            patch.syspath_prepend(str(self.folder / "python"))
+            patch.delitem(sys.modules, "pynvml", raising=False)
+            with redirect_stderr(StringIO()) as err:
+                exit_code = main.run(list(argv))
+            sys.modules.pop("pynvml", None)
+        return Ran(exit_code, out.getvalue(), err.getvalue())
+
+
+def run_here(probes: Sequence[probe.Probe]) -> dict[str, probe.Outcome]:
+    """Every question asked in this process, one after the other."""
+    outcomes = {}
+    for asked in probes:
+        messages: list[dict[str, object]] = []
+        problem = ""
+        try:
+            asked.work(lambda message, kept=messages: kept.append(json.loads(json.dumps(message))))  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 (as in a child process)
+            problem = f"{type(error).__name__}: {error}"
+        state = "failed" if problem else "done"
+        outcomes[asked.name] = probe.Outcome(
+            name=asked.name, state=state, messages=tuple(messages), seconds=0.0, problem=problem
+        )
+    return outcomes
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """Neither driver nor DCGM nor kernel log, until the test brings one."""
     made = Bench(folder=tmp_path)
+    made.nvml("raise ImportError('not on this node')")
+    return made
+
+
+@pytest.fixture
+def quick_bench(tmp_path: Path) -> QuickBench:
+    """The same, in this process."""
+    made = QuickBench(folder=tmp_path)
     made.nvml("raise ImportError('not on this node')")
     return made
 
@@ -149,6 +199,16 @@ def a_gpu(index: int, **different: object) -> dict[str, object]:
 @pytest.fixture
 def node(tmp_path: Path, bench: Bench) -> Node:
     """Two sound GPUs and nothing in the log."""
+    return a_node(tmp_path, bench)
+
+
+@pytest.fixture
+def quick_node(tmp_path: Path, quick_bench: QuickBench) -> Node:
+    """The same, looked at in this process."""
+    return a_node(tmp_path, quick_bench)
+
+
+def a_node(tmp_path: Path, bench: Bench) -> Node:
     folder = tmp_path / "node"
     folder.mkdir()
     made = Node(folder=folder, bench=bench)

@@ -123,11 +123,6 @@ def test_older_lines_are_left_out_and_undated_ones_are_kept() -> None:
     assert [event.line for event in kernel_log.parse(lines, NOW, since)] == lines[1:]
 
 
-def test_the_gpu_behind_a_pci_id_is_known_from_its_first_line() -> None:
-    lines = ["[1.0] NVRM: GPU at PCI:0000:00:05: GPU-efbdfde9-5798-a6e7-4c46-12518fa15375", MESSAGE]
-    assert kernel_log.uuids(lines) == {"0000:00:05": "GPU-efbdfde9-5798-a6e7-4c46-12518fa15375"}
-
-
 @pytest.mark.parametrize("text", ["2026-11-15T02:00:00Z", "2026-11-15 02:00:00", "2026-11-15T03:00:00+01:00"])
 def test_a_time_without_a_zone_is_utc(text: str) -> None:
     assert kernel_log.parse_time(text) == datetime(2026, 11, 15, 2, 0, tzinfo=UTC)

@@ -85,8 +85,8 @@ def status(report: dict[str, Any], name: str) -> str:
     return found
 
 
-def test_a_machine_without_gpus_is_inconclusive(bench: Bench) -> None:
-    exit_code, report = check(bench)
+def test_a_machine_without_gpus_is_inconclusive(quick_bench: Bench) -> None:
+    exit_code, report = check(quick_bench)
     assert exit_code == 3
     assert "nvidia-smi" in report["why"]
 
@@ -100,37 +100,39 @@ def test_a_sound_machine_is_healthy_without_dcgm_and_says_that_dcgm_is_missing(b
     assert check(bench, "--require", "dcgm")[0] == 3
 
 
-def test_a_fault_that_nvidia_smi_shows(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml(recovery="Reset"))
-    assert check(bench)[0] == 1
+def test_a_fault_that_nvidia_smi_shows(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml(recovery="Reset"))
+    assert check(quick_bench)[0] == 1
 
 
-def test_a_fault_in_the_kernel_log_beside_a_sound_driver(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml())
-    (bench.folder / "kernel.log").write_text(
+def test_a_fault_in_the_kernel_log_beside_a_sound_driver(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    (quick_bench.folder / "kernel.log").write_text(
         "2026-11-15T02:00:00Z kernel: NVRM: Xid (PCI:0000:4f:00): 48, DBE\n"
     )
-    assert check(bench)[0] == 1
-    assert check(bench, "--since", "2026-11-15T02:00:01Z")[0] == 0
+    assert check(quick_bench)[0] == 1
+    assert check(quick_bench, "--since", "2026-11-15T02:00:01Z")[0] == 0
 
 
-def test_a_kernel_log_that_cannot_be_read_is_no_verdict(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml())
-    ran = bench.check("--json", "--kernel-log", str(bench.folder / "missing"))
+def test_a_kernel_log_that_cannot_be_read_is_no_verdict(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    ran = quick_bench.check("--json", "--kernel-log", str(quick_bench.folder / "missing"))
     assert (ran.exit_code, status(ran.report, "kernel-log")) == (0, "not_tested")
-    ran = bench.check("--json", "--kernel-log", str(bench.folder / "missing"), "--require", "kernel-log")
+    ran = quick_bench.check(
+        "--json", "--kernel-log", str(quick_bench.folder / "missing"), "--require", "kernel-log"
+    )
     assert ran.exit_code == 3
 
 
-def test_a_driver_that_is_not_loaded_is_inconclusive_even_when_gpus_are_expected(bench: Bench) -> None:
+def test_a_driver_that_is_not_loaded_is_inconclusive_even_when_gpus_are_expected(quick_bench: Bench) -> None:
     text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    bench.prints("nvidia-smi", text, exit_code=9)
-    assert check(bench, "--expect-gpus", "8")[0] == 3
+    quick_bench.prints("nvidia-smi", text, exit_code=9)
+    assert check(quick_bench, "--expect-gpus", "8")[0] == 3
 
 
-def test_a_working_driver_without_its_gpus_asks_for_a_reboot(bench: Bench) -> None:
-    bench.prints("nvidia-smi", "No devices were found", exit_code=6)
-    assert check(bench, "--expect-gpus", "8")[0] == 1
+def test_a_working_driver_without_its_gpus_asks_for_a_reboot(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", "No devices were found", exit_code=6)
+    assert check(quick_bench, "--expect-gpus", "8")[0] == 1
 
 
 def test_a_hanging_nvidia_smi_is_a_finding(bench: Bench) -> None:
@@ -149,12 +151,12 @@ def test_a_driver_that_was_only_slow_once_is_not_blamed(bench: Bench) -> None:
     assert "driver-slow" in [f["rule"] for f in report["findings"]]
 
 
-def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml())
-    bench.prints(
+def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    quick_bench.prints(
         "dcgmi", "Error: unable to establish a connection to the specified host: localhost", exit_code=235
     )
-    exit_code, report = check(bench, "--level", "2")
+    exit_code, report = check(quick_bench, "--level", "2")
     assert exit_code == 0
     assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
 
@@ -169,11 +171,11 @@ def dcgmi(bench: Bench, health_text: str, diag_text: str = "", diag_exit: int = 
     )
 
 
-def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml())
+def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
     text = "Detected 1 volatile double-bit ECC error(s) in GPU 0."
-    dcgmi(bench, health("Failure", ("Memory system", "Failure", [text]), gpu="0"))
-    exit_code, report = check(bench)
+    dcgmi(quick_bench, health("Failure", ("Memory system", "Failure", [text]), gpu="0"))
+    exit_code, report = check(quick_bench)
     assert exit_code == 1
     assert report["findings"][0]["gpu"] == "0000:4f:00", "DCGM's index was brought to the PCI id"
 
@@ -193,18 +195,20 @@ def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(bench: B
         ("nothing useful", 0, 0),
     ],
 )
-def test_the_diagnostic_at_a_chosen_level(bench: Bench, text: str, dcgm_exit: int, exit_code: int) -> None:
-    bench.prints("nvidia-smi", xml())
-    dcgmi(bench, health("Healthy"), text, dcgm_exit)
-    assert check(bench, "--level", "2")[0] == exit_code
-    assert (bench.folder / "diag.argv").read_text().split() == ["diag", "-r", "2", "-j"]
+def test_the_diagnostic_at_a_chosen_level(
+    quick_bench: Bench, text: str, dcgm_exit: int, exit_code: int
+) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    dcgmi(quick_bench, health("Healthy"), text, dcgm_exit)
+    assert check(quick_bench, "--level", "2")[0] == exit_code
+    assert (quick_bench.folder / "diag.argv").read_text().split() == ["diag", "-r", "2", "-j"]
 
 
-def test_the_diagnostic_is_left_out_when_a_fault_is_already_proven(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml(recovery="Reboot"))
-    dcgmi(bench, health("Healthy"), v4(52), 205)
-    assert check(bench, "--level", "3")[0] == 1
-    assert not (bench.folder / "diag.argv").exists()
+def test_the_diagnostic_is_left_out_when_a_fault_is_already_proven(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml(recovery="Reboot"))
+    dcgmi(quick_bench, health("Healthy"), v4(52), 205)
+    assert check(quick_bench, "--level", "3")[0] == 1
+    assert not (quick_bench.folder / "diag.argv").exists()
 
 
 def test_a_diagnostic_that_hangs_is_suspicious_and_no_more(bench: Bench) -> None:
@@ -214,11 +218,11 @@ def test_a_diagnostic_that_hangs_is_suspicious_and_no_more(bench: Bench) -> None
     assert (exit_code, status(report, "dcgm-diag")) == (3, "hung")
 
 
-def test_the_host_engine_can_be_named(bench: Bench) -> None:
-    bench.prints("nvidia-smi", xml())
-    dcgmi(bench, health("Healthy"), v4(29, status="Pass"))
-    assert check(bench, "--level", "1", "--dcgm-host", "unix:///run/x")[0] == 0
-    assert (bench.folder / "diag.argv").read_text().split() == [
+def test_the_host_engine_can_be_named(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    dcgmi(quick_bench, health("Healthy"), v4(29, status="Pass"))
+    assert check(quick_bench, "--level", "1", "--dcgm-host", "unix:///run/x")[0] == 0
+    assert (quick_bench.folder / "diag.argv").read_text().split() == [
         "diag",
         "--host",
         "unix:///run/x",
@@ -277,10 +281,10 @@ NO_HANDLE = (
     ],
 )
 def test_what_the_driver_tells_through_the_binding(
-    bench: Bench, more: str, exit_code: int, code: str | None
+    quick_bench: Bench, more: str, exit_code: int, code: str | None
 ) -> None:
-    nvml(bench, more)
-    ended, report = check(bench, "--expect-gpus", "2")
+    nvml(quick_bench, more)
+    ended, report = check(quick_bench, "--expect-gpus", "2")
     assert ended == exit_code, json.dumps(report["findings"], indent=1)
     assert code is None or code in [f["code"] for f in report["findings"]]
 

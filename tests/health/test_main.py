@@ -221,3 +221,14 @@ def test_an_earlier_report_that_is_none_is_told_and_ignored(node: Node) -> None:
     ran = node.check("--previous-report", str(node.folder / "missing.json"))
     assert ran.exit_code == 1
     assert "no earlier report" in ran.err
+
+
+def test_the_documentation_shows_the_rules_that_are_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["rules", "--markdown"]) == 0
+    shown = (
+        (ROOT / "docs" / "health.md")
+        .read_text()
+        .partition("<!-- rules -->\n")[2]
+        .partition("<!-- /rules -->")[0]
+    )
+    assert shown == capsys.readouterr().out, "put the output of gpu-health rules --markdown between the marks"

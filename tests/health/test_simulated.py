@@ -39,14 +39,22 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("different", "log", "exit_code"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_and_its_verdict(node: Node, different: dict[str, object], log: str, exit_code: int) -> None:
-    node.write("gpus.json", {"gpus": [a_gpu(0, **different), a_gpu(1)], "driver_hung": False})
-    node.write("kmsg", log)
-    ran = node.check("--since", AT, "--expect-gpus", "2")
+def test_a_fault_and_its_verdict(
+    quick_node: Node, different: dict[str, object], log: str, exit_code: int
+) -> None:
+    quick_node.write("gpus.json", {"gpus": [a_gpu(0, **different), a_gpu(1)], "driver_hung": False})
+    quick_node.write("kmsg", log)
+    ran = quick_node.check("--since", AT, "--expect-gpus", "2")
     assert ran.exit_code == exit_code, ran.out + ran.err
     assert ran.report["exit_code"] == exit_code
     assert ran.report["source"] == "simulated"
     assert ran.err == ""
+
+
+def test_the_verdict_is_the_exit_code_of_a_real_process(node: Node) -> None:
+    for log, exit_code in (("", 0), (xid(79), 1), (xid(54), 2)):
+        node.write("kmsg", log)
+        assert node.check("--since", AT, "--expect-gpus", "2").exit_code == exit_code
 
 
 def test_a_programs_fault_is_said_so(node: Node) -> None:
@@ -104,9 +112,9 @@ def test_the_node_itself_knows_how_many_gpus_it_should_have(node: Node) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"gpus": 3}', '{"gpus": [3, null]}'])
-def test_a_damaged_node_folder_is_inconclusive(node: Node, content: str) -> None:
-    node.write("gpus.json", content)
-    assert node.check("--expect-gpus", "0").exit_code == 3
+def test_a_damaged_node_folder_is_inconclusive(quick_node: Node, content: str) -> None:
+    quick_node.write("gpus.json", content)
+    assert quick_node.check("--expect-gpus", "0").exit_code == 3
 
 
 def test_a_folder_that_is_not_there_is_inconclusive(node: Node) -> None:

@@ -136,8 +136,8 @@ class RunCommand:
         """As the script does: mark the key and ask for a reboot; afterwards, compare boot ids."""
         was = node.markers.setdefault(key, node.boot_id)
         if was == node.boot_id:
-            return REBOOT_AND_RUN_AGAIN, "", ""
-        return 0, f"gpu-recovery reboot key={key} old_boot_id={was} boot_id={node.boot_id}\n", ""
+            return REBOOT_AND_RUN_AGAIN, f"rebooting from {node.boot_id}\n", ""
+        return 0, f"booted as {node.boot_id}\n", ""
 
     # -- what SSM records ----------------------------------------------------------------------------------
 

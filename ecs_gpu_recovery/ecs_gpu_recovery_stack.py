@@ -1,0 +1,90 @@
+"""The whole deployment on one page. What each part is, and why, is in `infra`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import CfnOutput, Stack, Tags
+from aws_cdk import aws_ecs as ecs
+from constructs import Construct
+
+from .config import Config
+from .infra.alarms import Alarms
+from .infra.dashboard import Dashboard
+from .infra.functions import Functions
+from .infra.image import Image
+from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
+from .infra.permissions import SWEEPER, Permissions
+from .infra.rules import Rules
+from .infra.schedule import Minute
+from .infra.tables import Tables
+from .infra.task_definitions import TaskDefinitions
+from .infra.topic import DeadLetters, Messages
+
+
+class EcsGpuRecoveryStack(Stack):
+    """Tables, functions, rules, a clock, a topic, and task definitions, for one cluster."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str = "arm64",
+                 **kwargs: Any) -> None:  # fmt: skip
+        super().__init__(scope, construct_id, **kwargs)
+        self._config = config
+        tables = Tables(self, "Tables", config=config)
+        messages = Messages(self, "Messages", config=config)
+        dead_letters = DeadLetters(self, "DeadLetters").queue
+        image = Image(self, "Image", config=config)
+        tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
+        extra_roles = [arn for arn in config.TASK_ROLE_ARNS.split(",") if arn]
+        allowed = Permissions(
+            config=config,
+            tables=tables,
+            topic_arn=messages.topic.topic_arn,
+            role_arns=[*tasks.roles, *extra_roles],
+        )
+        environment = {
+            "TASK_TABLE_NAME": tables.tasks.table_name,
+            "JOB_TABLE_NAME": tables.jobs.table_name,
+            "NODE_TABLE_NAME": tables.nodes.table_name,
+            "ECS_CLUSTER_NAME": config.ECS_CLUSTER_NAME,
+            "DCGM_HEALTH_CHECK_TASK": tasks.check,
+            "SNS_TOPIC_ARN": messages.topic.topic_arn,
+        }
+        functions = Functions(
+            self, "Functions", config=config, asset=asset, arch=arch, environment=environment, allowed=allowed,
+            dead_letters=dead_letters,
+        ).by_name  # fmt: skip
+        Rules(self, "Rules", config=config, functions=functions, dead_letters=dead_letters)
+        Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)
+        Alarms(self, "Alarms", functions=functions, dead_letters=dead_letters, topic=messages.topic)
+        Dashboard(self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters)
+        self._optional_parts()
+        outputs = {
+            **{f"{name}Function": function.function_name for name, function in functions.items()},
+            "TaskTable": tables.tasks.table_name,
+            "JobTable": tables.jobs.table_name,
+            "NodeTable": tables.nodes.table_name,
+            "NotificationTopicArn": messages.topic.topic_arn,
+            "DeadLetterQueueUrl": dead_letters.queue_url,
+            "HealthCheckTaskDefinition": tasks.check,
+            "TrainingTaskDefinition": tasks.training,
+            "ImageRepositoryUri": image.repository.repository_uri if image.repository else "",
+        }
+        for name, value in outputs.items():
+            if value:
+                CfnOutput(self, name, value=value)
+        Tags.of(self).add("Project", "ecs-gpu-recovery")
+        Tags.of(self).add("EcsCluster", config.ECS_CLUSTER_NAME)
+
+    def _optional_parts(self) -> None:
+        config = self._config
+        if config.CREATE_ECS_CLUSTER:
+            insights = ecs.ContainerInsights.ENHANCED
+            ecs.Cluster(self, "Cluster", cluster_name=config.ECS_CLUSTER_NAME, container_insights_v2=insights)
+        if config.CREATE_EC2_INSTANCE or config.CREATE_FSX:
+            network = NodeNetwork(self, "Network", config=config)
+            storage = SharedStorage(self, "Storage", config=config, network=network) if config.CREATE_FSX else None
+            if config.CREATE_EC2_INSTANCE:
+                GpuNode(self, "Node", config=config, network=network, storage=storage)
+        if config.CREATE_ECS_ANYWHERE_ROLE:
+            AnywhereRole(self, "Anywhere", config=config)

@@ -1,0 +1,62 @@
+"""One page that tells how the fleet and the recovery itself are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from ..config import Config
+from .alarms import own_metric
+from .tables import Tables
+
+_OPERATIONS = [dynamodb.Operation.GET_ITEM, dynamodb.Operation.UPDATE_ITEM, dynamodb.Operation.QUERY]
+_FIVE_MINUTES = Duration.minutes(5)
+
+
+class Dashboard(Construct):
+    """Jobs and nodes first, machinery below."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, tables: Tables,
+                 functions: Mapping[str, lambda_.Function], dead_letters: sqs.IQueue) -> None:  # fmt: skip
+        super().__init__(scope, construct_id)
+        made = cloudwatch.Dashboard(
+            self, "Dashboard", dashboard_name=Stack.of(self).stack_name, default_interval=Duration.hours(12)
+        )
+        made.add_widgets(
+            cloudwatch.TextWidget(markdown=f"# GPU recovery of cluster {config.ECS_CLUSTER_NAME}", width=24, height=1)
+        )
+        made.add_widgets(
+            _graph("Now", _own("LiveJobs", "StuckJobs", "UnhealthyNodes", statistic="Maximum")),
+            _graph("Jobs", _own("JobsCompleted", "JobsFailed", "RecoveriesStarted")),
+            _graph("Nodes", _own("NodesRebooted", "NodesFailed")),
+        )
+        made.add_widgets(
+            _graph("Calls", [f.metric_invocations(label=name) for name, f in functions.items()]),
+            _graph("Errors", [f.metric_errors(label=name) for name, f in functions.items()]),
+            _graph("Duration", [f.metric_duration(label=name, statistic="p90") for name, f in functions.items()]),
+        )
+        letters = dead_letters.metric_approximate_number_of_messages_visible(period=_FIVE_MINUTES, label="waiting")
+        throttled = [
+            table.metric_throttled_requests_for_operation(operation.name, label=f"{name} {operation.name}")
+            for name, table in (("job", tables.jobs), ("task", tables.tasks), ("node", tables.nodes))
+            for operation in _OPERATIONS
+        ]
+        made.add_widgets(
+            _graph("Dead letters", [letters]),
+            _graph("Events", _own("EventsTaken", "EventsDropped")),
+            _graph("Throttled requests", throttled),
+        )
+
+
+def _graph(title: str, metrics: list[cloudwatch.IMetric]) -> cloudwatch.GraphWidget:
+    return cloudwatch.GraphWidget(title=title, left=metrics, width=8, height=6)
+
+
+def _own(*names: str, statistic: str = "Sum") -> list[cloudwatch.IMetric]:
+    return [own_metric(name, period=_FIVE_MINUTES, statistic=statistic) for name in names]

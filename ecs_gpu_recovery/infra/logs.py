@@ -1,0 +1,17 @@
+"""Log groups that keep their lines for as long as the configuration says, and go with the stack."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from ..config import Config
+
+
+def log_group(scope: Construct, construct_id: str, name: str, config: Config) -> logs.LogGroup:
+    made = logs.LogGroup(scope, construct_id, log_group_name=name, removal_policy=RemovalPolicy.DESTROY)
+    cast("logs.CfnLogGroup", made.node.default_child).retention_in_days = config.LOG_RETENTION_DAYS
+    return made

@@ -1,0 +1,176 @@
+"""Parts that a deployment may ask for: shared storage, one EC2 GPU node, and the role of ECS Anywhere nodes."""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, CfnOutput, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_fsx as fsx
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from ..config import Config
+from .naming import Name, accept
+from .task_definitions import SHARED
+
+#: AWS's own image for GPU container instances, the newest at the time of the deployment.
+GPU_IMAGE = "/aws/service/ecs/optimized-ami/amazon-linux-2023/gpu/recommended/image_id"
+#: Lustre's own ports.
+_LUSTRE = ((988, 988), (1018, 1023))
+
+
+class NodeNetwork(Construct):
+    """A place in a network of yours, with a group whose members may talk to each other and to nobody else."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
+        super().__init__(scope, construct_id)
+        self.subnet_id = config.SUBNET_ID
+        self.group = ec2.CfnSecurityGroup(
+            self,
+            "Group",
+            vpc_id=config.VPC_ID,
+            group_description=f"GPU nodes of {config.ECS_CLUSTER_NAME} and their storage",
+            security_group_egress=[
+                ec2.CfnSecurityGroup.EgressProperty(
+                    ip_protocol="-1", cidr_ip="0.0.0.0/0", description="images, AWS, other nodes"
+                )
+            ],
+        )
+        ec2.CfnSecurityGroupIngress(
+            self,
+            "Members",
+            group_id=self.group.attr_group_id,
+            source_security_group_id=self.group.attr_group_id,
+            ip_protocol="-1",
+            description="collectives between nodes, and storage",
+        )
+
+
+class SharedStorage(Construct):
+    """FSx for Lustre, for checkpoints and data that every node must see."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, network: NodeNetwork) -> None:
+        super().__init__(scope, construct_id)
+        group = ec2.CfnSecurityGroup(
+            self,
+            "Group",
+            vpc_id=config.VPC_ID,
+            group_description="Lustre, for the GPU nodes and between its own servers",
+        )
+        for low, high in _LUSTRE:
+            for name, source in (("Nodes", network.group), ("Servers", group)):
+                ec2.CfnSecurityGroupIngress(
+                    self,
+                    f"{name}{low}",
+                    group_id=group.attr_group_id,
+                    source_security_group_id=source.attr_group_id,
+                    ip_protocol="tcp",
+                    from_port=low,
+                    to_port=high,
+                    description="Lustre",
+                )
+        self.file_system = fsx.CfnFileSystem(
+            self,
+            "FileSystem",
+            file_system_type="LUSTRE",
+            file_system_type_version="2.15",
+            storage_capacity=config.FSX_STORAGE_GIB,
+            subnet_ids=[config.SUBNET_ID],
+            security_group_ids=[group.attr_group_id],
+            lustre_configuration=fsx.CfnFileSystem.LustreConfigurationProperty(
+                deployment_type="PERSISTENT_2", per_unit_storage_throughput=125, data_compression_type="LZ4"
+            ),
+        )
+        self.mount = (
+            f"mount -t lustre -o relatime,flock "
+            f"{self.file_system.attr_dns_name}@tcp:/{self.file_system.attr_lustre_mount_name} {SHARED}"
+        )
+        CfnOutput(self, "MountCommand", value=self.mount, description="Mounts the shared storage on a node")
+
+
+class GpuNode(Construct):
+    """One EC2 container instance with GPUs, for a first try. A fleet is better kept by an Auto Scaling group."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, network: NodeNetwork,
+                 storage: SharedStorage | None) -> None:  # fmt: skip
+        super().__init__(scope, construct_id)
+        role = iam.Role(
+            self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"), managed_policies=_agent_policies(self)
+        )
+        profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
+        user_data = ec2.UserData.for_linux()
+        user_data.add_commands(
+            f"echo ECS_CLUSTER={config.ECS_CLUSTER_NAME} >> /etc/ecs/ecs.config",
+            "echo ECS_ENABLE_GPU_SUPPORT=true >> /etc/ecs/ecs.config",
+            f"mkdir -p {SHARED}",
+        )
+        if storage is not None:
+            user_data.add_commands("dnf install -y lustre-client", storage.mount)
+        key, _, value = config.NODE_TAG.partition("=")
+        image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
+        template = ec2.CfnLaunchTemplate(
+            self,
+            "Template",
+            launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
+                metadata_options=ec2.CfnLaunchTemplate.MetadataOptionsProperty(
+                    http_tokens="required", http_put_response_hop_limit=2
+                )
+            ),
+        )
+        node = ec2.CfnInstance(
+            self,
+            "Instance",
+            image_id=image.image_id,
+            instance_type=config.EC2_INSTANCE_TYPE,
+            subnet_id=network.subnet_id,
+            security_group_ids=[network.group.attr_group_id],
+            iam_instance_profile=profile.ref,
+            user_data=_base64(user_data),
+            monitoring=True,
+            launch_template=ec2.CfnInstance.LaunchTemplateSpecificationProperty(
+                launch_template_id=template.ref, version=template.attr_latest_version_number
+            ),
+            block_device_mappings=[
+                ec2.CfnInstance.BlockDeviceMappingProperty(
+                    device_name="/dev/xvda",
+                    ebs=ec2.CfnInstance.EbsProperty(volume_size=200, volume_type="gp3", encrypted=True),
+                )
+            ],
+            tags=[{"key": "Name", "value": f"{Stack.of(self).stack_name}-gpu-node"}, *([{"key": key, "value": value}] if key else [])],
+        )
+        accept(node, "EC29", "The node holds no state of its own; it must be replaceable without a second step.")
+        CfnOutput(self, "InstanceId", value=node.ref, description="The GPU node")
+
+
+class AnywhereRole(Construct):
+    """The role that external nodes take. Activations are secrets with an end, so a person makes them."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
+        super().__init__(scope, construct_id)
+        managed = Name("ssm", "*").arn
+        principal = iam.ServicePrincipal(
+            "ssm.amazonaws.com",
+            conditions={
+                "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID},
+                "ArnLike": {"aws:SourceArn": managed},
+            },
+        )
+        role = iam.Role(self, "Role", assumed_by=principal, managed_policies=_agent_policies(self))
+        key, _, value = config.NODE_TAG.partition("=")
+        tags = f" --tags Key={key},Value={value}" if key else ""
+        command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10{tags}"
+        CfnOutput(self, "ActivationCommand", value=command, description="Makes an activation for external nodes")
+
+
+def _agent_policies(scope: Construct) -> list[iam.IManagedPolicy]:
+    """What the ECS and SSM agents of a node need is AWS's to say."""
+    names = ("service-role/AmazonEC2ContainerServiceforEC2Role", "AmazonSSMManagedInstanceCore")
+    for name in names:
+        why = "AWS maintains what its own agents need in this policy."
+        accept(scope, f"IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/{name}]", why)
+    return [iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in names]
+
+
+def _base64(user_data: ec2.UserData) -> str:
+    from aws_cdk import Fn
+
+    return str(Fn.base64(user_data.render()))

@@ -1,0 +1,57 @@
+"""The clock: the sweeper runs every minute, whatever events arrive."""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from .naming import Name
+
+
+class Minute(Construct):
+    """A minute that was missed is not worth much: the next one does its work. So the retries are few.
+
+    No input is given: then the scheduler sends an event with the time it was meant for, and that is the sweeper's
+    now.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, function: lambda_.Function, dead_letters: sqs.IQueue) -> None:
+        super().__init__(scope, construct_id)
+        name = f"{Stack.of(self).stack_name}-RecoverySweeper"
+        schedule_arn = Name("scheduler", f"schedule/default/{name}").arn
+        only_this = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}, "ArnEquals": {"aws:SourceArn": schedule_arn}}
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("scheduler.amazonaws.com", conditions=only_this),
+            description="Lets the schedule call the sweeper",
+            inline_policies={
+                "Call": iam.PolicyDocument(
+                    statements=[
+                        iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[function.function_arn]),
+                        iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[dead_letters.queue_arn]),
+                    ]
+                )
+            },
+        )
+        scheduler.CfnSchedule(
+            self,
+            "Schedule",
+            name=name,
+            description="Deadlines, unsent orders and missed events",
+            schedule_expression="rate(1 minute)",
+            flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
+            state="ENABLED",
+            target=scheduler.CfnSchedule.TargetProperty(
+                arn=function.function_arn,
+                role_arn=role.role_arn,
+                retry_policy=scheduler.CfnSchedule.RetryPolicyProperty(
+                    maximum_retry_attempts=2, maximum_event_age_in_seconds=120
+                ),
+                dead_letter_config=scheduler.CfnSchedule.DeadLetterConfigProperty(arn=dead_letters.queue_arn),
+            ),
+        )

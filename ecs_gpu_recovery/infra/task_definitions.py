@@ -1,0 +1,162 @@
+"""Task definitions for EC2 and external instances alike: the health check, and an example of a training task.
+
+Both use the host's network, the one mode that every kind of instance has and that collectives are fastest on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Aws, Stack
+from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from ..config import Config
+from .image import Image
+from .logs import log_group
+from .naming import accept_wildcard
+
+_Definition = ecs.CfnTaskDefinition
+#: Where shared storage is on the nodes, and in the tasks.
+SHARED = "/fsx"
+
+
+class TaskDefinitions(Construct):
+    """`check` is what the functions start; `roles` are those that they may pass on for it."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, image: Image) -> None:
+        super().__init__(scope, construct_id)
+        self._config, self._image = config, image
+        self._log = log_group(self, "Log", f"/ecs/{Stack.of(self).stack_name}", config)
+        self._execution = self._execution_role()
+        self.training_role = iam.Role(
+            self,
+            "TrainingRole",
+            assumed_by=_ecs_tasks(),
+            description="What training code may do; grant it what yours needs",
+        )
+        self.roles = [self._execution.role_arn, self.training_role.role_arn]
+        self.check = config.DCGM_HEALTH_CHECK_TASK
+        if config.makes_check_task:
+            self.check = self._health_check().ref
+        self.training = self._training().ref if config.CREATE_TRAINING_TASK else ""
+
+    def _health_check(self) -> ecs.CfnTaskDefinition:
+        """It reads the kernel log through one device and one capability, and needs no privilege beyond that.
+
+        The host's DCGM engine is used where it has one: its socket's folder is mounted.
+        """
+        engine = "/run/nvidia-dcgm"
+        return self._definition(
+            "HealthCheck",
+            family=self._config.check_family,
+            name="gpu-health",
+            command=["gpu-health-task"],
+            memory_mib=1024,
+            volumes={"dcgm": engine},
+            linux_parameters=_Definition.LinuxParametersProperty(
+                capabilities=_Definition.KernelCapabilitiesProperty(add=["SYSLOG"]),
+                devices=[
+                    _Definition.DeviceProperty(host_path="/dev/kmsg", container_path="/dev/kmsg", permissions=["read"])
+                ],
+            ),
+            mount_points=[_mount("dcgm", engine)],
+        )
+
+    def _training(self) -> ecs.CfnTaskDefinition:
+        """The sample trainer, with what real ones need: shared memory, locked memory, shared storage, time to stop."""
+        return self._definition(
+            "Training",
+            family=self._config.TRAINING_TASK,
+            name="train",
+            command=["python", "-m", "ecs_gpu_recovery.examples.train", "--steps", "600", "--step-seconds", "1"],
+            memory_mib=2048,
+            volumes={"shared": SHARED},
+            task_role_arn=self.training_role.role_arn,
+            stop_timeout=120,
+            linux_parameters=_Definition.LinuxParametersProperty(
+                init_process_enabled=True, shared_memory_size=8192
+            ),
+            mount_points=[_mount("shared", SHARED)],
+            ulimits=[
+                _Definition.UlimitProperty(name="memlock", soft_limit=-1, hard_limit=-1),
+                _Definition.UlimitProperty(name="stack", soft_limit=67108864, hard_limit=67108864),
+            ],
+        )
+
+    def _definition(self, construct_id: str, *, family: str, name: str, command: list[str], memory_mib: int,
+                    volumes: dict[str, str], task_role_arn: str | None = None, **container: Any) -> ecs.CfnTaskDefinition:  # fmt: skip
+        return _Definition(
+            self,
+            construct_id,
+            family=family,
+            requires_compatibilities=["EC2", "EXTERNAL"],
+            network_mode="host",
+            execution_role_arn=self._execution.role_arn,
+            task_role_arn=task_role_arn,
+            volumes=[
+                _Definition.VolumeProperty(name=volume, host=_Definition.HostVolumePropertiesProperty(source_path=path))
+                for volume, path in volumes.items()
+            ],
+            container_definitions=[
+                _Definition.ContainerDefinitionProperty(
+                    name=name,
+                    image=self._image.uri,
+                    command=command,
+                    essential=True,
+                    memory_reservation=memory_mib,
+                    resource_requirements=[
+                        _Definition.ResourceRequirementProperty(type="GPU", value=str(self._config.GPUS_PER_NODE))
+                    ],
+                    log_configuration=self._logging(self._log, name),
+                    **container,
+                )
+            ],
+        )
+
+    @staticmethod
+    def _logging(log: logs.ILogGroup, prefix: str) -> ecs.CfnTaskDefinition.LogConfigurationProperty:
+        """Lines may be lost rather than hold up a training step."""
+        return _Definition.LogConfigurationProperty(
+            log_driver="awslogs",
+            options={
+                "awslogs-group": log.log_group_name,
+                "awslogs-region": Aws.REGION,
+                "awslogs-stream-prefix": prefix,
+                "mode": "non-blocking",
+                "max-buffer-size": "4m",
+            },
+        )
+
+    def _execution_role(self) -> iam.Role:
+        """What the agent does for a task: pull this image, write to this log."""
+        pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+        statements = [
+            iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
+            iam.PolicyStatement(actions=pull, resources=[self._image.pulled_from.arn]),
+            iam.PolicyStatement(
+                actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[self._log.log_group_arn]
+            ),
+        ]
+        role = iam.Role(
+            self,
+            "ExecutionRole",
+            assumed_by=_ecs_tasks(),
+            description="What the agent does to start a task",
+            inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
+        )
+        accept_wildcard(role, "*", "ecr:GetAuthorizationToken takes no narrower resource.")
+        if self._image.pulled_from.why:
+            accept_wildcard(role, self._image.pulled_from.shown, self._image.pulled_from.why)
+        return role
+
+
+def _ecs_tasks() -> iam.ServicePrincipal:
+    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
+    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)
+
+
+def _mount(volume: str, path: str) -> ecs.CfnTaskDefinition.MountPointProperty:
+    return _Definition.MountPointProperty(source_volume=volume, container_path=path, read_only=False)

@@ -1,0 +1,141 @@
+"""Events as AWS sends them, compared field by field with recorded ones where those are at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.testing.aws import events
+from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from tests.testbed.helpers import CLUSTER, order_reboot, overrides, start
+
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
+#: What recorded events have for reasons that do not hold here: a network interface, a capacity provider.
+NOT_HERE = {
+    ".detail.attachments[]",
+    ".detail.capacityProviderName",
+    ".detail.containers[].networkBindings[]",
+    ".detail.containers[].networkInterfaces[]",
+    ".detail.containers[].memoryReservation",
+    ".detail.ephemeralStorage",
+    ".detail.platformVersion",
+}
+#: What only the API's own description of an instance lists; no recording of a recent event is at hand.
+NOT_RECORDED = {".detail.registeredAt"}
+
+
+def fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every path in a JSON value with the sort of thing it leads to."""
+    if isinstance(value, dict):
+        yield path, "object"
+        for name, inner in value.items():
+            yield from fields(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        yield path, "list"
+        for inner in value:
+            yield from fields(inner, f"{path}[]")
+    else:
+        yield path, type(value).__name__
+
+
+def samples(detail_type: str) -> list[dict[str, Any]]:
+    if not SAMPLES.is_dir():
+        pytest.skip("no recorded events beside the repository")
+    found = [json.loads(path.read_text()) for path in sorted(SAMPLES.glob("*.json"))]
+    return [one for one in found if one.get("detail-type") == detail_type]
+
+
+def told(cloud: Cloud, detail_type: str) -> list[dict[str, Any]]:
+    return [event for event in cloud.control.events() if event["detail-type"] == detail_type]
+
+
+@pytest.fixture
+def lived(cloud: Cloud) -> Cloud:
+    """A world in which everything that is told has happened once."""
+    cloud.control.exit_task(start(cloud, startedBy="gr-1", overrides=overrides(JOB_ID="j1")), 1)
+    stopped = start(cloud, startedBy="gr-2")
+    cloud.client("ecs").stop_task(cluster=CLUSTER, task=stopped, reason="gpu-recovery j1/0: peer")
+    cloud.control.script(accident="oom")
+    start(cloud, "n1")
+    cloud.advance(1)
+    cloud.control.script(accident="cannot pull")
+    start(cloud)
+    order_reboot(cloud)
+    cloud.control.impair("n1")
+    cloud.control.heal("n1")
+    cloud.advance(2)
+    return cloud
+
+
+@pytest.mark.parametrize("detail_type", [events.TASK, events.INSTANCE, events.HEALTH])
+def test_no_field_is_invented_and_none_has_another_type(lived: Cloud, detail_type: str) -> None:
+    known: dict[str, set[str]] = {}
+    for sample in samples(detail_type):
+        for path, sort in fields(sample):
+            known.setdefault(path, set()).add(sort)
+    assert known
+    for event in told(lived, detail_type):
+        for path, sort in fields(event):
+            if path not in NOT_RECORDED:
+                assert sort in known.get(path, ()), f"{path} is {sort}; recorded: {known.get(path)}"
+
+
+@pytest.mark.parametrize(
+    ("detail_type", "chosen"),
+    [
+        (events.TASK, {"launchType": "EC2", "lastStatus": "STOPPED", "stopCode": "EssentialContainerExited"}),
+        (events.TASK, {"launchType": "EC2", "lastStatus": "STOPPED", "stopCode": "UserInitiated"}),
+        (events.INSTANCE, {"agentConnected": False}),
+        (events.HEALTH, {"overallStatus": "IMPAIRED"}),
+    ],
+)
+def test_what_every_recorded_event_has_is_there(
+    lived: Cloud, detail_type: str, chosen: dict[str, Any]
+) -> None:
+    def alike(event: dict[str, Any]) -> bool:
+        return all(event["detail"].get(name) == value for name, value in chosen.items())
+
+    recorded = [{path for path, _ in fields(event)} for event in samples(detail_type) if alike(event)]
+    always = set.intersection(*recorded)
+    ours = [event for event in told(lived, detail_type) if alike(event)]
+    assert ours
+    for event in ours:
+        lacking = always - {path for path, _ in fields(event)}
+        assert not {path for path in lacking if not any(path.startswith(no) for no in NOT_HERE)}
+
+
+def test_times_are_written_as_aws_writes_them(lived: Cloud) -> None:
+    second, moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    for event in lived.control.events():
+        assert re.fullmatch(second, event["time"])
+        for name, value in event["detail"].items():
+            if name.endswith(("At", "-date-time")):
+                assert re.fullmatch(moment, value), name
+
+
+def test_versions_count_up_without_a_gap(lived: Cloud) -> None:
+    versions: dict[str, list[int]] = {}
+    for event in lived.control.events():
+        if "version" in event["detail"]:
+            versions.setdefault(event["resources"][0], []).append(event["detail"]["version"])
+    for arn, numbers in versions.items():
+        first = 1 if ":task/" in arn else 2
+        assert numbers == list(range(first, first + len(numbers)))
+
+
+def test_an_event_has_no_tags_and_no_health(cloud: Cloud) -> None:
+    start(cloud, tags=[{"key": "team", "value": "a"}])
+    for event in cloud.control.events():
+        assert not {"tags", "healthStatus", "runningTasksCount"} & set(event["detail"])
+
+
+def test_our_parser_understands_every_event(lived: Cloud) -> None:
+    from ecs_gpu_recovery.aws.parse import Kind, parse_event
+
+    kinds = [parse_event(event, cluster=CLUSTER).kind for event in lived.control.events()]
+    assert set(kinds) == {Kind.TASK, Kind.INSTANCE, Kind.INSTANCE_HEALTH, Kind.REBOOT_COMMAND}
