@@ -1,6 +1,6 @@
-"""The CDK app: `cdk synth` and `cdk deploy` run it, and `python app.py` alone writes the templates to cdk.out.
+"""The CDK app. `cdk synth` and `cdk deploy` run it; `python app.py` alone writes the templates to cdk.out.
 
-It needs no AWS account, no Docker, and, once the requirements are installed, no network. Context (`-c name=value`):
+It needs no AWS account, no Docker and, once the requirements are installed, no network. With -c NAME=VALUE:
 
     arch=x86_64      build the functions for that architecture instead of arm64
     synthesizer=cli  deploy with the caller's own rights instead of the bootstrap roles
@@ -23,15 +23,28 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 
 
-def make_app(env: Mapping[str, str], *, outdir: str | None = None, context: Mapping[str, Any] | None = None) -> cdk.App:
-    """The app with its one stack, ready to synthesize. `context` comes before that of cdk.json."""
+def make_app(
+    env: Mapping[str, str],
+    *,
+    outdir: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    asset: Path | None = None,
+) -> cdk.App:
+    """The app with its one stack, ready to synthesize. `context` comes before that of cdk.json.
+
+    `asset` is the folder that the functions run; it is built unless one is given.
+    """
+    from ecs_gpu_recovery.config import Config
+
+    config = Config.from_env(env)
+    pinned = ROOT / "node_modules" / ".bin" / "node"
+    if pinned.exists():
+        os.environ.setdefault("JSII_NODE", str(pinned))
     import aws_cdk as cdk
 
-    from ecs_gpu_recovery.config import Config
     from ecs_gpu_recovery.ecs_gpu_recovery_stack import EcsGpuRecoveryStack
     from tools import build_lambda
 
-    config = Config.from_env(env)
     standing = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
     app = cdk.App(outdir=outdir, context={**standing, **(context or {})})
     arch = app.node.try_get_context("arch") or "arm64"
@@ -44,7 +57,7 @@ def make_app(env: Mapping[str, str], *, outdir: str | None = None, context: Mapp
         description="Keeps multi-node GPU training jobs alive on Amazon ECS",
         synthesizer=_synthesizer(app),
         config=config,
-        asset=build_lambda.ensure(arch),
+        asset=asset or build_lambda.ensure(arch),
         arch=arch,
     )
     if app.node.try_get_context("nag"):
@@ -69,17 +82,17 @@ def _prepare() -> None:
         schema = metadata.version("aws-cdk-cloud-assembly-schema")
         metadata.version("aws-cdk-lib")
     except metadata.PackageNotFoundError:
-        sys.exit("The requirements are not installed. Activate the virtual environment, then: pip install -r requirements.txt")
+        sys.exit(
+            "The requirements are not installed. Activate your virtual environment and run\n"
+            "  pip install -r requirements.txt"
+        )
     speaks = os.environ.get("CDK_CLI_ASM_VERSION", schema)
     if int(speaks.partition(".")[0]) < int(schema.partition(".")[0]):
-        cli = os.environ.get("CDK_CLI_VERSION", "?")
+        cli, library = os.environ.get("CDK_CLI_VERSION", "?"), metadata.version("aws-cdk-lib")
         sys.exit(
-            f"This cdk command ({cli}) cannot read what aws-cdk-lib {metadata.version('aws-cdk-lib')} writes.\n"
+            f"This cdk command ({cli}) cannot read what aws-cdk-lib {library} writes.\n"
             "Use the one that is pinned here (npm ci, then: npx cdk), or: npm install -g aws-cdk@2.1147.0"
         )
-    node = ROOT / "node_modules" / ".bin" / "node"
-    if node.exists():
-        os.environ.setdefault("JSII_NODE", str(node))
 
 
 def main() -> None:

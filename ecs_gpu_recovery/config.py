@@ -156,6 +156,10 @@ class Config:
         for name in ("CREATE_EC2_INSTANCE", "CREATE_FSX"):
             if getattr(self, name) and not (self.VPC_ID and self.SUBNET_ID):
                 reader.problems.append(f"{name} needs VPC_ID and SUBNET_ID")
+        given = "DISPATCH_LEASE_S" in self.POLICY  # if not, the deployment chooses one that is long enough
+        if given and self.policy.lease.total_seconds() <= self.LAMBDA_TIMEOUT_SECONDS:
+            why = "or orders would be sent twice"
+            reader.problems.append(f"DISPATCH_LEASE_S must be longer than LAMBDA_TIMEOUT_SECONDS, {why}")
         if self.check_family == self.TRAINING_TASK:
             reader.problems.append("TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families")
 

@@ -26,8 +26,9 @@ from .infra.topic import DeadLetters, Messages
 class EcsGpuRecoveryStack(Stack):
     """Tables, functions, rules, a clock, a topic, and task definitions, for one cluster."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str = "arm64",
-                 **kwargs: Any) -> None:  # fmt: skip
+    def __init__(
+        self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str, **kwargs: Any
+    ) -> None:
         super().__init__(scope, construct_id, **kwargs)
         self._config = config
         tables = Tables(self, "Tables", config=config)
@@ -50,14 +51,17 @@ class EcsGpuRecoveryStack(Stack):
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
         }
-        functions = Functions(
-            self, "Functions", config=config, asset=asset, arch=arch, environment=environment, allowed=allowed,
-            dead_letters=dead_letters,
-        ).by_name  # fmt: skip
+        made = Functions(
+            self, "Functions", config=config, asset=asset, arch=arch, environment=environment,
+            allowed=allowed, dead_letters=dead_letters,
+        )  # fmt: skip
+        functions = made.by_name
         Rules(self, "Rules", config=config, functions=functions, dead_letters=dead_letters)
         Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)
         Alarms(self, "Alarms", functions=functions, dead_letters=dead_letters, topic=messages.topic)
-        Dashboard(self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters)
+        Dashboard(
+            self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
+        )
         self._optional_parts()
         outputs = {
             **{f"{name}Function": function.function_name for name, function in functions.items()},
@@ -79,11 +83,13 @@ class EcsGpuRecoveryStack(Stack):
     def _optional_parts(self) -> None:
         config = self._config
         if config.CREATE_ECS_CLUSTER:
-            insights = ecs.ContainerInsights.ENHANCED
-            ecs.Cluster(self, "Cluster", cluster_name=config.ECS_CLUSTER_NAME, container_insights_v2=insights)
+            insights = ecs.CfnCluster.ClusterSettingsProperty(name="containerInsights", value="enabled")
+            ecs.CfnCluster(self, "Cluster", cluster_name=config.ECS_CLUSTER_NAME, cluster_settings=[insights])
         if config.CREATE_EC2_INSTANCE or config.CREATE_FSX:
             network = NodeNetwork(self, "Network", config=config)
-            storage = SharedStorage(self, "Storage", config=config, network=network) if config.CREATE_FSX else None
+            storage = (
+                SharedStorage(self, "Storage", config=config, network=network) if config.CREATE_FSX else None
+            )
             if config.CREATE_EC2_INSTANCE:
                 GpuNode(self, "Node", config=config, network=network, storage=storage)
         if config.CREATE_ECS_ANYWHERE_ROLE:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from .core.draft import Step
 from .core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
 from .core.errors import Bug, NotFound, StartRefused, Transient, VersionConflict
-from .core.events import CheckRefused, Fact, NodeAsked, OrderFailed, OrderSent, RebootFailed, StopAsked
+from .core.events import CheckRefused, CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, OrderSent, RebootFailed, StopAsked
 from .core.events import StartRefused as StartWasRefused
 from .core.machine import decide, submit
 from .core.model import Entry, Job, JobSpec, Node
@@ -28,6 +28,20 @@ log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
 CONFLICTS = 300
 #: How many ranks are started on one look at the record.
 STARTS_PER_LOOK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A record before and after a decision, and the orders that are new in it."""
+
+    old: Job
+    job: Job
+    orders: tuple[Order, ...] = ()
+
+    @property
+    def rows_known(self) -> Job | None:
+        """The record before, if its rows are known to be written: then only what changed needs a look."""
+        return None if any(isinstance(order.effect, WriteRows) for order in self.old.outbox) else self.old
 
 
 class Runtime:
@@ -52,36 +66,41 @@ class Runtime:
         self._say(job.timeline, job.id)
         if self._on_commit is not None:
             self._on_commit(None, job)
-        self._send_all(job, step.orders, at)
+        self._send_all(job, step.orders, at, None)
         return job
 
     def handle(self, job_id: str, facts: Iterable[Fact]) -> Job:
         """Apply facts to a job, in one commit, and send the orders that follow."""
         facts = list(facts)
-        job, orders = self._decide(job_id, facts)
-        if facts and orders:
-            self._send_all(job, orders, max(fact.at for fact in facts))
-        return job
+        moved = self._decide(job_id, facts)
+        if facts and moved.orders:
+            self._send_all(moved.job, moved.orders, max(fact.at for fact in facts), moved.rows_known)
+        return moved.job
 
-    def handle_node(self, name: str, facts: Iterable[Fact]) -> None:
-        """Apply facts to a node; a job that holds it hears of them too."""
+    def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
+        """Apply facts to a node, as just read where the caller has it; a job that holds it hears of them too.
+
+        Checks are the exception: a job's check names its job. One that does not is the node's own, and old news to
+        whoever has claimed the node since.
+        """
         facts = list(facts)
-        node = self.store.node(name)
+        node = node or self.store.node(name)
         if node.job_id:
-            shared = [fact for fact in facts if not isinstance(fact, NodeAsked)]
+            shared = [fact for fact in facts if not isinstance(fact, NodeAsked | CheckStarted | NodeChecked)]
             if shared:
                 try:
                     self.handle(node.job_id, shared)
                 except NotFound:
                     log.warning("node held by a job that is not recorded", extra={"node": name, "job": node.job_id})
-        self._decide_node(name, facts)
+                node = None  # the job may have written its row
+        self._decide_node(name, facts, node)
 
     def stop(self, job_id: str, *, by: str, why: str, at: datetime) -> Job:
         return self.handle(job_id, [StopAsked(at=at, by=by, why=why)])
 
     # -- decide and commit -------------------------------------------------------------------------------------
 
-    def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None = None) -> tuple[Job, tuple[Order, ...]]:
+    def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None = None) -> Moved:
         """`last` is the record as we have just written it: it saves a read, and if it is stale the commit says so."""
         for _ in range(CONFLICTS):
             old = job = last or self.store.job(job_id)
@@ -92,17 +111,18 @@ class Runtime:
                 job = step.job
                 added.update({order.key: order for order in step.orders})
             if job is old:
-                return job, ()
+                return Moved(old, old)
             job = self._trimmed(replace(job, version=old.version + 1))
             try:
                 self.store.commit(job)
-            except VersionConflict:
+            except VersionConflict as exc:
+                last = exc.newest if isinstance(exc.newest, Job) else None
                 continue
             self._say(_news(old, job), job.id)
             if self._on_commit is not None:
                 self._on_commit(old, job)
             keys = {order.key for order in job.outbox}
-            return job, tuple(order for order in added.values() if order.key in keys)
+            return Moved(old, job, tuple(order for order in added.values() if order.key in keys))
         raise Transient(f"job {job_id}: too many writers at once")
 
     def _trimmed(self, job: Job) -> Job:
@@ -111,10 +131,11 @@ class Runtime:
             return job
         return replace(job, outbox=tuple(order for order in job.outbox if not isinstance(order.effect, WriteRows)))
 
-    def _decide_node(self, name: str, facts: Sequence[Fact]) -> Node:
+    def _decide_node(self, name: str, facts: Sequence[Fact], last: Node | None = None) -> Node:
         for _ in range(CONFLICTS):
-            node = self.store.node(name)
-            old, orders = node, {}
+            old = node = last or self.store.node(name)
+            last = None
+            orders: dict[str, Order] = {}
             for fact in facts:
                 step = decide_node(node, fact, self.policy)
                 node = step.node
@@ -124,40 +145,66 @@ class Runtime:
             node = replace(node, version=old.version + 1)
             try:
                 self.store.commit_node(node)
-            except VersionConflict:
+            except VersionConflict as exc:
+                last = exc.newest if isinstance(exc.newest, Node) else None
                 continue
             self._say([e for e in node.timeline if e not in old.timeline], f"node/{name}")
+            if node.status is not old.status:
+                self._label(node)
             if self._dispatch_now and orders:
                 self._send_node_orders(node, tuple(orders.values()), max(fact.at for fact in facts))
             return node
         raise Transient(f"node {name}: too many writers at once")
 
+    def _label(self, node: Node) -> None:
+        """A label that could not be put is put by the sweeper, which compares them."""
+        try:
+            self.fleet.label_nodes([node])
+        except Transient as exc:
+            log.warning("label put off", extra={"node": node.name, "why": str(exc)})
+
     # -- dispatch ----------------------------------------------------------------------------------------------
 
-    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime) -> None:
-        """Send, learn, decide, until no order is left that belongs to us."""
-        while orders and self._dispatch_now:
-            facts = self.send(job, orders, at)
-            if not facts:
-                return
-            job, orders = self._decide(job.id, facts, job)
+    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime, rows_known: Job | None) -> None:
+        """Send, learn, decide, until no order is left that belongs to us.
 
-    def send(self, job: Job, orders: Sequence[Order], at: datetime, *, again: bool = False) -> list[Fact]:
+        Rows come last, once for all that was decided on the way. `rows_known` is a record whose rows are written.
+        """
+        todo = list(orders) if self._dispatch_now else []
+        while todo:
+            now = [order for order in todo if not isinstance(order.effect, WriteRows)] or todo
+            facts = self.send(job, now, at, rows_known=rows_known)
+            moved = self._decide(job.id, facts, job) if facts else Moved(job, job)
+            if moved.old.version != job.version and now == todo:
+                self.store.write_rows(moved.job, self.fleet.label_nodes)  # somebody moved on while we wrote
+            if moved.old.version != job.version:
+                rows_known = None
+            job = moved.job
+            pending = {order.key for order in job.outbox}
+            todo = [order for order in (*todo, *moved.orders) if order not in now and order.key in pending]
+
+    def send(self, job: Job, orders: Sequence[Order], at: datetime, *, again: bool = False, rows_known: Job | None = None) -> list[Fact]:
         """Carry out orders of a job; give back what is now known.
 
         A large gang takes a while to start. Before every few starts the record is read again, so that a start which
-        was withdrawn meanwhile is not sent.
+        was withdrawn meanwhile is not sent. Whatever goes wrong with one order, what became of those before it is kept.
         """
         facts: list[Fact] = []
         starts = 0
-        for order in orders:
-            if isinstance(order.effect, StartTask):
-                if starts and starts % STARTS_PER_LOOK == 0:
-                    job = self.store.job(job.id)
-                starts += 1
-                if all(order.key != pending.key for pending in job.outbox):
-                    continue
-            facts += self._guarded(order, at, lambda o=order: self._carry_out(job, o, at, again))  # type: ignore[misc]
+        seen = job
+        try:
+            for order in orders:
+                if isinstance(order.effect, StartTask):
+                    if starts and starts % STARTS_PER_LOOK == 0:
+                        seen = self.store.job(job.id)
+                    starts += 1
+                    if all(order.key != pending.key for pending in seen.outbox):
+                        continue
+                facts += self._guarded(order, at, lambda o=order: self._carry_out(seen, o, at, again, rows_known))  # type: ignore[misc]
+        except Exception:
+            if facts:
+                self._decide(job.id, facts, seen)
+            raise
         return facts
 
     def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime, *, again: bool = False) -> None:
@@ -188,18 +235,18 @@ class Runtime:
         except Transient as exc:
             return [OrderFailed(at=at, key=order.key, error=str(exc))]
 
-    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
+    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool, rows_known: Job | None) -> Iterable[Fact]:
         effect = order.effect
         if isinstance(effect, StartTask):
             return self.fleet.start_task(job, effect, again=again)
         if isinstance(effect, StopTask):
             return [*self.fleet.stop_task(job.id, effect), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, CheckNode):
-            return self.fleet.check_node(job, self.store.node(effect.node), effect, again=again)
+            return self.fleet.check_node(job, _node_of(job, effect), effect, again=again)
         if isinstance(effect, RebootNode):
             return [*self.fleet.reboot_node(self.store.node(effect.node), effect, again=again), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, WriteRows):
-            self.store.write_rows(job, self.fleet.label_nodes)
+            self.store.write_rows(job, self.fleet.label_nodes, rows_known)
         elif isinstance(effect, Notify):
             self.notifier.notify(effect)
         elif isinstance(effect, Archive):
@@ -231,3 +278,10 @@ class Runtime:
 def _news(old: Job, new: Job) -> list[Entry]:
     known = set(old.timeline)
     return [entry for entry in new.timeline if entry not in known]
+
+
+def _node_of(job: Job, order: CheckNode) -> Node:
+    """What a check needs to know of its node. The job knows it all, so nobody has to ask."""
+    rank = job.ranks[order.rank]
+    return Node(name=rank.node, cluster=job.cluster, instance=rank.instance, gpus=rank.gpus, ip=rank.address, ibdev=rank.ibdev, job_id=job.id,
+                status=rank.node_status, created_at=job.created_at, updated_at=job.updated_at)  # fmt: skip

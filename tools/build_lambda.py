@@ -4,8 +4,8 @@ One folder serves all functions. No Docker is needed: where this environment hol
 (`pip install -r requirements.txt` leaves it so) and they are plain Python, they are copied and no network is
 needed either; otherwise the installer fetches them for the platform of the functions.
 
-The byte code is of the unchecked-hash kind: the zip archive of an asset carries no true times, so byte code of
-the usual kind would count as stale and be made again at every cold start.
+The byte code is of the unchecked-hash kind: the zip archive of an asset carries no true times, so byte code
+of the usual kind would count as stale and be made again at every cold start.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _lock() -> Path:
 
 
 def copy_installed(target: Path) -> bool:
-    """From this environment, if it holds all of them as locked and as plain Python; else nothing is copied."""
+    """From this environment, if it holds all of them as locked and as plain Python; else nothing."""
     found = []
     for name, version in locked().items():
         try:

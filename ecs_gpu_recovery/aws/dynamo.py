@@ -131,7 +131,8 @@ class Dynamo:
         """Write version n over version n - 1.
 
         A write whose answer got lost is sent again by the client, and then meets itself. `written_by` names
-        the very write, so that it is not taken for somebody else's.
+        the very write, so that it is not taken for somebody else's. What stands in the way is handed out with
+        the refusal, as an item.
         """
         mine = text(uuid.uuid4().hex)
         update = self.next(table, item | {"written_by": mine}, sparse=sparse)["Update"]
@@ -143,7 +144,7 @@ class Dynamo:
                 raise NotFound(f"no {what}") from exc
             if exc.item.get("written_by") != mine:
                 found, expected = version_of(exc.item), version_of(item) - 1
-                raise VersionConflict(f"{what} is at version {found}, not {expected}") from exc
+                raise VersionConflict(f"{what} is at version {found}, not {expected}", exc.item) from exc
 
     def transact(self, actions: Sequence[Item], what: str) -> None:
         """All of them or none. The client adds a token, so one whose answer got lost is not made twice."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..core import codec, rows
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus, Node, TaskStatus
 from ..ports import JobLine
 from .errors import ForeignRecord
 
@@ -69,6 +69,17 @@ def task_items(job: Job) -> dict[str, Item]:
         if row is not None:
             found[rank.task_id] = _attributes(row) | {"job_version": number(job.version)}
     return found
+
+
+def past_task_items(job: Job) -> dict[str, Item]:
+    """How the rows of tasks of earlier attempts end, if nothing else was written of them."""
+    ended = {
+        "task_status": text(TaskStatus.TERMINATED.value),
+        "updated_at": text(job.updated_at.isoformat()),
+        "job_version": number(job.version),
+    }
+    past = [entry.partition("/")[2] for rank in job.ranks for entry in rank.past_tasks]
+    return {task_id: {"ecs_task_id": text(task_id), **ended} for task_id in past}
 
 
 def read_job(item: Mapping[str, Any]) -> Job:

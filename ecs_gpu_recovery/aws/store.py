@@ -7,7 +7,7 @@ read consistently; lists come from indexes and may be a moment old.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus, Node, NodeStatus, TaskStatus
 from ..ports import Page
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
@@ -120,7 +120,10 @@ class DynamoStore:
 
     def commit(self, job: Job) -> None:
         item = items.job_item(job, self._lost_after)
-        self._db.move(self._jobs, item, f"job {job.id}", sparse=items.JOB_SPARSE)
+        try:
+            self._db.move(self._jobs, item, f"job {job.id}", sparse=items.JOB_SPARSE)
+        except VersionConflict as exc:
+            raise VersionConflict(str(exc), _job_in(exc.newest)) from exc
 
     def job_of_task(self, task_id: str) -> str | None:
         item = self._db.get(self._tasks, task_id, only=("job_id",))
@@ -158,37 +161,81 @@ class DynamoStore:
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None) -> None:
+    def write_rows(
+        self,
+        job: Job,
+        announce: Callable[[Sequence[Node]], None] | None = None,
+        since: Job | None = None,
+    ) -> None:
         """Write the rows that differ, and only those: of 256 ranks, an event changes one or two.
 
-        Nodes come from the newest record. A row that is right as it is keeps its old fence, which would let a
-        late writer pass; so the record is looked at before the writing and after it. Tasks of an attempt that
-        the newest record has forgotten come from this one: a task only ever moves towards its end.
+        With `since`, the two records tell which they are, and only nodes have to be read. Without it all rows
+        are read. Nodes then come from the newest record: a row that is right as it is keeps its old fence, which
+        would let a late writer pass, so the record is looked at before the writing and after it. Tasks of an
+        attempt that the newest record has forgotten come from this one: a task only ever moves towards its end.
         """
+        told: dict[str, NodeStatus] = {}
+        say = announce or _nobody
+        if since is not None and self._write_changes(job, since, say, told):
+            return
         newest = job
         for _ in range(TRIES):
             tasks = {**items.task_items(job), **items.task_items(newest)}
+            past = items.past_task_items(newest)
             names = [rank.node for rank in newest.ranks]
             found = self._db.read(
-                {self._jobs: [job.id], self._tasks: tasks, self._nodes: names},
+                {self._jobs: [job.id], self._tasks: [*tasks, *past], self._nodes: names},
                 only={self._jobs: ("job_id", "version")},
             )
             if items.version_of(found[self._jobs].get(job.id, {})) > newest.version:
                 newest = self.job(job.id)
                 tasks |= items.task_items(newest)
             nodes = _stale_nodes(newest, found[self._nodes])
-            actions = [self._newer_task(task) for task in _stale_tasks(tasks, found[self._tasks])]
+            left_open = _left_open(past, tasks, found[self._tasks])
+            actions = [self._newer_task(task) for task in (*_stale_tasks(tasks, found[self._tasks]), *left_open)]
             actions += map(self._next_node, nodes)
+            self._announce(say, nodes, told, found[self._nodes])
             if not actions:
                 return
-            if nodes and announce is not None:
-                announce(nodes)
             if self._db.write_all(actions, f"rows of job {job.id}"):
                 latest = self.job(job.id)
                 if all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
                     return
                 newest = latest
         raise Transient(f"job {job.id}: its rows keep moving")
+
+    def _write_changes(
+        self,
+        job: Job,
+        since: Job,
+        say: Callable[[Sequence[Node]], None],
+        told: dict[str, NodeStatus],
+    ) -> bool:
+        """What two records differ in. False if someone else was faster with one of the rows."""
+        before, after = items.task_items(since), items.task_items(job)
+        past = {task: item for task, item in items.past_task_items(job).items() if task in before}
+        tasks = [*_stale_tasks(after, before), *_left_open(past, after, before)]
+        names = [r.node for r in job.ranks if _says(job, r.node) != _says(since, r.node)]
+        found = self._db.read({self._nodes: names})[self._nodes] if names else {}
+        nodes = _stale_nodes(job, found)
+        self._announce(say, nodes, told, found)
+        actions = [*map(self._newer_task, tasks), *map(self._next_node, nodes)]
+        return self._db.write_all(actions, f"rows of job {job.id}")
+
+    @staticmethod
+    def _announce(
+        say: Callable[[Sequence[Node]], None],
+        nodes: Sequence[Node],
+        told: dict[str, NodeStatus],
+        found: dict[str, Item],
+    ) -> None:
+        """Tell of the nodes that change, and take back what was told of one that someone else was faster with."""
+        known = {name: items.read_node(found[name]) for name in told if name in found}
+        known |= {node.name: node for node in nodes}
+        news = [node for node in known.values() if told.get(node.name) is not node.status]
+        if news:
+            say(news)
+        told.update({node.name: node.status for node in news})
 
     def _newer_task(self, item: Item) -> Item:
         """A row keeps the time of its first writing, and never takes the word of an older record."""
@@ -294,6 +341,22 @@ class DynamoStore:
             elif not (known[node.name].job_id or job.status.final):
                 held = rows.claimed_node(known[node.name], job)
                 yield self._next_node(replace(held, status=node.status, updated_at=node.updated_at))
+
+
+def _nobody(nodes: Sequence[Node]) -> None:
+    """Nobody wants to hear of it."""
+
+
+def _job_in(item: object) -> Job | None:
+    return items.read_job(item) if isinstance(item, Mapping) and "record" in item else None
+
+
+def _left_open(past: dict[str, Item], current: dict[str, Item], found: dict[str, Item]) -> Iterator[Item]:
+    """Tasks whose record was forgotten in the very moment of their end, and whose rows still call them running."""
+    for task_id, item in past.items():
+        there = found.get(task_id, {}).get("task_status")
+        if task_id not in current and there == text(TaskStatus.IN_PROGRESS.value):
+            yield item
 
 
 def _unclaimed(node: Node, before: Node) -> Node:

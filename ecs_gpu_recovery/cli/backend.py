@@ -287,7 +287,11 @@ def opened(backend: str, state: Path | None) -> Iterator[LocalBackend]:
     """The backend a command asked for; its warning, if any, goes to standard error."""
     if backend != "local":
         raise Refused(f"there is no backend {backend!r} in this release: use --backend local")
-    side = LocalBackend((state or default_state()).resolve())
+    folder = (state or default_state()).resolve()
+    try:
+        side = LocalBackend(folder)
+    except OSError as exc:
+        raise Refused(f"{folder} cannot be used as a state folder: {exc}") from exc
     try:
         if text := side.warning():
             print(f"gpu-recovery: {text}", file=sys.stderr)

@@ -23,17 +23,25 @@ class Finding:
 
 def examine(state: Path, backend: str) -> list[Finding]:
     """All checks, in the order a newcomer should read them."""
-    checks: list[Callable[[Path], Finding]] = [
-        _python,
-        _proc,
-        _folder,
-        _space,
-        _database,
-        _controller,
-        _nodes,
-        _gpus,
-    ]
-    return [check(state) for check in checks]
+    checks: dict[str, Callable[[Path], Finding]] = {
+        "python": _python,
+        "processes": _proc,
+        "state folder": _folder,
+        "disk space": _space,
+        "database": _database,
+        "controller": _controller,
+        "nodes": _nodes,
+        "GPUs": _gpus,
+    }
+    return [_made(name, check, state) for name, check in checks.items()]
+
+
+def _made(name: str, check: Callable[[Path], Finding], state: Path) -> Finding:
+    """A check that may not even look has found something too."""
+    try:
+        return check(state)
+    except OSError as exc:
+        return Finding(name, False, str(exc), "make it readable, or choose another with --state")
 
 
 def _python(state: Path) -> Finding:
@@ -120,7 +128,7 @@ def _nodes(state: Path) -> Finding:
         return Finding("nodes", True, "none yet")
     try:
         views = Cluster(state).nodes()
-    except (OSError, ValueError) as exc:
+    except ValueError as exc:
         return Finding("nodes", False, f"cannot be read: {exc}", f"look into {state / 'nodes'}")
     away = [view.name for view in views if not view.connected]
     return Finding(

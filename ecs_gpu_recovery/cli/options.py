@@ -17,6 +17,7 @@ StateOption = Annotated[
         envvar="GPU_RECOVERY_STATE",
         help="Folder of the embedded control plane [default: ~/.gpu-recovery].",
         show_default=False,
+        readable=False,  # whether it can be used is said in our own words
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]

@@ -139,10 +139,10 @@ class Draft:
         self._added.pop(key, None)
 
     def start_key(self, rank: Rank) -> str:
-        return f"{self.id}/{self.attempt}/{rank.index}/start/{rank.start_try}"
+        return f"{self.id}/{rank.task_attempt}/{rank.index}/start/{rank.start_try}"
 
     def start_token(self, rank: Rank) -> str:
-        return token(self.id, self.attempt, rank.index, "train", rank.start_try)
+        return token(self.id, rank.task_attempt, rank.index, "train", rank.start_try)
 
     def order_start(self, index: int, *, after: timedelta | None = None, keep_deadline: bool = False) -> None:
         rank = self.set(index, start_try=self.ranks[index].start_try + 1, task_attempt=self.attempt)
@@ -158,8 +158,9 @@ class Draft:
             return
         self.drop(self.start_key(rank))
         self.set(index, deadline=self.at + self.policy.stop_timeout)
-        self.order(StopTask(key=f"{self.id}/{self.attempt}/{index}/stop/{rank.start_try}", node=rank.node, task_id=rank.task_id,
-                            token=self.start_token(rank), reason=our_reason(self.id, self.attempt, why), rank=index, attempt=self.attempt))  # fmt: skip
+        run = rank.task_attempt
+        self.order(StopTask(key=f"{self.id}/{run}/{index}/stop/{rank.start_try}", node=rank.node, task_id=rank.task_id,
+                            token=self.start_token(rank), reason=our_reason(self.id, run, why), rank=index, attempt=run))  # fmt: skip
 
     def order_ghost_stop(self, node: str, task_id: str) -> None:
         """A task that says it is ours, and that we don't want."""
@@ -202,7 +203,7 @@ class Draft:
                 self.drop(key)
             self.order(WriteRows(key=f"{job.id}/rows/{version}", version=version))
         timeline = self._trim((*job.timeline, *self._lines), version)
-        changes = {"status": self.status, "attempt": self.attempt, "ending": self.ending, "outcome": self.outcome, "preflight": self.preflight,
+        changes: dict[str, Any] = {"status": self.status, "attempt": self.attempt, "ending": self.ending, "outcome": self.outcome, "preflight": self.preflight,
                    "ranks": tuple(self.ranks), "outbox": tuple(self._outbox.values()), "timeline": timeline}  # fmt: skip
         if all(getattr(job, name) == value for name, value in changes.items()):
             return Step(job)

@@ -45,7 +45,14 @@ class Transient(RecoveryError):
 
 
 class VersionConflict(RecoveryError):
-    """Someone else moved the record first: load it again and decide again."""
+    """Someone else moved the record first: load it again and decide again.
+
+    `newest` is the record as it was found, where the store learned it with the refusal.
+    """
+
+    def __init__(self, message: str = "", newest: object = None) -> None:
+        self.newest = newest
+        super().__init__(message)
 
 
 class Bug(RecoveryError):

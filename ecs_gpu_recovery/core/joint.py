@@ -74,6 +74,8 @@ def _call_lost(draft: Draft, index: int, why: str) -> None:
 
 def examined(draft: Draft) -> None:
     """PENDING_HEALTHCHECK: wait for every verdict; never decide on the first that arrives."""
+    if rank := _first(draft, Exit.STOPPED_BY_PERSON):
+        end(draft, JobStatus.USER_STOPPED, f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}")
     if draft.ending is not None:
         _close_when_quiet(draft)
         return
@@ -152,7 +154,7 @@ def awaited(draft: Draft) -> None:
             end(draft, JobStatus.FAILED, f"{_names(failed)} could not be brought back: {_say(r.findings for r in failed)}")
     if draft.ending is not None:
         _close_when_quiet(draft)
-    elif all(r.node_status is NodeStatus.AVAILABLE and r.connected and r.quiet for r in draft.ranks):
+    elif all(r.node_status is NodeStatus.AVAILABLE and r.connected and r.all_gpus_back and r.quiet for r in draft.ranks):
         draft.move(JobStatus.RESTARTING, "every node of the gang is back")
         for rank in list(draft.ranks):
             draft.fresh(rank.index)
@@ -177,8 +179,8 @@ def _look_at(draft: Draft, rank: Rank) -> None:
             draft.node(rank.index, NodeStatus.FAILED, "the reboot did not cure it", rank.findings)
         else:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"after the reboot: verdict {rank.verdict}", rank.findings)
-    elif rank.node_status is NodeStatus.AVAILABLE and rank.connected is (rank.deadline is not None):
-        draft.set(rank.index, deadline=None if rank.connected else draft.at + draft.policy.reboot_timeout)
+    elif rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
+        draft.set(rank.index, deadline=None if fit else draft.at + draft.policy.reboot_timeout)
 
 
 def restarting(draft: Draft) -> None:

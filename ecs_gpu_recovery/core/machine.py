@@ -51,7 +51,7 @@ _ENDED: dict[type[Fact], Rule] = {
     RebootFailed: r.ignore,
     NodeSeen: r.ignore,
     FaultSeen: r.ignore,
-    Tick: r.ignore,
+    Tick: r.give_up_reboots,
     StopAsked: r.already_over,
 }
 

@@ -93,7 +93,7 @@ class Rank:
     #: The task of the current attempt. The id is empty until the cluster has named it.
     task_id: str = ""
     task_status: TaskStatus | None = None
-    task_attempt: int = 0  #: which attempt that task belongs to
+    task_attempt: int = 0  #: which attempt that task belongs to; the job's own number is ahead while nodes are awaited
     past_tasks: tuple[str, ...] = ()  #: earlier tasks of this rank, as ATTEMPT/ID
     start_try: int = 0
     spent: tuple[str, ...] = ()  #: its last tasks that never ran: whatever is still told of them is old news
@@ -109,6 +109,7 @@ class Rank:
     #: The node as last seen.
     connected: bool = True
     away_since: datetime | None = None
+    back_at: datetime | None = None  #: when it was last heard from again
     boot_id: str = ""
     gpus_seen: int | None = None
     seen_version: int = 0

@@ -23,7 +23,7 @@ class Policy:
     node_lost_after: timedelta = timedelta(minutes=10)
     backoff_first: timedelta = timedelta(seconds=10)
     backoff_most: timedelta = timedelta(minutes=2)
-    lease: timedelta = timedelta(seconds=90)  #: how long an order belongs to the process that committed it
+    lease: timedelta = timedelta(seconds=180)  #: how long an order belongs to the process that committed it
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100
 

@@ -26,7 +26,7 @@ def task_row(job: Job, rank: Rank) -> dict[str, str] | None:
         "cluster_name": job.cluster,
         "container_inst_id": rank.instance.rpartition("/")[2],
         "container_instance_arn": rank.instance,
-        "retry": str(job.attempt),
+        "retry": str(rank.task_attempt),
         "task_status": str(rank.task_status or ""),
         "updated_at": _text(job.updated_at),
     }

@@ -37,7 +37,7 @@ def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
     for rank in draft.ranks:
         if ev.task_id and rank.task_id == ev.task_id:
             return rank
-    if ev.attempt != draft.attempt or not 0 <= ev.rank < len(draft.ranks):
+    if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
         return None
     rank = draft.ranks[ev.rank]
     awaited = rank.task_status is None and rank.start_try > 0 and ev.task_id not in rank.spent
@@ -66,12 +66,13 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
     if rank.task_status is None:
         wanted = draft.drop(draft.start_key(rank))
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS, exit=None, exit_reason="")
-        if not wanted:
+        if not wanted:  # the stop that withdrew it may have come before the cluster knew the task
+            draft.order_ghost_stop(rank.node, ev.task_id)
             return
         draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
         rank = draft.ranks[rank.index]
     if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
-        sure = rank.doubted and rank.connected and rank.away_since is None and not rank.boot_id
+        sure = rank.connected and not rank.boot_id and rank.back_at is not None and ev.at > rank.back_at
         draft.set(rank.index, deadline=None, doubted=rank.doubted and not sure)
 
 
@@ -113,7 +114,7 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
 
 def start_refused(draft: Draft, ev: StartRefused) -> None:
     """AGENT and RESOURCE pass: try again later, until the deadline. Anything else is final."""
-    if ev.attempt != draft.attempt or not 0 <= ev.rank < len(draft.ranks):
+    if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
         return
     rank = draft.ranks[ev.rank]
     key = draft.start_key(rank)
@@ -121,6 +122,7 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
         return
     if is_passing(ev.reason) and (rank.deadline is None or draft.at < rank.deadline):
         draft.postpone(key, ev.reason)
+        draft.set(rank.index, doubted=False)  # nothing runs there yet that a restart could have hit
         return
     draft.drop(key)
     draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.NEVER_STARTED, exit_reason=ev.reason, deadline=None)
@@ -200,12 +202,14 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
         return
     rebooted_under_us = bool(rank.boot_id and ev.boot_id and ev.boot_id != rank.boot_id)
     blind = not ev.connected and not (ev.boot_id or rank.boot_id)
+    there = ev.connected and not ev.gone
     changes: dict[str, object] = {
-        "connected": ev.connected and not ev.gone,
-        "away_since": None if ev.connected and not ev.gone else rank.away_since or draft.at,
+        "connected": there,
+        "away_since": None if there else rank.away_since or draft.at,
+        "back_at": draft.at if there and rank.away_since is not None else rank.back_at,
         "boot_id": ev.boot_id or rank.boot_id,
         "gpus_seen": rank.gpus_seen if ev.gpus is None else ev.gpus,
-        "doubted": rank.doubted or (rank.live and (rebooted_under_us or blind)),
+        "doubted": rank.doubted or (not rank.quiet and (rebooted_under_us or blind)),
     }
     if all(getattr(rank, name) == value for name, value in changes.items()) and not ev.gone:
         return
@@ -263,12 +267,20 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
         if rank.connected and rank.gpus_seen is not None and rank.gpus_seen < rank.gpus:
             why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
         draft.set(rank.index, findings=why)
+        draft.drop(draft.reboot_key(rank))  # one that was never sent must not reach the node later, in other hands
         if rank.node_status is NodeStatus.AVAILABLE:
             draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
         draft.node(rank.index, NodeStatus.FAILED, why)
     else:
         draft.withdraw_check(rank.index, "the check did not answer in time")
         _no_answer(draft, rank, "the check did not answer in time")
+
+
+def give_up_reboots(draft: Draft, ev: Tick) -> None:
+    """The job is over. A reboot that could not be ordered in time is withdrawn: the node has gone its own way since."""
+    for rank in draft.ranks:
+        if rank.node_status is NodeStatus.REBOOTING and rank.deadline is not None and draft.at >= rank.deadline:
+            draft.drop(draft.reboot_key(rank))
 
 
 def stop_asked(draft: Draft, ev: StopAsked) -> None:

@@ -106,7 +106,7 @@ def count(seen: int, *, source: str, policy: Policy, expected: int | None) -> li
     if expected is None or seen == expected:
         return []
     condition = "count-low" if seen < expected else "count-high"
-    evidence = f"{seen} GPU(s) seen, {expected} expected"
+    evidence = f"{seen} of {expected} GPUs found"
     rule = policy.rule("driver", condition)
     return [rule.finding(source=source, kind="count", code=condition, evidence=evidence)]
 

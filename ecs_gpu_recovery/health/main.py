@@ -22,7 +22,7 @@ from ecs_gpu_recovery.health.machine import Machine
 
 NOT_TESTED = 3
 USAGE = 2
-COMMANDS = ("check", "explain", "rules")
+COMMANDS = ("check", "explain", "rules", "collective", "watch")
 
 _RECORDINGS = {
     "kernel-log": "dmesg, journalctl -k, /var/log/messages, /dev/kmsg",
@@ -48,8 +48,10 @@ a reboot. Every question is asked by a child process with a deadline, so a drive
 
 _CHECK_MORE = """\
 other commands:
-  gpu-health explain   the verdict that recorded output leads to
-  gpu-health rules     the rule table
+  gpu-health explain      the verdict that recorded output leads to
+  gpu-health rules        the rule table
+  gpu-health collective   do the nodes of a job reach each other, fast enough?
+  gpu-health watch        tell of a fault the moment the kernel log does
 
 examples:
   gpu-health --expect-gpus 8
@@ -84,9 +86,16 @@ def run(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments and arguments[0] in COMMANDS else "check"
-    failed = NOT_TESTED if command == "check" else USAGE
+    failed = NOT_TESTED if command in ("check", "collective") else USAGE
+    does = {
+        "check": _check,
+        "explain": _explain,
+        "rules": _rules,
+        "collective": _collective,
+        "watch": _watch,
+    }
     try:
-        return {"check": _check, "explain": _explain, "rules": _rules}[command](arguments)
+        return does[command](arguments)
     except SystemExit as stop:  # argparse: --help, or an argument it does not understand
         return stop.code if isinstance(stop.code, int) else failed
     except policy.PolicyError as error:
@@ -190,6 +199,20 @@ def _rules(argv: Sequence[str]) -> int:
     else:
         report.say(report.rules_markdown(rules) if options.markdown else report.rules_table(rules))
     return 0
+
+
+def _collective(argv: Sequence[str]) -> int:
+    from ecs_gpu_recovery.health import collective  # sockets and threads, which a check does without
+
+    parser = _Parser(prog="gpu-health collective")
+    parser.wrong_usage = NOT_TESTED
+    return collective.run(argv, parser)
+
+
+def _watch(argv: Sequence[str]) -> int:
+    from ecs_gpu_recovery.health import watch
+
+    return watch.run(argv, _Parser(prog="gpu-health watch"))
 
 
 def _check_parser() -> _Parser:

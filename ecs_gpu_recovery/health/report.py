@@ -59,11 +59,16 @@ class Report:
 
 def write(path: Path, report: Report) -> None:
     """All or nothing: a reader sees the old file or the whole new one."""
+    write_json(path, report.to_json())
+
+
+def write_json(path: Path, document: dict[str, object]) -> None:
+    """The same for any document."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(draft, "w", encoding="utf-8") as file:
-            json.dump(report.to_json(), file, indent=2)
+            json.dump(document, file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())

@@ -43,6 +43,11 @@ class SimulatedNode:
         boot_id = self._json("agent.json").get("boot_id")
         return str(boot_id) if boot_id else None
 
+    def network_bytes_per_s(self) -> float | None:
+        """How fast this node can send, where `network_mbit` in faults.json slows it down."""
+        number = self._json("faults.json").get("network_mbit")
+        return number * 1e6 / 8 if isinstance(number, (int, float)) and number > 0 else None
+
     def read_driver_again(self, emit: Emit) -> None:
         """The second attempt after a hang; a simulated driver has only one way in."""
         self.read_driver(emit)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ecs_gpu_recovery.health.findings import WITNESSES, Action, Check, Finding, Verdict
+from ecs_gpu_recovery.health.phrases import tell
 from ecs_gpu_recovery.health.policy import Policy
 
 SECOND_WITNESS = "second-witness"
@@ -48,7 +49,7 @@ def decide(
     blamed = [f for f in ordered if f.action is Action.APPLICATION]
     application_fault = bool(blamed) and verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
     if application_fault:
-        why += f"; the program on the GPU failed: {_told(blamed)}"
+        why += f"; the program on the GPU failed: {tell(blamed)}"
     return Judgement(
         verdict=verdict, why=why, application_fault=application_fault, host_ok=host_ok, findings=ordered
     )
@@ -105,11 +106,11 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     by_action = {action: [f for f in findings if f.action is action] for action in Action}
     if by_action[Action.REPLACE]:
-        return Verdict.REPLACE, f"a fault that a reboot will not cure: {_told(by_action[Action.REPLACE])}"
+        return Verdict.REPLACE, tell(by_action[Action.REPLACE])
     if by_action[Action.REBOOT]:
-        return Verdict.REBOOT, f"a fault that a reboot may cure: {_told(by_action[Action.REBOOT])}"
+        return Verdict.REBOOT, tell(by_action[Action.REBOOT])
     if by_action[Action.SUSPECT]:
-        return Verdict.INCONCLUSIVE, f"suspicious, with no second witness: {_told(by_action[Action.SUSPECT])}"
+        return Verdict.INCONCLUSIVE, f"suspicious, with no second witness: {tell(by_action[Action.SUSPECT])}"
     if not any(check.answered for check in checks if check.name in gpu_checks):
         silent = [f"{check.name}: {check.detail}" for check in checks if check.name in gpu_checks]
         return Verdict.INCONCLUSIVE, f"no GPU was tested ({'; '.join(silent) or 'nothing was asked for'})"
@@ -119,7 +120,7 @@ def _verdict(
             return Verdict.INCONCLUSIVE, missing
     broken = [f for f in by_action[Action.NOT_TESTED] if f.source in required]
     if broken:
-        return Verdict.INCONCLUSIVE, f"a required test could not do its work: {_told(broken)}"
+        return Verdict.INCONCLUSIVE, f"a required test could not do its work: {tell(broken)}"
     return Verdict.HEALTHY, _healthy(by_action)
 
 
@@ -137,17 +138,10 @@ def _missing(name: str, checks: Sequence[Check], host_ok: bool | None) -> str | 
 
 def _healthy(by_action: dict[Action, list[Finding]]) -> str:
     noted = [f for action in (Action.WARN, Action.WATCH, Action.CONFIG) for f in by_action[action]]
-    return f"no GPU fault found; noted: {_told(noted)}" if noted else "no GPU fault found"
+    return f"no GPU fault found; noted: {tell(noted)}" if noted else "no GPU fault found"
 
 
 def _host_ok(findings: Sequence[Finding], checks: Sequence[Check]) -> bool | None:
     if any(f.action is Action.HOST for f in findings):
         return False
     return True if any(c.name in HOST_CHECKS and c.answered for c in checks) else None
-
-
-def _told(findings: Sequence[Finding], limit: int = 3) -> str:
-    """A few findings in one breath, for the `why` of a report."""
-    told = [f"{'GPU ' + f.gpu + ' ' if f.gpu else ''}{f.kind} {f.code} [{f.rule}]" for f in findings[:limit]]
-    more = len(findings) - limit
-    return ", ".join(told) + (f" and {more} more" if more > 0 else "")

@@ -28,8 +28,12 @@ class Alarms(Construct):
         super().__init__(scope, construct_id)
         self._topic = topic
         minutes = Duration.minutes
-        letters = dead_letters.metric_approximate_number_of_messages_visible(period=minutes(1), statistic="Maximum")
-        self._alarm("DeadLetters", "dead-letters", letters, "An event could not be handled, even after retries.")
+        letters = dead_letters.metric_approximate_number_of_messages_visible(
+            period=minutes(1), statistic="Maximum"
+        )
+        self._alarm(
+            "DeadLetters", "dead-letters", letters, "An event could not be handled, even after retries."
+        )
         for name, function in functions.items():
             errors = function.metric_errors(period=minutes(5), statistic="Sum")
             self._alarm(f"{name}Errors", "function-errors", errors, f"{name} fails.", above=2, periods=2)
@@ -44,14 +48,23 @@ class Alarms(Construct):
             missing=MISSING_IS_BAD,
         )
         stuck = own_metric("StuckJobs", period=minutes(5), statistic="Maximum")
-        self._alarm("StuckJobs", "stuck-jobs", stuck, "A job is past its deadline and does not move.", periods=3)
+        self._alarm(
+            "StuckJobs", "stuck-jobs", stuck, "A job is past its deadline and does not move.", periods=3
+        )
         bad = own_metric("UnhealthyNodes", period=minutes(5), statistic="Maximum")
-        self._alarm("UnhealthyNodes", "unhealthy-nodes", bad, "A node is out of use and waits for a person.", periods=3)
+        self._alarm(
+            "UnhealthyNodes",
+            "unhealthy-nodes",
+            bad,
+            "A node is out of use and waits for a person.",
+            periods=3,
+        )
         broken = own_metric("BrokenInvariants", period=minutes(5), statistic="Sum")
         self._alarm("BrokenInvariants", "broken-invariants", broken, "A record says what must never be true.")
 
     def _alarm(self, name: str, runbook: str, metric: cloudwatch.IMetric, text: str, *, above: int = 0,
-               below: int | None = None, periods: int = 1, missing: cloudwatch.TreatMissingData = MISSING_IS_FINE) -> None:  # fmt: skip
+               below: int | None = None, periods: int = 1,
+               missing: cloudwatch.TreatMissingData = MISSING_IS_FINE) -> None:  # fmt: skip
         comparison = cloudwatch.ComparisonOperator
         alarm = cloudwatch.Alarm(
             self,
@@ -60,7 +73,9 @@ class Alarms(Construct):
             alarm_description=f"{text} What to do: docs/runbooks/{runbook}.md",
             metric=metric,
             threshold=above if below is None else below,
-            comparison_operator=comparison.GREATER_THAN_THRESHOLD if below is None else comparison.LESS_THAN_THRESHOLD,
+            comparison_operator=comparison.GREATER_THAN_THRESHOLD
+            if below is None
+            else comparison.LESS_THAN_THRESHOLD,
             evaluation_periods=periods,
             treat_missing_data=missing,
         )

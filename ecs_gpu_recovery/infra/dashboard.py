@@ -29,7 +29,9 @@ class Dashboard(Construct):
             self, "Dashboard", dashboard_name=Stack.of(self).stack_name, default_interval=Duration.hours(12)
         )
         made.add_widgets(
-            cloudwatch.TextWidget(markdown=f"# GPU recovery of cluster {config.ECS_CLUSTER_NAME}", width=24, height=1)
+            cloudwatch.TextWidget(
+                markdown=f"# GPU recovery of cluster {config.ECS_CLUSTER_NAME}", width=24, height=1
+            )
         )
         made.add_widgets(
             _graph("Now", _own("LiveJobs", "StuckJobs", "UnhealthyNodes", statistic="Maximum")),
@@ -39,9 +41,13 @@ class Dashboard(Construct):
         made.add_widgets(
             _graph("Calls", [f.metric_invocations(label=name) for name, f in functions.items()]),
             _graph("Errors", [f.metric_errors(label=name) for name, f in functions.items()]),
-            _graph("Duration", [f.metric_duration(label=name, statistic="p90") for name, f in functions.items()]),
+            _graph(
+                "Duration", [f.metric_duration(label=name, statistic="p90") for name, f in functions.items()]
+            ),
         )
-        letters = dead_letters.metric_approximate_number_of_messages_visible(period=_FIVE_MINUTES, label="waiting")
+        letters = dead_letters.metric_approximate_number_of_messages_visible(
+            period=_FIVE_MINUTES, label="waiting"
+        )
         throttled = [
             table.metric_throttled_requests_for_operation(operation.name, label=f"{name} {operation.name}")
             for name, table in (("job", tables.jobs), ("task", tables.tasks), ("node", tables.nodes))

@@ -34,7 +34,8 @@ class Functions(Construct):
     """`by_name` holds them under the names that others look for."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str,
-                 environment: dict[str, str], allowed: Permissions, dead_letters: sqs.IQueue) -> None:  # fmt: skip
+                 environment: dict[str, str], allowed: Permissions,
+                 dead_letters: sqs.IQueue) -> None:  # fmt: skip
         super().__init__(scope, construct_id)
         self._config, self._arch, self._allowed = config, ARCHITECTURES[arch], allowed
         self._environment = {**environment, **function_policy(config), "LOG_LEVEL": config.LOG_LEVEL}
@@ -66,7 +67,11 @@ class Functions(Construct):
             max_event_age=Duration.hours(1),
             on_failure=destinations.SqsDestination(self._dead_letters),
         )
-        accept(function, "L1", "Python 3.13 is what the project is tested on; the asset's byte code is made for it.")
+        accept(
+            function,
+            "L1",
+            "Python 3.13 is what the project is tested on; the asset's byte code is made for it.",
+        )
         return function
 
     def _role(self, name: str, log: logs.ILogGroup) -> iam.Role:

@@ -17,7 +17,9 @@ class Image(Construct):
         super().__init__(scope, construct_id)
         self.repository: ecr.Repository | None = None
         self.uri = config.IMAGE
-        self.pulled_from = Name("ecr", "repository/*", why="IMAGE names an image; its repository may be any of the account's.")
+        self.pulled_from = Name(
+            "ecr", "repository/*", why="IMAGE names an image; its repository may be any of the account's."
+        )
         if not config.IMAGE:
             self.repository = ecr.Repository(
                 self,

@@ -1,8 +1,8 @@
-"""Parts that a deployment may ask for: shared storage, one EC2 GPU node, and the role of ECS Anywhere nodes."""
+"""What a deployment may ask for: shared storage, one EC2 GPU node, the role of ECS Anywhere nodes."""
 
 from __future__ import annotations
 
-from aws_cdk import Aws, CfnOutput, Stack
+from aws_cdk import Aws, CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_iam as iam
@@ -80,21 +80,25 @@ class SharedStorage(Construct):
                 deployment_type="PERSISTENT_2", per_unit_storage_throughput=125, data_compression_type="LZ4"
             ),
         )
-        self.mount = (
-            f"mount -t lustre -o relatime,flock "
-            f"{self.file_system.attr_dns_name}@tcp:/{self.file_system.attr_lustre_mount_name} {SHARED}"
+        where = f"{self.file_system.attr_dns_name}@tcp:/{self.file_system.attr_lustre_mount_name}"
+        # In fstab, because a node must find its storage again after every reboot.
+        self.fstab = f"{where} {SHARED} lustre relatime,flock,_netdev 0 0"
+        _output(
+            self, "SharedStorageFstab", self.fstab, "The line of /etc/fstab that mounts the shared storage"
         )
-        CfnOutput(self, "MountCommand", value=self.mount, description="Mounts the shared storage on a node")
 
 
 class GpuNode(Construct):
-    """One EC2 container instance with GPUs, for a first try. A fleet is better kept by an Auto Scaling group."""
+    """One EC2 container instance with GPUs, for a first try. A fleet belongs in an Auto Scaling group."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, network: NodeNetwork,
                  storage: SharedStorage | None) -> None:  # fmt: skip
         super().__init__(scope, construct_id)
         role = iam.Role(
-            self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"), managed_policies=_agent_policies(self)
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+            managed_policies=_agent_policies(self),
         )
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
         user_data = ec2.UserData.for_linux()
@@ -104,7 +108,9 @@ class GpuNode(Construct):
             f"mkdir -p {SHARED}",
         )
         if storage is not None:
-            user_data.add_commands("dnf install -y lustre-client", storage.mount)
+            user_data.add_commands(
+                "dnf install -y lustre-client", f"echo '{storage.fstab}' >> /etc/fstab", "mount -a"
+            )
         key, _, value = config.NODE_TAG.partition("=")
         image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
         template = ec2.CfnLaunchTemplate(
@@ -135,10 +141,15 @@ class GpuNode(Construct):
                     ebs=ec2.CfnInstance.EbsProperty(volume_size=200, volume_type="gp3", encrypted=True),
                 )
             ],
-            tags=[{"key": "Name", "value": f"{Stack.of(self).stack_name}-gpu-node"}, *([{"key": key, "value": value}] if key else [])],
+            tags=[
+                {"key": "Name", "value": f"{Stack.of(self).stack_name}-gpu-node"},
+                *([{"key": key, "value": value}] if key else []),
+            ],
         )
-        accept(node, "EC29", "The node holds no state of its own; it must be replaceable without a second step.")
-        CfnOutput(self, "InstanceId", value=node.ref, description="The GPU node")
+        accept(
+            node, "EC29", "The node holds no state of its own; it must be replaceable without a second step."
+        )
+        _output(self, "GpuNodeInstanceId", node.ref, "The GPU node")
 
 
 class AnywhereRole(Construct):
@@ -158,7 +169,7 @@ class AnywhereRole(Construct):
         key, _, value = config.NODE_TAG.partition("=")
         tags = f" --tags Key={key},Value={value}" if key else ""
         command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10{tags}"
-        CfnOutput(self, "ActivationCommand", value=command, description="Makes an activation for external nodes")
+        _output(self, "AnywhereActivationCommand", command, "Makes an activation for external nodes")
 
 
 def _agent_policies(scope: Construct) -> list[iam.IManagedPolicy]:
@@ -170,7 +181,9 @@ def _agent_policies(scope: Construct) -> list[iam.IManagedPolicy]:
     return [iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in names]
 
 
-def _base64(user_data: ec2.UserData) -> str:
-    from aws_cdk import Fn
+def _output(scope: Construct, name: str, value: str, description: str) -> None:
+    CfnOutput(scope, name, value=value, description=description).override_logical_id(name)
 
+
+def _base64(user_data: ec2.UserData) -> str:
     return str(Fn.base64(user_data.render()))

@@ -1,7 +1,7 @@
 """What each function may do, and nothing else. docs/permissions.md is made from the result.
 
-All four run the same engine: whichever event completes a picture sends the orders that follow from it. So all may
-start, stop, reboot and tell. They differ in what they may read, which is what each looks up for its own events.
+All four run the same engine: whichever event completes a picture sends the orders that follow from it. So all
+may start, stop, reboot and tell. They differ in what they may read: what each looks up for its own events.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from .tables import Tables
 TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
 INSTANCE_MONITOR, SWEEPER = "EcsInstanceMonitor", "RecoverySweeper"
 
+_NO_RESOURCE = (
+    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition and ssm:ListCommandInvocations take no narrower "
+    "resource. The first is bound to the cluster by a condition; the others only read."
+)
 #: Any function: load a record, move it with a condition, and bring the rows up to it.
 _ENGINE: Mapping[Table, tuple[str, ...]] = {
     JOBS: ("BatchGetItem", "GetItem", "UpdateItem"),
@@ -39,11 +43,11 @@ class Needs:
 
 FUNCTIONS: Mapping[str, Needs] = {
     # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
-    TASK_HANDLER: Needs(records={TASKS: ("GetItem",), NODES: ("PutItem",)}, sees_tasks=True),
+    TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}, sees_tasks=True),
     CHECK_MONITOR: Needs(),
     # An event names a container instance, and a command may be the reboot that some job waits for.
     INSTANCE_MONITOR: Needs(indexes=((JOBS, BY_STATUS), (NODES, BY_INSTANCE)), sees_tasks=True),
-    # It looks for what is due, compares what is live with the cluster, and frees claims of jobs that never were.
+    # It looks for what is due, compares what is live with the cluster, and frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
         indexes=((JOBS, DUE), (JOBS, LIVE), (NODES, DUE), (NODES, BY_CLUSTER)),
@@ -66,12 +70,9 @@ class Permissions:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
         places = (*self._definitions(), self._task_names, self._instances, *self._host_names)
         yield from ((place.shown, place.why) for place in places if "*" in place.resource)
-        yield "*", (
-            "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition and ssm:ListCommandInvocations take no narrower "
-            "resource; the first is bound to the cluster by a condition, the others only read."
-        )
+        yield "*", _NO_RESOURCE
 
-    # -- records -----------------------------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------------------------
 
     def _records(self, needs: Needs) -> list[iam.PolicyStatement]:
         statements = []
@@ -83,7 +84,7 @@ class Permissions:
             statements.append(_allow("dynamodb:{Query}", arns))
         return statements
 
-    # -- the cluster -------------------------------------------------------------------------------------------
+    # -- the cluster -----------------------------------------------------------------------------------------
 
     def _cluster(self, needs: Needs) -> list[iam.PolicyStatement]:
         here = {"ArnEquals": {"ecs:cluster": cluster(self._config).arn}}
@@ -100,7 +101,7 @@ class Permissions:
 
     def _definitions(self) -> list[Name]:
         families = [self._config.check_family, *self._config.TRAINING_TASK_FAMILIES.split(",")]
-        why = "Any revision may be started; the cluster is fixed by a condition. TRAINING_TASK_FAMILIES narrows it."
+        why = "Any revision may be started, on this cluster only. TRAINING_TASK_FAMILIES narrows it."
         return [Name("ecs", f"task-definition/{family}:*", why=why) for family in dict.fromkeys(families)]
 
     @property
@@ -113,7 +114,7 @@ class Permissions:
         why = "Container instances come and go; only those of this cluster are meant."
         return Name("ecs", f"container-instance/{self._config.ECS_CLUSTER_NAME}/*", why=why)
 
-    # -- hosts and people --------------------------------------------------------------------------------------
+    # -- hosts and people ------------------------------------------------------------------------------------
 
     def _hosts(self) -> list[iam.PolicyStatement]:
         key, _, value = self._config.NODE_TAG.partition("=")
@@ -127,7 +128,7 @@ class Permissions:
 
     @property
     def _host_names(self) -> tuple[Name, Name]:
-        why = "A node that joins the cluster tomorrow must be rebootable too. NODE_TAG narrows it to tagged nodes."
+        why = "A node that joins tomorrow must be rebootable too. NODE_TAG narrows it to tagged nodes."
         return Name("ec2", "instance/*", why=why), Name("ssm", "managed-instance/*", why=why)
 
     def _messages(self) -> iam.PolicyStatement:
@@ -138,7 +139,9 @@ def cluster(config: Config) -> Name:
     return Name("ecs", f"cluster/{config.ECS_CLUSTER_NAME}")
 
 
-def _allow(what: str, resources: Sequence[str], conditions: Mapping[str, object] | None = None) -> iam.PolicyStatement:
+def _allow(
+    what: str, resources: Sequence[str], conditions: Mapping[str, object] | None = None
+) -> iam.PolicyStatement:
     """`service:{Action,Action}` on resources."""
     service, _, actions = what.partition(":")
     names = [f"{service}:{action}" for action in actions.strip("{}").split(",")]

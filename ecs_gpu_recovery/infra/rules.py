@@ -1,8 +1,8 @@
 """Which events reach which function.
 
-Every rule names the cluster by its full ARN, so that `name-2` is not `name`. A task's family is told by the ARN of
-its task definition up to the colon before the revision: `group` would be simpler, but whoever starts a task may
-set it. Tasks of services are nobody's training.
+Every rule names the cluster by its full ARN, so that `name-2` is not `name`. A task's family is told by the
+ARN of its task definition up to the colon before the revision: `group` would be simpler, but whoever starts a
+task may set it. Tasks of services are nobody's training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class Rules(Construct):
             rule = events.Rule(self, rule_id, description=description, event_pattern=_pattern(pattern))
             rule.add_target(
                 targets.LambdaFunction(
-                    functions[function], dead_letter_queue=dead_letters, retry_attempts=RETRIES, max_event_age=OLDEST
+                    functions[function],
+                    dead_letter_queue=dead_letters,
+                    retry_attempts=RETRIES,
+                    max_event_age=OLDEST,
                 )
             )
 

@@ -15,15 +15,19 @@ from .naming import Name
 class Minute(Construct):
     """A minute that was missed is not worth much: the next one does its work. So the retries are few.
 
-    No input is given: then the scheduler sends an event with the time it was meant for, and that is the sweeper's
-    now.
+    No input is given: then the scheduler sends an event with the time it was meant for, the sweeper's now.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, function: lambda_.Function, dead_letters: sqs.IQueue) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, function: lambda_.Function, dead_letters: sqs.IQueue
+    ) -> None:
         super().__init__(scope, construct_id)
         name = f"{Stack.of(self).stack_name}-RecoverySweeper"
         schedule_arn = Name("scheduler", f"schedule/default/{name}").arn
-        only_this = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}, "ArnEquals": {"aws:SourceArn": schedule_arn}}
+        only_this = {
+            "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID},
+            "ArnEquals": {"aws:SourceArn": schedule_arn},
+        }
         role = iam.Role(
             self,
             "Role",
@@ -32,7 +36,9 @@ class Minute(Construct):
             inline_policies={
                 "Call": iam.PolicyDocument(
                     statements=[
-                        iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[function.function_arn]),
+                        iam.PolicyStatement(
+                            actions=["lambda:InvokeFunction"], resources=[function.function_arn]
+                        ),
                         iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[dead_letters.queue_arn]),
                     ]
                 )

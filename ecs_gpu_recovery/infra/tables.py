@@ -21,7 +21,9 @@ class Tables(Construct):
         self.nodes = self._table(schema.NODES, config.NODE_TABLE_NAME)
 
     def of(self, table: schema.Table) -> dynamodb.Table:
-        return {schema.JOBS.name: self.jobs, schema.TASKS.name: self.tasks, schema.NODES.name: self.nodes}[table.name]
+        return {schema.JOBS.name: self.jobs, schema.TASKS.name: self.tasks, schema.NODES.name: self.nodes}[
+            table.name
+        ]
 
     def _table(self, table: schema.Table, name: str) -> dynamodb.Table:
         made = dynamodb.Table(

@@ -38,7 +38,7 @@ class TaskDefinitions(Construct):
             description="What training code may do; grant it what yours needs",
         )
         self.roles = [self._execution.role_arn, self.training_role.role_arn]
-        self.check = config.DCGM_HEALTH_CHECK_TASK
+        self.check = config.DCGM_HEALTH_CHECK_TASK.rpartition("/")[2]  # one of this account and region
         if config.makes_check_task:
             self.check = self._health_check().ref
         self.training = self._training().ref if config.CREATE_TRAINING_TASK else ""
@@ -59,19 +59,29 @@ class TaskDefinitions(Construct):
             linux_parameters=_Definition.LinuxParametersProperty(
                 capabilities=_Definition.KernelCapabilitiesProperty(add=["SYSLOG"]),
                 devices=[
-                    _Definition.DeviceProperty(host_path="/dev/kmsg", container_path="/dev/kmsg", permissions=["read"])
+                    _Definition.DeviceProperty(
+                        host_path="/dev/kmsg", container_path="/dev/kmsg", permissions=["read"]
+                    )
                 ],
             ),
             mount_points=[_mount("dcgm", engine)],
         )
 
     def _training(self) -> ecs.CfnTaskDefinition:
-        """The sample trainer, with what real ones need: shared memory, locked memory, shared storage, time to stop."""
+        """The sample trainer, with what real ones need: shared and locked memory, storage, time to stop."""
         return self._definition(
             "Training",
             family=self._config.TRAINING_TASK,
             name="train",
-            command=["python", "-m", "ecs_gpu_recovery.examples.train", "--steps", "600", "--step-seconds", "1"],
+            command=[
+                "python",
+                "-m",
+                "ecs_gpu_recovery.examples.train",
+                "--steps",
+                "600",
+                "--step-seconds",
+                "1",
+            ],
             memory_mib=2048,
             volumes={"shared": SHARED},
             task_role_arn=self.training_role.role_arn,
@@ -87,7 +97,8 @@ class TaskDefinitions(Construct):
         )
 
     def _definition(self, construct_id: str, *, family: str, name: str, command: list[str], memory_mib: int,
-                    volumes: dict[str, str], task_role_arn: str | None = None, **container: Any) -> ecs.CfnTaskDefinition:  # fmt: skip
+                    volumes: dict[str, str], task_role_arn: str | None = None,
+                    **container: Any) -> ecs.CfnTaskDefinition:  # fmt: skip
         return _Definition(
             self,
             construct_id,
@@ -97,7 +108,9 @@ class TaskDefinitions(Construct):
             execution_role_arn=self._execution.role_arn,
             task_role_arn=task_role_arn,
             volumes=[
-                _Definition.VolumeProperty(name=volume, host=_Definition.HostVolumePropertiesProperty(source_path=path))
+                _Definition.VolumeProperty(
+                    name=volume, host=_Definition.HostVolumePropertiesProperty(source_path=path)
+                )
                 for volume, path in volumes.items()
             ],
             container_definitions=[
@@ -108,7 +121,9 @@ class TaskDefinitions(Construct):
                     essential=True,
                     memory_reservation=memory_mib,
                     resource_requirements=[
-                        _Definition.ResourceRequirementProperty(type="GPU", value=str(self._config.GPUS_PER_NODE))
+                        _Definition.ResourceRequirementProperty(
+                            type="GPU", value=str(self._config.GPUS_PER_NODE)
+                        )
                     ],
                     log_configuration=self._logging(self._log, name),
                     **container,

@@ -21,6 +21,7 @@ from typing import IO
 from ..core.errors import RecoveryError, Refused, Transient
 from ..core.model import Node
 from ..core.policy import Policy
+from ..sweeper import Report
 from . import wiring
 from .cluster import SHUT_DOWN, Cluster
 from .processes import Unkillable
@@ -29,6 +30,8 @@ from .views import NodeView
 log = logging.getLogger("ecs_gpu_recovery")
 LOCK = "controller.lock"
 POLL_S = 0.1
+#: How long to rest when something did not answer, so that the log tells it once a second and not all the time.
+PAUSE_S = 1.0
 #: A command that asks who the controller is touches the lock for an instant. That is no second controller.
 LOCK_PATIENCE_S = 1.0
 
@@ -41,6 +44,24 @@ class NodeWish:
     gpus: int = 2
     kind: str = "simulated"
     boot_seconds: float = 2.0
+
+
+@dataclass(slots=True)
+class Looks:
+    """How many looks at everything there were, and how long they took. Written by one thread, read by another."""
+
+    count: int = 0
+    seconds: float = 0.0
+    slowest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count, self.seconds = self.count + 1, self.seconds + seconds
+        self.slowest_s = max(self.slowest_s, seconds)
+
+    def take_slowest(self) -> float:
+        """The slowest since the last call."""
+        slowest, self.slowest_s = self.slowest_s, 0.0
+        return slowest
 
 
 class Controller:
@@ -57,6 +78,7 @@ class Controller:
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
         self._lock: IO[str] | None = None
         self._parts: wiring.Embedded | None = None
+        self.looks = Looks()
 
     @property
     def parts(self) -> wiring.Embedded:
@@ -113,23 +135,25 @@ class Controller:
         if view.boot_id is None or view.why_off in (None, SHUT_DOWN):  # a lost node stays lost
             self.parts.cluster.power_on(view.name)
 
-    def step(self) -> None:
+    def step(self) -> Report:
         """One look at everything."""
         self.parts.cluster.tend()
-        self.parts.sweeper.sweep(wiring.now())
+        return self.parts.sweeper.sweep(wiring.now())
 
     def run(self, stop: threading.Event) -> None:
         """Look again and again until told to stop. A full disk or a busy database is waited out."""
         said = ""
         while not stop.is_set():
             try:
-                self.step()
+                report = self.step()
                 said = ""
+                if report.unanswered:
+                    stop.wait(PAUSE_S)
             except (Transient, OSError, Unkillable) as exc:
                 if str(exc) != said:
                     log.warning("waiting", extra={"why": str(exc)})
                 said = str(exc)
-                stop.wait(1.0)
+                stop.wait(PAUSE_S)
             stop.wait(self._poll_s)
 
     def __exit__(
@@ -180,7 +204,10 @@ def unusable(state: Path, exc: OSError) -> RecoveryError:
 
 def known_nodes(state: Path) -> list[NodeView]:
     """The nodes below a state folder, without making one."""
-    return Cluster(state).nodes() if (state / "nodes").is_dir() else []
+    try:
+        return Cluster(state).nodes() if (state / "nodes").is_dir() else []
+    except OSError as exc:
+        raise unusable(state, exc) from exc
 
 
 def running_pid(state: Path) -> int | None:

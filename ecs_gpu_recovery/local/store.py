@@ -66,17 +66,25 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         conn = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
         self._open.append(conn)
+        self._must_be_known(conn)  # before the first change: a newer release wants its file back as it was
         _into_wal(conn)
         conn.execute("PRAGMA synchronous=FULL")
         return conn
 
-    def _prepare(self) -> None:
-        (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+    def _must_be_known(self, conn: sqlite3.Connection) -> int:
+        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
         if version > SCHEMA_VERSION:
-            raise Refused(f"{self.path} was written by a newer release (schema {version}, this one knows {SCHEMA_VERSION}): update, or use another state folder")
+            raise Refused(
+                f"{self.path} was written by a newer release (schema {version}, this one knows {SCHEMA_VERSION}):"
+                " update, or use another state folder"
+            )
+        return version
+
+    def _prepare(self) -> None:
+        version = self._must_be_known(self._writer)
         if version < SCHEMA_VERSION:
             self._writer.execute("BEGIN IMMEDIATE")
-            (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+            version = self._must_be_known(self._writer)
             for statement in SCHEMA if version < SCHEMA_VERSION else ():  # another process may have been faster
                 self._writer.execute(statement)
             self._writer.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -198,7 +206,7 @@ class SqliteStore:
         self.write(act)
         self._remember(job)
 
-    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None) -> None:
+    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None) -> None:
         """`commit` has written them already; this is for a release that was missed."""
 
 

@@ -65,8 +65,12 @@ def build(
     if not controller:
         chosen = replace(chosen, lease=timedelta(0))
     store = SqliteStore(state / DATABASE, lost_after=chosen.node_lost_after)
-    cluster = Cluster(state)
-    notifier = LocalNotifier(store, now, env.get("GPU_RECOVERY_WEBHOOK", ""))
+    try:
+        cluster = Cluster(state)
+        notifier = LocalNotifier(store, now, env.get("GPU_RECOVERY_WEBHOOK", ""))
+    except BaseException:
+        store.close()
+        raise
     runtime = Runtime(
         store=store, fleet=LocalFleet(cluster, now), notifier=notifier, policy=chosen, dispatch=controller
     )

@@ -53,6 +53,7 @@ class Bounds:
     refusals: int = 0  #: a start or a reboot that the cluster refuses for good
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
     lies: bool = False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
+    noticed: bool = False  #: that a node went down is told at once, so somebody knows
     blind: bool = False  #: nodes don't tell their boot id
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended; Amazon ECS does not
     rows: bool = False  #: rows are written by an order, not in the commit

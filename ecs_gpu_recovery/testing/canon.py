@@ -11,12 +11,14 @@ import hashlib
 import marshal
 from datetime import datetime
 from functools import cache
+from typing import Any, cast
 
-from ..core.effects import Order, StopTask
+from ..core.effects import Order, StopTask, WriteRows
 from ..core.events import Fact
 from ..core.model import Exit, JobStatus, Rank
 from .bounds import STEP, Bounds
 from .model import State
+from .monitors import row_view
 from .world import Machine
 
 #: No wait of the policy is longer than this many steps.
@@ -25,14 +27,14 @@ FAR = 9
 
 def digest(state: State, bounds: Bounds) -> bytes:
     """A name for the state. 16 bytes: two different states share one only in theory."""
-    return hashlib.blake2b(marshal.dumps(key(state, bounds), 2), digest_size=16).digest()
+    return hashlib.blake2b(marshal.dumps(cast(Any, key(state, bounds)), 2), digest_size=16).digest()
 
 
 def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     job, now = state.job, state.now
     running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     parts: list[list[object]] = [
-        [_rank(rank, now, running=running), _machine(machine, rank, now, bounds)] for rank, machine in zip(job.ranks, state.machines, strict=True)
+        [_rank(rank, now, bounds, running=running), _machine(machine, rank, now, bounds)] for rank, machine in zip(job.ranks, state.machines, strict=True)
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     if job.ending is not None:
@@ -46,9 +48,7 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
             where, what = _fact(fact)
             (common if where is None else parts[where]).append(what)
     if state.rows is not None:
-        common.append(str(state.rows[0]))
-        for part, row in zip(parts, state.rows[1:], strict=True):
-            part.append((row[0], _own_id(row[1]), row[2]))  # type: ignore[index]
+        _add_rows(state, parts, common)
     return (*common, *sorted((tuple(part) for part in parts), key=repr))
 
 
@@ -60,6 +60,20 @@ def _sort_orders(orders: tuple[Order, ...], now: datetime, parts: list[list[obje
         (common if where is None else parts[where]).append(entry)
 
 
+def _add_rows(state: State, parts: list[list[object]], common: list[object]) -> None:
+    """What the rows say, what a stalled process would write, and whether its order is the one that is still wanted."""
+    assert state.rows is not None
+    records = [state.rows]
+    if state.stalled is not None:
+        mine = {order.key for order in state.stalled.orders} | {getattr(fact, "key", "") for fact in state.stalled.facts}
+        wanted = {order.key for order in state.job.outbox if isinstance(order.effect, WriteRows)}
+        common.append((bool(mine & wanted), state.stalled.job.version > state.rows.version))
+        records.append(state.stalled.job)
+    for record in records:
+        for part, (node, task, status) in zip(parts, row_view(record), strict=True):
+            part.append((node, _own_id(task), status))
+
+
 def _steps(at: datetime | None, now: datetime) -> int:
     """How far ahead; what is due is due."""
     return -1 if at is None else max(0, (at - now) // STEP)
@@ -69,12 +83,13 @@ def _ago(at: datetime | None, now: datetime) -> int:
     return -1 if at is None else min(FAR, (now - at) // STEP)
 
 
-def _rank(rank: Rank, now: datetime, *, running: bool) -> tuple[object, ...]:
+def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[object, ...]:
     return (
         rank.node_status.value,
         _own_id(rank.task_id),
         rank.task_status and rank.task_status.value,
         rank.start_try,
+        rank.task_attempt,
         tuple(map(_own_id, rank.spent)),
         _exit(rank.exit, running=running),
         bool(rank.check_try),
@@ -85,6 +100,7 @@ def _rank(rank: Rank, now: datetime, *, running: bool) -> tuple[object, ...]:
         _ago(rank.away_since, now),
         rank.gpus_seen,
         rank.doubted,
+        bounds.blind and _ago(rank.back_at, now),
         rank.rebooted,
         _steps(rank.deadline, now),
     )
@@ -107,7 +123,7 @@ def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tup
         f"boot{boot}" == rank.boot_id,
         tuple((s.connected, boot - s.boot, s.gpus, s.gone) for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])),
         machine.down,
-        tuple((r.attempt, r.start_try, r.copy, r.alive, r.alive and r.stopping, "over" if r.id == over else r.end, r.told, late and _ago(r.at, now))
+        tuple((r.attempt, r.start_try, r.copy, r.alive, r.alive and r.stopping, "over" if r.id == over else r.end, r.told, late and (_ago(r.born, now), _ago(r.at, now)))
               for r in machine.runs),
         tuple((c.attempt, last - c.check_try, c.copy, c.alive, c.alive and c.stopping, c.verdict, late and _ago(c.at, now)) for c in machine.checks),
         tuple((_order(r.key)[1], r.done) for r in machine.reboots),

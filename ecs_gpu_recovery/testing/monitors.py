@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..core.effects import RebootNode, StartTask, StopTask
@@ -62,7 +63,7 @@ def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     withdrawn = {order.effect.token for order in new.outbox if isinstance(order.effect, StopTask)}
     for rank, machine in zip(new.ranks, machines, strict=True):
         open_checks = [c.id for c in machine.checks if c.alive and not c.stopping and c.token not in withdrawn]
-        _demand(not open_checks, f"{old.status} -> {new.status} while {open_checks} had not answered")
+        _demand(not open_checks or rank.verdict in _FOUND, f"{old.status} -> {new.status} while {open_checks} had not answered")
         fresh = new.status in (JobStatus.RESTARTING, JobStatus.IN_PROGRESS)
         _demand(fresh or rank.verdict is not None, f"{old.status} -> {new.status} without a verdict about {rank.node}")
 
@@ -93,7 +94,7 @@ def before_start(order: StartTask, machines: Sequence[Machine]) -> None:
     _demand(not old, f"attempt {order.attempt} starts while {old} of another attempt lives")
 
 
-def before_reboot(job: Job, order: RebootNode, machine: Machine) -> None:
+def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime | None) -> None:
     """Only on a verdict of the attempt that failed, once per verdict, and over no task that is meant to run."""
     if any(reboot.key == order.key for reboot in machine.reboots):
         return
@@ -104,6 +105,7 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine) -> None:
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
     rank = next(r for r in job.ranks if r.node == order.node)
+    _demand(rank.deadline is None or now is None or now < rank.deadline, f"{order.node} is rebooted after the time for it is over")
     _demand(rank.node_status is NodeStatus.REBOOTING, f"{order.node} is rebooted while the record calls it {rank.node_status}")
 
 
@@ -118,9 +120,9 @@ def at_rest(state: State) -> None:
             watched = rank.node_status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and bool(state.told)
             _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
     if state.rows is not None:
-        _demand(state.rows == row_view(job), f"the rows were left behind: {state.rows} instead of {row_view(job)}")
+        _demand(row_view(state.rows) == row_view(job), f"the rows were left behind: {row_view(state.rows)} instead of {row_view(job)}")
 
 
-def row_view(job: Job) -> tuple[object, ...]:
-    """What other tools read, in short."""
-    return (str(job.status), *((str(r.node_status), r.task_id, str(r.task_status)) for r in job.ranks))
+def row_view(job: Job) -> list[tuple[str, str, str]]:
+    """What other tools read in the rows, in short."""
+    return [(str(r.node_status), r.task_id, str(r.task_status)) for r in job.ranks]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..core.events import StopAsked
+from ..core.events import Fact, StopAsked
 from . import world
 from .model import Model, Outcome, State, sight
 from .world import GPUS, Machine, Run
@@ -48,16 +48,16 @@ def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
         yield Move("advance", lambda: iter([("time passes", later)]))
 
 
-def deliver(model: Model, state: State, label: str, facts: tuple[world.Fact, ...]) -> Iterator[Outcome]:
+def deliver(model: Model, state: State, label: str, facts: tuple[Fact, ...]) -> Iterator[Outcome]:
     after, orders = model.decide(state, facts)
     if after is not state:
-        yield from model._send(after, orders, (), label)
+        yield from model.send(after, orders, (), label)
 
 
 def _resume(model: Model, state: State) -> Iterator[Outcome]:
     stalled = state.stalled
     assert stalled is not None
-    yield from model._send(replace(state, stalled=None), stalled.orders, stalled.facts, "the stalled process goes on")
+    yield from model.send(replace(state, stalled=None), stalled.orders, stalled.facts, "the stalled process goes on", stalled.job)
 
 
 def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
@@ -94,11 +94,16 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
                 for end in b.ends:
                     yield _end(state.spend("failures"), i, machine, run, end)
     if state.left.flaps and machine.connected and not machine.down:
-        after = state.spend("flaps").with_machine(i, sight(machine, connected=False))
-        yield Move("world", _once(f"n{i} loses its agent", after))
+        flapped = state.spend("flaps").with_machine(i, sight(machine, connected=False))
+        yield Move("world", _once(f"n{i} loses its agent", flapped))
     if state.left.deaths and not machine.down:
         end = "lie" if b.lies else "killed"
-        yield Move("world", _once(f"n{i} goes down", state.spend("deaths").with_machine(i, _go_down(machine, state, end))))
+        after = state.spend("deaths").with_machine(i, _go_down(machine, state, end))
+        if b.noticed:
+            sighting = world.seen_now(i, after.machines[i], state.now, blind=b.blind)
+            yield Move("world", lambda: deliver(model, after, f"n{i} goes down, and is seen to", (sighting,)))
+        else:
+            yield Move("world", _once(f"n{i} goes down", after))
         gone = _go_down(machine, state, "host gone", told=True)
         gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
         yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))

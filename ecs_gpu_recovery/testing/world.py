@@ -47,7 +47,8 @@ class Run(NamedTuple):
     stopping: bool = False
     end: str = ""
     told: bool = True  #: the cluster knows how it ended; not while its node is away
-    at: datetime | None = None  #: when it came to its present state
+    born: datetime | None = None
+    at: datetime | None = None  #: when it ended
 
     @property
     def id(self) -> str:
@@ -182,8 +183,8 @@ def facts(rank: int, machine: Machine, now: datetime, *, bounds: Bounds) -> Iter
     news of an exit code looks at the node first. That is a duty of the adapters.
     """
     for run in machine.runs:
-        at = (run.at or now) if bounds.late_stamps else now
-        yield f"{run.id} has started", (started(run, at),)
+        born, at = (run.born or now, run.at or now) if bounds.late_stamps else (now, now)
+        yield f"{run.id} has started", (started(run, born),)
         if run.end and run.told:
             news: tuple[Fact, ...] = (ended(run, at),)
             if run.end in ("lie", "killed"):

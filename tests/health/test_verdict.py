@@ -14,10 +14,16 @@ DISK = Check(name="disk", status="ok", detail="")
 
 
 def finding(
-    action: Action, source: str = "nvml", gpu: str | None = "0000:01:00", rule: str = "some-rule"
+    action: Action,
+    source: str = "nvml",
+    gpu: str | None = "0000:01:00",
+    rule: str = "some-rule",
+    kind: str = "xid",
+    code: int | str = 1,
+    evidence: str = "a line",
 ) -> Finding:
     return Finding(
-        source=source, kind="xid", code=1, gpu=gpu, action=action, rule=rule, why="", evidence="a line"
+        source=source, kind=kind, code=code, gpu=gpu, action=action, rule=rule, why="", evidence=evidence
     )
 
 
@@ -58,10 +64,10 @@ def test_a_replacement_outweighs_a_reboot_and_is_listed_first() -> None:
     assert [f.action for f in judgement.findings] == [Action.REPLACE, Action.REBOOT, Action.WATCH]
 
 
-def test_the_reason_names_rule_and_gpu() -> None:
-    why = judged(finding(Action.REBOOT, rule="xid-off-bus")).why
-    assert "xid-off-bus" in why
-    assert "0000:01:00" in why
+def test_the_reason_is_for_people_and_names_the_gpu() -> None:
+    gone = finding(Action.REBOOT, rule="xid-off-bus", kind="xid", code=79)
+    missing = finding(Action.REBOOT, gpu=None, kind="count", code="count-low", evidence="1 of 2 GPUs found")
+    assert judged(missing, gone).why == "1 of 2 GPUs found; Xid 79 on GPU 0000:01:00 (fallen off the bus)"
 
 
 @pytest.mark.parametrize("first", [Action.WARN, Action.SUSPECT])

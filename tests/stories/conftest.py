@@ -1,4 +1,4 @@
-"""One local AWS for all stories; a world of its own for each."""
+"""A world of its own for each story: in memory, or on the one local AWS."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def aws_url(ministack_python: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def world(aws_url: str) -> Iterator[World]:
+def world() -> Iterator[World]:
+    with a_world() as made:
+        yield made
+
+
+@pytest.fixture
+def http_world(aws_url: str) -> Iterator[World]:
     with a_world(aws_url) as made:
         yield made

@@ -1,10 +1,9 @@
-"""The AWS side end to end, in one process: the real handlers' intake, the real adapters, DynamoDB and SNS over HTTP,
-and a simulated ECS and SSM whose time the test lets pass.
+"""The AWS side end to end, in one process: the handlers' intake, the real adapters, and a simulated ECS and SSM whose
+time the test lets pass. Events arrive as the deployment's rules and Lambda deliver them.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,61 +11,29 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
 from ecs_gpu_recovery.aws import wiring
 from ecs_gpu_recovery.aws.discover import discover
+from ecs_gpu_recovery.aws.fleet import Pace
 from ecs_gpu_recovery.config import LambdaSettings
+from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.lambdas.entry import EventClock
 from ecs_gpu_recovery.testing.aws.cloud import Cloud
 from ecs_gpu_recovery.testing.aws.model import Knobs
-from tests.aws.ministack import dynamodb, fresh_tables
+from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
+from tests.stories.watch import Watch
 
 CLUSTER = "gpus"
 CHECK = "gpu-dcgm-health-check"
 TRAIN = "train"
-POLICY = Policy(lease=timedelta(seconds=90))
+POLICY = Policy()
+Event = dict[str, Any]
 
 
 def container(name: str, gpus: int) -> dict[str, Any]:
-    return {"name": name, "image": f"{name}:1", "cpu": 1024, "memory": 4096, "resourceRequirements": [{"type": "GPU", "value": str(gpus)}]}
-
-
-class Wired:
-    """A session whose ECS and SSM are simulated and whose DynamoDB and SNS are a local AWS."""
-
-    def __init__(self, cloud: Cloud, url: str, on_call: Callable[[str, str], None]) -> None:
-        self._cloud, self._url, self._on_call = cloud, url, on_call
-
-    def client(self, name: str, config: Config | None = None) -> Any:
-        if name in ("ecs", "ssm"):
-            return Counting(self._cloud.client(name), name, self._on_call)
-        made = boto3.client(name, endpoint_url=self._url, region_name="us-east-1", aws_access_key_id="testing",  # type: ignore[call-overload]
-                            aws_secret_access_key="testing", config=config)  # fmt: skip
-        made.meta.events.register("before-call", lambda model, **_: self._on_call(name, model.name))
-        return made
-
-
-class Counting:
-    """Tells of every call before it is made."""
-
-    def __init__(self, client: Any, service: str, on_call: Callable[[str, str], None]) -> None:
-        self._client, self._service, self._on_call = client, service, on_call
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(**request: Any) -> Any:
-            self._on_call(self._service, name)
-            return method(**request)
-
-        return call
-
-
-class Died(BaseException):
-    """The function's process is gone; nothing may catch it."""
+    need = [{"type": "GPU", "value": str(gpus)}]
+    return {"name": name, "image": f"{name}:1", "cpu": 1024, "memory": 4096, "resourceRequirements": need}
 
 
 @dataclass
@@ -74,129 +41,204 @@ class World:
     """One account with one cluster, and the events on their way to the handlers."""
 
     cloud: Cloud
-    url: str
+    account: Account
     settings: LambdaSettings
-    queue: deque[dict[str, Any]] = field(default_factory=deque)
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    die_at: int = -1
-    deaths: int = 0
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    queue_url: str = ""
+    queue: deque[Event] = field(default_factory=deque)
+    wire: Wire = field(default_factory=Wire)
+    deliver_all: bool = False  #: not only what the deployment's rules let through
+    events: bool = True  #: False: every event is lost, only the clock is left
+    twice: bool = False  #: every event is delivered twice
+    dead_letters: list[Event] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)  #: what left a handler
+    rules_broken: list[str] = field(default_factory=list)
+    seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
 
     def __post_init__(self) -> None:
-        self.session = Wired(self.cloud, self.url, self._called)
-        self.side = wiring.build({}, now=self.now, session=self.session, settings=self.settings)
+        self.session = Session(self.cloud, self.account, self.wire)
+        self.clock = EventClock()
+        self.new_process()
+        self.watch = Watch(self.cloud)
+        self.wire.after.append(self.watch.called)
         self.cloud.subscribe(self.queue.append)
+
+    def new_process(self) -> None:
+        self.side = self.a_process()
+
+    def a_process(self) -> wiring.AwsSide:
+        side = wiring.build({}, now=self.clock.now, session=self.session, settings=self.settings, on_commit=self._committed)
+        side.fleet._pace = Pace(30.0, sleep=lambda _: None)
+        return side
+
+    def _committed(self, old: Job | None, new: Job) -> None:
+        self.rules_broken += [f"{new.id} at version {new.version}: {what}" for what in broken(new)]
+        if old is not None and (new.attempt < old.attempt or (old.status.final and new.status is not old.status)):
+            self.rules_broken.append(f"{new.id} went back: {old.status}/{old.attempt} -> {new.status}/{new.attempt}")
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.cloud.agenda.now(), UTC)
 
-    def _called(self, service: str, action: str) -> None:
-        self.calls.append((service, action))
-        if len(self.calls) == self.die_at:
-            self.deaths += 1
-            raise Died(f"{service} {action}")
-
     # -- what people and tools do ------------------------------------------------------------------------------
 
-    def add_nodes(self, count: int, *, gpus: int = 8) -> list[str]:
-        names = [f"n{i}" for i in range(count)]
+    def add_nodes(self, count: int, *, gpus: int = 8, first: int = 0) -> list[str]:
+        """Every other one is an EC2 instance, the rest are ECS Anywhere."""
+        names = [f"n{i}" for i in range(first, first + count)]
         for i, name in enumerate(names):
             self.cloud.control.add_node(name=name, cluster=CLUSTER, gpus=gpus, external=bool(i % 2), attributes={"node_name": name})
         self.pump()
-        discover(self.session.client("ecs"), self.session.client("ssm"), self.side.store, CLUSTER, self.now())
+        discover(self.cloud.client("ecs"), self.cloud.client("ssm"), self.side.store, CLUSTER, self.now())
         return names
 
-    def submit(self, names: list[str], *, check: bool = False, job_id: str = "j1") -> str:
-        spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main", master_port=29500)
+    def submit(self, names: list[str], *, check: bool = False, job_id: str = "j1", env: dict[str, str] | None = None) -> str:
+        spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main", env=env or {})
+        self.clock.set({"time": self.now().isoformat()})
         self.side.runtime.submit(job_id=job_id, cluster=CLUSTER, spec=spec, nodes=names, at=self.now(), check=check)
-        self.settle(2)
+        self.pass_time(2)
         return job_id
 
+    def begin(self, nodes: int = 2, *, check: bool = False) -> list[str]:
+        """A job that runs on new nodes."""
+        names = self.add_nodes(nodes)
+        self.submit(names, check=check)
+        return names
+
+    def stop(self, job_id: str = "j1") -> None:
+        self.side.runtime.stop(job_id, by="ann", why="enough", at=self.now())
+
     def job(self, job_id: str = "j1") -> Job:
-        return self.side.store.job(job_id)
+        return wiring.DynamoStore(self.account.client("dynamodb"), cluster=CLUSTER, **self.account.tables).job(job_id)
 
     def task_of(self, rank: int, job_id: str = "j1") -> str:
         return self.job(job_id).ranks[rank].task_id
 
-    # -- time --------------------------------------------------------------------------------------------------
+    def fail_rank(self, rank: int, code: int = 1, reason: str = "") -> None:
+        assert self.cloud.control.exit_task(self.task_of(rank), code, reason)
 
-    def deliver(self, event: dict[str, Any]) -> None:
-        """As Lambda does: an invocation that died is tried twice more."""
+    def finish_attempt(self, attempt: int, *, after_s: float = 30.0) -> None:
+        """Tasks of this attempt will end with success."""
+        self.cloud.control.script(env={"JOB_ATTEMPT": str(attempt)}, family=TRAIN, times=None, exit_code=0, after_s=after_s)
+
+    # -- time and events ---------------------------------------------------------------------------------------
+
+    def deliver(self, event: Event) -> None:
+        """As Lambda does: an invocation that failed is tried twice more, and then goes to the dead letters."""
+        self.seen.append(event)
         for _ in range(3):
+            self.clock.set(event)
             try:
                 self.side.intake.take(event)
                 return
             except Died:
-                self.side = wiring.build({}, now=self.now, session=self.session, settings=self.settings)
+                self.new_process()
+            except Exception as exc:
+                self.errors.append(exc)
+        self.dead_letters.append(event)
+
+    def redrive(self) -> None:
+        """An operator sends the dead letters again."""
+        again, self.dead_letters = self.dead_letters, []
+        for event in again:
+            self.deliver(event)
+        self.pump()
 
     def pump(self) -> None:
         while self.queue:
-            self.deliver(self.queue.popleft())
+            event = self.queue.popleft()
+            if self.events and (self.deliver_all or passes_rules(event)):
+                self.deliver(event)
+                if self.twice:
+                    self.deliver(event)
 
-    def settle(self, seconds: float, step: float = 0.1) -> None:
-        """Let time pass, delivering events as they come."""
-        for _ in range(int(seconds / step)):
-            self.cloud.advance(step)
+    def pass_time(self, seconds: float) -> None:
+        """Events are delivered as they come."""
+        agenda, end = self.cloud.agenda, self.cloud.agenda.now() + seconds
+        self.pump()
+        while (due := agenda.due()) is not None and due <= end:
+            with self.cloud.lock:
+                agenda.step()
             self.pump()
-
-    def tick(self) -> None:
-        at = self.now().isoformat()
-        self.deliver({"version": "0", "id": "t", "source": "aws.scheduler", "detail-type": "Scheduled Event", "time": at, "resources": [],
-                      "account": "123456789012", "region": "us-east-1", "detail": "{}"})  # fmt: skip
+        self.cloud.advance(max(0.0, end - agenda.now()))
         self.pump()
 
+    def tick(self) -> None:
+        at = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.deliver({"version": "0", "id": "tick", "source": "aws.scheduler", "detail-type": "Scheduled Event", "time": at,
+                      "account": "123456789012", "region": "us-east-1", "resources": [], "detail": "{}"})  # fmt: skip
+        self.pump()
+
+    def until(self, holds: Callable[[], bool], *, minutes: int = 240) -> None:
+        """The sweeper comes every minute."""
+        for _ in range(minutes * 6):
+            if holds():
+                return
+            self.pass_time(10)
+            if self.cloud.agenda.now() % 60 < 10:
+                self.tick()
+        raise AssertionError(f"never came true; the job: {[self.job(job_id) for job_id in self.account.rows('job_table')]}")
+
     def run(self, job_id: str = "j1", *, minutes: int = 240) -> Job:
-        """Until the job has ended and nothing is left to send; the sweeper comes every minute."""
-        for _ in range(minutes):
-            self.settle(4, 0.5)
+        """Until the job has ended and nothing is left to send."""
+
+        def over() -> bool:
             job = self.job(job_id)
-            if job.status.final and not job.outbox:
-                return job
-            self.cloud.advance(56)
-            self.pump()
-            self.tick()
-        raise AssertionError(f"still {self.job(job_id).status} after {minutes} minutes: {self.job(job_id)}")
+            return job.status.final and not job.outbox
+
+        self.until(over, minutes=minutes)
+        return self.job(job_id)
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
-    def live_tasks(self, kind: str = "train") -> list[dict[str, Any]]:
-        return [t for t in self.cloud.control.tasks() if t["env"].get("GPU_RECOVERY_KIND") == kind and t["status"] != "STOPPED"]
-
     def node_statuses(self) -> dict[str, str]:
-        return {node.name: node.status.value for node in self.side.store.nodes()}
+        return {name: row["node_status"] for name, row in self.account.rows("node_table").items()}
 
-    def published(self) -> list[str]:
-        sqs = boto3.client("sqs", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing")
-        while True:
-            got = sqs.receive_message(QueueUrl=self.queue_url, MaxNumberOfMessages=10).get("Messages", [])
-            if not got:
-                return [m["Message"] for m in self.messages]
-            for message in got:
-                self.messages.append(json.loads(message["Body"]))
-                sqs.delete_message(QueueUrl=self.queue_url, ReceiptHandle=message["ReceiptHandle"])
+    def labels(self) -> dict[str, str]:
+        """What each container instance says of itself, as far as ECS still knows it."""
+        shown = {node["name"]: node["shown"]["attributes"] for node in self.cloud.control.nodes()}
+        return {name: next((a["value"] for a in rows if a["name"] == "status"), "") for name, rows in shown.items()}
+
+    def messages(self) -> list[str]:
+        return self.account.messages()
+
+    def tasks(self, kind: str = "train", *, live: bool = False) -> list[dict[str, Any]]:
+        found = [t for t in self.cloud.control.tasks() if t["env"].get("GPU_RECOVERY_KIND") == kind]
+        return [t for t in found if not live or t["lastStatus"] != "STOPPED"]
+
+    def sent(self, action: str) -> int:
+        """How often an action of ECS or SSM was called."""
+        return int(self.cloud.control.calls()["calls"].get(action, 0))
+
+
+def passes_rules(event: Event) -> bool:
+    """What the deployment's rules let through: tasks that run or have stopped, all instances, commands that are over."""
+    status = event["detail"].get("lastStatus") or event["detail"].get("status")
+    if event["detail-type"] == "ECS Task State Change":
+        return status in ("RUNNING", "STOPPED")
+    if event["source"] == "aws.ssm":
+        return status not in ("Pending", "InProgress", "In Progress", "Delayed", "Cancelling")
+    return True
 
 
 @contextmanager
-def a_world(url: str, *, seed: int = 0, policy: Policy = POLICY, knobs: Knobs | None = None) -> Iterator[World]:
-    cloud = Cloud(seed=seed, knobs=knobs or Knobs(check_s=1.0, reboot_s=60.0, stop_s=1.0))
+def a_world(url: str = "", *, seed: int = 0, policy: Policy = POLICY, knobs: Knobs | None = None) -> Iterator[World]:
+    """Tables in memory, or, with an address, in the local AWS there."""
+    cloud = Cloud(seed=seed, knobs=knobs or Knobs(check_s=5.0, reboot_s=60.0, stop_s=1.0, start_s=0.5))
     ecs = cloud.client("ecs")
-    ecs.create_cluster(clusterName=CLUSTER) if "create_cluster" in ecs._names else None
+    ecs.create_cluster(clusterName=CLUSTER)
     for family, name in ((TRAIN, "main"), (CHECK, "check")):
         ecs.register_task_definition(family=family, containerDefinitions=[container(name, 8)])
-    keys: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1", "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-    sns, sqs = boto3.client("sns", **keys), boto3.client("sqs", **keys)
-    client = dynamodb(url)
-    with fresh_tables(client) as names:
-        mark = names["job_table"].rpartition("_")[2]
-        topic = sns.create_topic(Name=f"told-{mark}")["TopicArn"]
-        queue = sqs.create_queue(QueueName=f"told-{mark}")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
-        settings = LambdaSettings(cluster=CLUSTER, check_task=CHECK, topic_arn=topic, policy=policy, **names)
-        world = World(cloud, url, settings, queue_url=queue)
-        yield world
+    if url:
+        with over_http(url) as account:
+            yield _world(cloud, account, policy)
+    else:
+        yield _world(cloud, InMemory(), policy)
 
 
-def with_retries(count: int) -> Policy:
-    return replace(POLICY, max_retries=count)
+def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
+    settings = LambdaSettings(cluster=CLUSTER, check_task=CHECK, topic_arn=account.topic, policy=policy, **account.tables)
+    return World(cloud, account, settings)
+
+
+def with_policy(**changes: Any) -> Policy:
+    return replace(POLICY, **changes)
+
+
+MINUTE = timedelta(minutes=1)

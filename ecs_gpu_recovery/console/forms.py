@@ -1,0 +1,215 @@
+"""The form of a new job: what people type, as a job file, with every problem beside its field."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..cli.backend import choose_nodes, new_job_id
+from ..core.errors import Refused
+from ..core.model import Job, Node
+from ..environment import training_environment
+from ..jobfile import KEYS, LEVELS, JobRequest, parse
+from .desk import Backend
+from .problems import BadField, by_field
+from .views import masked_command, masked_env
+
+LARGEST_SCRIPT = 256 * 1024
+FIELDS = (*KEYS, "script_text")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A start for the command field."""
+
+    key: str
+    label: str
+    command: str
+
+
+_TORCHRUN = ("torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --nproc-per-node=gpu"
+             " --rdzv-backend=static --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT")  # fmt: skip
+TEMPLATES = (
+    Template("example", "Built-in example (no GPU needed)",
+             "python -m ecs_gpu_recovery.examples.train --steps 400 --step-seconds 0.05 --checkpoint-every 20"),
+    Template("torchrun", "torchrun (DDP, FSDP)", f"bash -c 'exec {_TORCHRUN} train.py'"),
+    Template("accelerate", "Hugging Face Accelerate",
+             "bash -c 'exec accelerate launch --multi_gpu --num_machines $NNODES --machine_rank $NODE_RANK"
+             " --num_processes $((NNODES * $(nvidia-smi -L | wc -l))) --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT train.py'"),
+    Template("deepspeed", "DeepSpeed", f"bash -c 'exec {_TORCHRUN} train.py --deepspeed ds_config.json'"),
+)  # fmt: skip
+#: The form as it is first shown.
+EMPTY: dict[str, str] = {"name": "", "where": "any", "any_nodes": "2", "what": "command", "command": "", "script_text": "",
+                         "args": "", "env": "", "workdir": "", "checkpoint_dir": "", "port": "", "gpus_per_node": "",
+                         "memory_mib": "", "check": "quick", "max_retries": "1", "task_definition": "", "container": "",
+                         "image": ""}  # fmt: skip
+
+
+def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Typed values of the fields that were filled in. What can't be typed is a problem of its field."""
+    one = {key: values[-1].strip() for key, values in form.items() if values}
+    data: dict[str, Any] = {}
+    wrong: dict[str, list[str]] = {}
+    for key in ("name", "workdir", "checkpoint_dir", "check", "task_definition", "container", "image"):
+        if one.get(key):
+            data[key] = one[key]
+    for key in ("port", "gpus_per_node", "memory_mib", "max_retries"):
+        if one.get(key):
+            _whole_number(key, one[key], data, wrong)
+    if one.get("where") == "named":
+        data["nodes"] = [name for name in form.get("nodes", []) if name]
+    else:
+        _whole_number("any_nodes", one.get("any_nodes", ""), data, wrong)
+    try:
+        if one.get("what") == "script":
+            data["script_text"] = form.get("script_text", [""])[-1].replace("\r\n", "\n")
+            if one.get("args"):
+                data["args"] = shlex.split(one["args"])
+        elif one.get("command"):
+            data["command"] = shlex.split(one["command"])
+    except ValueError as exc:
+        wrong.setdefault("args" if one.get("what") == "script" else "command", []).append(f"a quote is not closed: {exc}")
+    data["env"] = _variables(one.get("env", ""), wrong)
+    if wrong:
+        raise BadField(wrong)
+    return {key: value for key, value in data.items() if value not in ("", {}) or key == "script_text"}
+
+
+def _whole_number(key: str, text: str, data: dict[str, Any], wrong: dict[str, list[str]]) -> None:
+    if re.fullmatch(r"-?[0-9]{1,9}", text):
+        data[key] = int(text)
+    else:
+        wrong.setdefault(key, []).append("must be a whole number")
+
+
+def _variables(text: str, wrong: dict[str, list[str]]) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, sep, value = line.strip().partition("=")
+        if sep:
+            found[name.strip()] = value
+        else:
+            wrong.setdefault("env", []).append(f"{line.strip()[:40]}: write NAME=value, one on each line")
+    return found
+
+
+class Desktop:
+    """Where scripts that people write in the browser are kept, for the embedded mode."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def keep(self, text: str) -> Path:
+        if self._folder is None:
+            raise BadField({"script_text": ["on AWS the program is part of the image: give a command instead"]})
+        if not text.strip():
+            raise BadField({"script_text": ["write a script, or upload one"]})
+        if len(text.encode(errors="replace")) > LARGEST_SCRIPT:
+            raise BadField({"script_text": [f"a script may have up to {LARGEST_SCRIPT >> 10} KiB"]})
+        if "\0" in text:
+            raise BadField({"script_text": ["must be plain text"]})
+        shell = bool(re.match(r"#!.*\b(ba|z|da)?sh\b", text))
+        folder = self._folder / secrets.token_hex(8)
+        folder.mkdir(parents=True, mode=0o700)
+        path = folder / ("script.sh" if shell else "script.py")
+        path.write_text(text, errors="replace")
+        return path
+
+    def drop(self, path: Path | None) -> None:
+        if path is not None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tuple[JobRequest, Path | None]:
+    """The request and, where one was written in the browser, its script."""
+    data = dict(data)
+    text = data.pop("script_text", None)
+    local = side.name == "local"
+    path = desktop.keep(text) if text is not None else None
+    if path is not None and path.suffix == ".sh":
+        data["command"] = ["bash", str(path), *data.pop("args", [])]
+    elif path is not None:
+        data["script"] = str(path)
+    elif data.get("command", [""])[0] == "python" and local and not shutil.which("python"):
+        data["command"] = [sys.executable, *data["command"][1:]]
+    try:
+        return parse({k: v for k, v in data.items() if k in KEYS}, python=sys.executable, local_files=local), path
+    except Refused as exc:
+        desktop.drop(path)
+        raise BadField(by_field(str(exc), FIELDS)) from exc
+
+
+def submit(side: Backend, data: Mapping[str, Any], desktop: Desktop, *, by: str, job_id: str = "") -> Job:
+    request, path = read_request(side, data, desktop)
+    chosen = request.job_id or job_id or new_job_id(request.spec.name)
+    try:
+        return side.submit(replace(request, job_id=chosen, spec=replace(request.spec, submitted_by=by)))
+    except Refused as exc:
+        desktop.drop(path)
+        known = by_field(str(exc), [*FIELDS, *(node.name for node in side.nodes())])
+        if set(known) & set(FIELDS):
+            raise BadField(known) from exc
+        raise
+
+
+def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[str, Any]:
+    """What would run, where, with which variables; nothing is kept."""
+    request, path = read_request(side, data, desktop)
+    desktop.drop(path)
+    nodes = {node.name: node for node in side.nodes()}
+    try:
+        names, refusal = choose_nodes(request, list(nodes.values())), ""
+    except Refused as exc:
+        names, refusal = request.nodes, re.sub(r"^the job was not submitted:\s*", "", str(exc))
+    shown = [masked_command(request.spec.command)]
+    return {
+        "command": shown[0],
+        "nodes": list(names),
+        "refusal": refusal,
+        "check": request.spec.check_level if request.check else "none",
+        "environment": _environment(side, request, [nodes[name] for name in names if name in nodes]),
+        "task_definition": _task_definition(request, str(data.get("image", ""))),
+    }
+
+
+def _environment(side: Backend, request: JobRequest, nodes: Sequence[Node]) -> dict[str, str]:
+    """Rank 0's variables; a port or folder that is chosen at submission is named so."""
+    from ..core.model import JobStatus, Rank
+
+    if not nodes:
+        return {}
+    ranks = tuple(Rank(index=i, node=n.name, address=n.ip, ibdev=n.ibdev) for i, n in enumerate(nodes))
+    now = side.now()
+    job = Job(id=request.job_id or "JOB-ID", cluster="", spec=request.spec, status=JobStatus.IN_PROGRESS, ranks=ranks,
+              created_at=now, updated_at=now)  # fmt: skip
+    told = training_environment(job, ranks[0])
+    if told["MASTER_PORT"] == "0":
+        told["MASTER_PORT"] = "(a free one)"
+    told.setdefault("CHECKPOINT_DIR", "(made for the job)")
+    return masked_env(told)
+
+
+def _task_definition(request: JobRequest, image: str) -> dict[str, Any] | None:
+    """What would be registered on AWS; needs an image."""
+    from ..aws.task_definition import template
+
+    asked = replace(request.container, image=image) if image else request.container
+    if not asked.image or request.spec.task_def:
+        return None
+    spec = replace(request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command)))
+    region = os.environ.get("AWS_DEFAULT_REGION", "REGION")
+    return template(replace(request, container=asked, spec=spec), gpus=request.spec.gpus_per_node, region=region)
+
+
+def levels() -> Sequence[str]:
+    return LEVELS

@@ -1,0 +1,240 @@
+"""The door: every request passes here first. Headers, host, size, who it is, and whether they may.
+
+One place decides, so that a new page can't forget to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .auth import OPERATOR, Attempts, Identity, Proxy, Users, is_loopback
+from .memory import Deed, Memory
+from .problems import problem
+
+COOKIE = "gpu_recovery_session"
+LARGEST_BODY = 1 << 20
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+#: What is shown to people who have not signed in.
+OPEN_PATHS = ("/signin", "/static/", "/health", "/lang/")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """How people are let in."""
+
+    users: Callable[[], Users]
+    memory: Memory
+    proxy: Proxy | None = None
+    open_as: str = ""  #: without any authentication, on loopback: everyone is this person
+    hosts: frozenset[str] = frozenset()  #: names the console answers to; empty: any
+    attempts: Attempts = field(default_factory=Attempts)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def csrf_for(self, name: str) -> str:
+        return hmac.new(self.secret, name.encode(), hashlib.sha256).hexdigest()[:40]
+
+
+class TooLarge(Exception):
+    """The body is larger than anything the console takes."""
+
+
+def peer(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+def session_token(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app, self._door = app, door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers, path, method = Headers(scope=scope), str(scope["path"]), str(scope["method"])
+        send = _with_headers(send, path)
+        refusal, body = await self._judge(scope, headers, path, method, receive)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive if body is None else _replay(body, receive), send)
+
+    async def _judge(
+        self, scope: Scope, headers: Headers, path: str, method: str, receive: Receive
+    ) -> tuple[Response | None, bytes | None]:
+        """A refusal, or the body that was read on the way."""
+        if not self._knows_host(headers):
+            return problem(421, "wrong host", "the console does not answer to this name"), None
+        body: bytes | None = None
+        if method not in SAFE:
+            if not _same_origin(headers):
+                return problem(403, "another site asked", "the request came from another site"), None
+            try:
+                body = await _body(headers, receive)
+            except TooLarge:
+                return problem(413, "too large", f"the console takes up to {LARGEST_BODY >> 20} MiB"), None
+        who, refusal = await self._identify(scope, headers)
+        if refusal is not None:
+            return refusal, body
+        state: MutableMapping[str, Any] = scope.setdefault("state", {})
+        state["identity"] = who
+        if path.startswith(OPEN_PATHS):
+            return None, body
+        if who is None:
+            return _ask_to_sign_in(path, method, headers), body
+        if method not in SAFE:
+            return self._may_change(who, headers, body or b"", path, scope), body
+        return None, body
+
+    def _knows_host(self, headers: Headers) -> bool:
+        if not self._door.hosts:
+            return True
+        name = urlsplit("//" + headers.get("host", "")).hostname or ""
+        return name in self._door.hosts or (self._door.open_as != "" and is_loopback(name))
+
+    async def _identify(self, scope: Scope, headers: Headers) -> tuple[Identity | None, Response | None]:
+        door = self._door
+        if door.open_as:
+            return Identity(name=door.open_as, role=OPERATOR, csrf=door.csrf_for(door.open_as)), None
+        if door.proxy is not None:
+            found = door.proxy.identity(peer(scope), headers, door.csrf_for)
+            if found is not None:
+                return found, None
+        token = session_token(headers)
+        session = door.memory.session(token) if token else None
+        if session is not None and (role := door.users().role(session.who)):
+            return Identity(name=session.who, role=role, csrf=session.csrf), None
+        if headers.get("authorization", "").lower().startswith("basic "):
+            return await self._basic(headers["authorization"], peer(scope))
+        return None, None
+
+    async def _basic(self, header: str, address: str) -> tuple[Identity | None, Response | None]:
+        """For scripts: a name and a password with every request. Guesses are counted like at the sign-in page."""
+        try:
+            name, _, password = base64.b64decode(header[6:], validate=True).decode().partition(":")
+        except (ValueError, UnicodeDecodeError):
+            return None, problem(400, "bad request", "the Authorization header can't be read")
+        keys = (f"address {address}", f"name {name}")
+        wait = self._door.attempts.wait_s(*keys)
+        if wait > 0:
+            return None, problem(429, "too many tries", "wait before trying again", headers={"retry-after": str(int(wait) + 1)})
+        users = self._door.users()
+        if not await asyncio.to_thread(users.check, name, password):
+            self._door.attempts.failed(*keys)
+            return None, problem(401, "not signed in", "the name or the password is wrong")
+        return Identity(name=name, role=users.role(name), ambient=False), None
+
+    def _may_change(self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope) -> Response | None:
+        if not self._has_token(who, headers, body):
+            self._note(who, path, "refused: no CSRF token", scope)
+            return problem(403, "not from this page", "the request carries no valid CSRF token; load the page again")
+        if not who.may_act and path != "/signout":
+            self._note(who, path, "refused: a viewer may only look", scope)
+            return problem(403, "not allowed", "a viewer may look at everything and change nothing")
+        return None
+
+    def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
+        deed = Deed(who=who.name, role=who.role, action="request", subject=path, outcome=outcome, address=peer(scope))
+        self._door.memory.note(deed)
+
+    def _has_token(self, who: Identity, headers: Headers, body: bytes) -> bool:
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        given = headers.get("x-csrf-token", "")
+        if not given and kind == "application/x-www-form-urlencoded":
+            given = parse_qs(body.decode(errors="replace"), max_num_fields=1000).get("csrf", [""])[0]
+        if given:
+            return bool(who.csrf) and hmac.compare_digest(given.encode(), who.csrf.encode())
+        # No other site can make a browser send this type without asking us first, and we never say yes.
+        return kind == "application/json" and (not who.ambient or (bool(self._door.open_as) and "origin" not in headers))
+
+
+def _ask_to_sign_in(path: str, method: str, headers: Headers) -> Response:
+    if path.startswith("/api/") or method not in SAFE or "text/event-stream" in headers.get("accept", ""):
+        return problem(401, "not signed in", "sign in first, or send a name and password with the request")
+    return RedirectResponse(f"/signin?next={quote(path)}", status_code=303)
+
+
+def _same_origin(headers: Headers) -> bool:
+    """Browsers tell where a request comes from; programs don't, and need no protection from other sites."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin", "")
+    return not origin or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+
+async def _body(headers: Headers, receive: Receive) -> bytes:
+    length = headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > LARGEST_BODY:
+        raise TooLarge
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        part = message.get("body", b"")
+        size += len(part)
+        if size > LARGEST_BODY:
+            raise TooLarge
+        parts.append(part)
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The application reads what the guard has read already."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _with_headers(send: Send, path: str) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if not path.startswith("/static/"):
+                headers["cache-control"] = "no-store"
+        await send(message)
+
+    return wrapped

@@ -1,0 +1,174 @@
+"""Logs and progress of a job, by byte position: whoever knows where they stopped can go on without a gap."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..cli.backend import LogSource
+from ..core.errors import NotFound, Refused
+from ..core.model import Job
+from .desk import Backend
+
+LARGEST_PART = 256 * 1024
+MOST_HITS = 500
+#: The chart shows so many points; a longer history is thinned out evenly.
+MOST_POINTS = 2000
+LARGEST_PROGRESS = 32 << 20
+_KEPT_STREAMS, _LARGEST_STREAM = 64, 8 << 20
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A remote log as far as it has been read."""
+
+    data: bytes = b""
+    position: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Logs:
+    """Local logs are files; remote ones are read forward and kept for a while."""
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def sources(self, side: Backend, job: Job) -> list[dict[str, Any]]:
+        return [
+            {"rank": s.rank, "attempt": s.attempt, "node": s.node, "task": s.task_id, "size": _size(s)}
+            for s in side.log_sources(job)
+        ]
+
+    def _source(self, side: Backend, job: Job, task: str) -> LogSource:
+        """Only tasks that the records name: a path is never made from what was asked for."""
+        for source in side.log_sources(job):
+            if source.task_id == task:
+                return source
+        raise NotFound(f"{job.id} has no task {task[:80]}")
+
+    def part(self, side: Backend, job_id: str, task: str, *, offset: int, limit: int, tail: int = 0) -> dict[str, Any]:
+        """Text from a position on, cut at the end of a line where there is one."""
+        job = side.job(job_id)
+        source = self._source(side, job, task)
+        size, read = self._reader(side, job, source)
+        start = max(0, size - tail) if tail else min(offset, size)
+        data = read(start, min(limit, LARGEST_PART))
+        if tail and start:  # begin with a whole line
+            cut = data.find(b"\n") + 1
+            start, data = start + cut, data[cut:]
+        data = _whole(data, last=start + len(data) >= size and job.status.final)
+        return {"task": task, "rank": source.rank, "attempt": source.attempt, "node": source.node, "offset": start,
+                "next": start + len(data), "size": size, "text": data.decode(errors="replace")}  # fmt: skip
+
+    def search(self, side: Backend, job_id: str, task: str, needle: str) -> dict[str, Any]:
+        """Lines that hold a text, upper or lower case."""
+        job = side.job(job_id)
+        source = self._source(side, job, task)
+        hits: list[dict[str, Any]] = []
+        low = needle.lower()
+        number = 0
+        rest = b""
+        for block in [*self.whole(side, job, source), b"\n"]:
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                number += 1
+                text = line.decode(errors="replace")
+                if low in text.lower():
+                    hits.append({"line": number, "text": text[:1000]})
+                    if len(hits) >= MOST_HITS:
+                        return {"task": task, "hits": hits, "more": True}
+            rest = rest[-LARGEST_PART:]
+        return {"task": task, "hits": hits, "more": False}
+
+    def download(self, side: Backend, job_id: str, task: str) -> Iterator[bytes]:
+        job = side.job(job_id)
+        return self.whole(side, job, self._source(side, job, task))
+
+    def whole(self, side: Backend, job: Job, source: LogSource) -> Iterator[bytes]:
+        size, read = self._reader(side, job, source)
+        at = 0
+        while at < size and (data := read(at, LARGEST_PART)):
+            at += len(data)
+            yield data
+
+    def _reader(self, side: Backend, job: Job, source: LogSource) -> tuple[int, Any]:
+        if source.path is not None:
+            path = source.path
+            return _size(source), lambda start, count: _read(path, start, count)
+        if not hasattr(side, "read_log"):
+            raise Refused("this backend keeps no logs")
+        with self._lock:
+            stream = self._streams.setdefault(source.task_id, _Stream())
+            self._streams.move_to_end(source.task_id)
+            while len(self._streams) > _KEPT_STREAMS:
+                self._streams.popitem(last=False)
+        with stream.lock:
+            if len(stream.data) < _LARGEST_STREAM:
+                lines, stream.position = side.read_log(job, source, stream.position)
+                stream.data += "".join(f"{line}\n" for line in lines).encode()
+            data = stream.data
+        return len(data), lambda start, count: data[start : start + count]
+
+
+def _size(source: LogSource) -> int:
+    if source.path is None:
+        return 0
+    try:
+        return os.lstat(source.path).st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, start: int, count: int) -> bytes:
+    """Never through a link: a training program could have put one there."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    except OSError as exc:
+        raise Refused(f"the log can't be read: {exc.strerror}") from exc
+    try:
+        return os.pread(file, count, start)
+    finally:
+        os.close(file)
+
+
+def _whole(data: bytes, *, last: bool) -> bytes:
+    if last or not data:
+        return data
+    end = data.rfind(b"\n") + 1
+    if end:
+        return data[:end]
+    for back in range(min(4, len(data))):  # one very long line: at least whole characters
+        try:
+            data[: len(data) - back].decode()
+        except UnicodeDecodeError:
+            continue
+        return data[: len(data) - back]
+    return data
+
+
+def progress_points(job: Job) -> dict[str, Any]:
+    """Step, loss, attempt and time of what the training reported, for the chart."""
+    path = Path(job.spec.checkpoint_dir) / "progress.jsonl"
+    points: list[tuple[int, float, int, float]] = []
+    if job.spec.checkpoint_dir and path.is_file():
+        for line in _read(path, 0, LARGEST_PROGRESS).split(b"\n"):
+            try:
+                data = json.loads(line)
+                at = datetime.fromisoformat(data["at"]).timestamp()
+                points.append((int(data["step"]), float(data["loss"]), int(data["attempt"]), at))
+            except (ValueError, KeyError, TypeError):
+                continue  # a torn last line, or something else's file
+    every = max(1, -(-len(points) // MOST_POINTS))
+    kept = [p for n, p in enumerate(points) if n % every == 0 or n == len(points) - 1]
+    return {"count": len(points), "step": [p[0] for p in kept], "loss": [p[1] for p in kept],
+            "attempt": [p[2] for p in kept], "at": [p[3] for p in kept]}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Numbers about nodes, jobs and the control plane: sampled, kept for a day, shown to Prometheus and CloudWatch."""

@@ -1,0 +1,95 @@
+"""The program that asks the NVIDIA driver, over and over, and prints one JSON line for each round.
+
+It is a process of its own because any of these questions may hang. It ends when its standard input does, which is
+when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..health import nvml
+from ..health.gpus import HELD_BY_HARDWARE, GpuState
+from .gpus import count_xid
+
+EVERY_S = 5.0
+_KMSG = "/dev/kmsg"
+_RECORD = 8192
+
+
+class KernelLog:
+    """The kernel's own log, read on as it grows; nothing where the machine does not let us."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, int], int] = {}
+        try:
+            self._file = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def read(self) -> None:
+        while self._file >= 0:
+            try:
+                record = os.read(self._file, _RECORD)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # records were overwritten before we came; the next read goes on behind them
+            except OSError:
+                os.close(self._file)
+                self._file = -1
+                return
+            if not record:
+                return
+            count_xid(record.decode(errors="replace").partition("\n")[0], self.counts)
+
+
+def round_of_questions() -> list[dict[str, Any]] | None:
+    """Every GPU as its metrics need it; None when the driver refuses to answer."""
+    told: list[Mapping[str, object]] = []
+    if not nvml.available():
+        return None
+    nvml.read(told.append)
+    if any("problem" in message for message in told):
+        return None
+    return [_plain(message["gpu"]) for message in told if isinstance(message.get("gpu"), dict)]
+
+
+def _plain(data: Any) -> dict[str, Any]:
+    gpu = GpuState.from_json(data)
+    wanted = bool(gpu.reset_required) or gpu.recovery_action not in (None, "none", "unknown")
+    return {
+        "index": gpu.index if gpu.index is not None else "unknown",
+        "bus_id": gpu.bus_id,
+        "present": not gpu.lost,
+        "action_wanted": wanted,
+        "utilization": gpu.utilization,
+        "memory_used_mib": gpu.memory_used_mib,
+        "memory_total_mib": gpu.memory_total_mib,
+        "temperature_c": gpu.temperature_c,
+        "power_w": gpu.power_w,
+        "throttled": any(reason in HELD_BY_HARDWARE for reason in gpu.clocks_held_by),
+        "ecc_uncorrectable": gpu.ecc_uncorrectable,
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    every_s = float(argv[0]) if argv else EVERY_S
+    log = KernelLog()
+    while True:
+        log.read()
+        xids = [[device, code, number] for (device, code), number in log.counts.items()]
+        line = json.dumps({"gpus": round_of_questions(), "xids": xids}) + "\n"
+        try:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return 0
+        ended, _, _ = select.select([sys.stdin], [], [], every_s)
+        if ended and not os.read(sys.stdin.fileno(), 4096):
+            return 0

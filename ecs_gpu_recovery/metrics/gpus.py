@@ -1,0 +1,194 @@
+"""The GPUs of every node: simulated ones from their file, real ones from a reader in a process of its own.
+
+A question to a broken driver may never return, and then neither does its process. So the control plane never asks
+a driver itself: a child does, in a loop, and prints what it learns. When it falls silent, that is the news.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..health import kernel_log
+from ..local.files import read_json
+from ..local.processes import python_module
+from ..local.views import NodeView
+from .sample import Sample
+
+_MIB = 1024 * 1024
+#: Kernel-log bytes that are read in one sample; the rest waits for the next.
+_MOST_BYTES = 4 * _MIB
+#: The reader of real GPUs is silent: the driver hangs.
+_SILENT_S = 30.0
+
+
+class XidCount:
+    """Xid messages of one simulated node, counted as the log grows. Each line is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+        self.counts: dict[tuple[str, int], int] = {}  #: by PCI id and code
+
+    def read(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:  # begun anew
+                    self._offset, self._rest = 0, b""
+                file.seek(self._offset)
+                data = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            count_xid(line.decode(errors="replace"), self.counts)
+
+
+def count_xid(line: str, counts: dict[tuple[str, int], int]) -> None:
+    event = kernel_log.parse_line(line, datetime.now(UTC)) if kernel_log.is_relevant(line) else None
+    if event is not None and event.kind == "xid":
+        key = (event.device or "", event.code)
+        counts[key] = counts.get(key, 0) + 1
+
+
+class GpuReader:
+    """All nodes' GPUs. Remembers how far each kernel log was read."""
+
+    def __init__(self) -> None:
+        self._logs: dict[Path, XidCount] = {}
+        self._real: RealGpus | None = None
+
+    def read(self, sample: Sample, nodes: list[NodeView]) -> None:
+        for node in nodes:
+            if node.kind == "real":
+                self._read_real(sample, node)
+            else:
+                self._read_simulated(sample, node)
+
+    def _read_simulated(self, sample: Sample, node: NodeView) -> None:
+        state = read_json(str(node.folder / "gpus.json")) or {"gpus": []}
+        sample.put("node_driver_answers", not state.get("driver_hung", False), node=node.name)
+        for gpu in state["gpus"]:
+            known = {**gpu, "action_wanted": gpu.get("recovery_action") != "none"}
+            put_gpu(sample, node.name, known)
+        log = self._logs.setdefault(node.folder, XidCount(node.folder / "kmsg"))
+        log.read()
+        put_xids(sample, node.name, state["gpus"], log.counts)
+
+    def _read_real(self, sample: Sample, node: NodeView) -> None:
+        if self._real is None:
+            self._real = RealGpus()
+        told = self._real.newest()
+        sample.put("node_driver_answers", self._real.answers, node=node.name)
+        if told is None:
+            return
+        mine = (read_json(str(node.folder / "node.json")) or {}).get("gpu_indices")
+        gpus = [gpu for gpu in told["gpus"] if mine is None or gpu["index"] in mine]
+        for gpu in gpus:
+            put_gpu(sample, node.name, gpu)
+        counts = {(device, code): number for device, code, number in told["xids"]}
+        put_xids(sample, node.name, gpus, counts)
+
+    def close(self) -> None:
+        if self._real is not None:
+            self._real.close()
+
+
+def put_gpu(sample: Sample, node: str, gpu: dict[str, Any]) -> None:
+    """A GPU that is off the bus has no temperature; what is not told is left out."""
+    where = {"node": node, "gpu": str(gpu["index"])}
+    present = bool(gpu["present"])
+    sample.put("gpu_present", present, **where)
+    sample.put("gpu_action_wanted", gpu.get("action_wanted"), **where)
+    if not present:
+        return
+    sample.put("gpu_utilization_ratio", _times(gpu.get("utilization"), 0.01), **where)
+    sample.put("gpu_memory_used_bytes", _times(gpu.get("memory_used_mib"), _MIB), **where)
+    sample.put("gpu_memory_total_bytes", _times(gpu.get("memory_total_mib"), _MIB), **where)
+    sample.put("gpu_temperature_celsius", gpu.get("temperature_c"), **where)
+    sample.put("gpu_power_watts", gpu.get("power_w"), **where)
+    sample.put("gpu_throttled", gpu.get("throttled"), **where)
+    sample.put("gpu_ecc_uncorrectable_errors", gpu.get("ecc_uncorrectable"), **where)
+
+
+def put_xids(
+    sample: Sample, node: str, gpus: list[dict[str, Any]], counts: dict[tuple[str, int], int]
+) -> None:
+    """A message about a device that is no GPU of the node counts too, under its PCI id."""
+    index = {kernel_log.bus_id(str(gpu["bus_id"])): str(gpu["index"]) for gpu in gpus if gpu.get("bus_id")}
+    for (device, code), number in counts.items():
+        which = index.get(device, device or "unknown")
+        sample.put("gpu_xid_errors_total", number, node=node, gpu=which, xid=str(code))
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+class RealGpus:
+    """The child that asks the driver. It ends when our end of its pipe closes, so it never outlives us for long."""
+
+    def __init__(self, argv: list[str] | None = None, silent_s: float = _SILENT_S) -> None:
+        self._argv = argv or _reader_argv()
+        self._silent_s = silent_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._data = b""
+        self._told: dict[str, Any] | None = None
+        self._heard = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._child = subprocess.Popen(
+            self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self._child.stdout is not None
+        os.set_blocking(self._child.stdout.fileno(), False)
+        self._data, self._heard = b"", time.monotonic()
+
+    @property
+    def answers(self) -> bool:
+        """Whether the driver has answered lately."""
+        return self._told is not None
+
+    def newest(self) -> dict[str, Any] | None:
+        """What the child told last; None once that is too old, or where the driver refused to answer."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        while chunk := self._child.stdout.read(65536):
+            self._data += chunk
+        *lines, self._data = self._data.split(b"\n")
+        if lines:
+            told = json.loads(lines[-1])
+            self._told, self._heard = (told if told.get("gpus") is not None else None), time.monotonic()
+        if time.monotonic() - self._heard > self._silent_s:
+            self._told = None
+            if self._end():  # a child stuck in the driver stays; a second one would only get stuck beside it
+                self._start()
+        return self._told
+
+    def _end(self) -> bool:
+        assert self._child is not None
+        self._child.kill()
+        try:
+            self._child.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return False
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
+        return True
+
+    def close(self) -> None:
+        self._end()
+
+
+def _reader_argv() -> list[str]:
+    return python_module("ecs_gpu_recovery.metrics.driver", packages=True)

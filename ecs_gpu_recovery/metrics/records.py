@@ -1,0 +1,162 @@
+"""Jobs, nodes and the control plane itself, as the records tell."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from .. import __version__
+from ..core.errors import NotFound
+from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..local.controller import Looks
+from ..local.store import SqliteStore
+from ..local.views import NodeView
+from ..report import Progress, effective_ratio, phases
+from .sample import Sample
+
+#: How long a job that has ended stays on the page, so that its end is seen.
+_AFTERGLOW = timedelta(minutes=15)
+#: At most so many jobs have series of their own; the newest come first.
+_MOST_JOBS = 200
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+class ProgressTail:
+    """A job's progress.jsonl, read on as it grows. The same numbers as in the report, without the whole file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offset = 0
+        self._rest = b""
+        self._gaps: deque[float] = deque(maxlen=501)
+        self._last: tuple[int, int, datetime] | None = None
+        self._steps = self._lost = 0
+        self._loss: float | None = None
+
+    def read(self) -> Progress:
+        try:
+            with open(self._path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._forget()  # the file was begun anew
+                file.seek(self._offset)
+                data = file.read(_MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return Progress()
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        gaps = sorted(self._gaps)
+        step_s = gaps[len(gaps) // 2] if gaps else 0.0
+        return Progress(steps=self._steps, loss=self._loss, lost_steps=self._lost, step_s=step_s)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            data = json.loads(line)
+            attempt, step = int(data["attempt"]), int(data["step"])
+            at, loss = datetime.fromisoformat(data["at"]), float(data["loss"])
+        except (ValueError, KeyError, TypeError):
+            return  # torn by a killed writer, or not of ours
+        if self._last is not None and self._last[0] == attempt and step > self._last[1]:
+            self._gaps.append((at - self._last[2]).total_seconds() / (step - self._last[1]))
+        if step <= self._steps:
+            self._lost += 1
+        self._steps, self._loss, self._last = max(self._steps, step), loss, (attempt, step, at)
+
+
+class RecordReader:
+    """Reads what the control plane has written. It holds no lock and changes nothing."""
+
+    def __init__(self, store: SqliteStore, looks: Looks) -> None:
+        self._store, self._looks = store, looks
+        self._tails: dict[str, ProgressTail] = {}
+
+    def read(self, sample: Sample) -> None:
+        now = datetime.fromtimestamp(sample.at, UTC)
+        nodes = self._store.nodes()
+        jobs = self._jobs(now)
+        for node in nodes:
+            sample.put("node_status", 1, node=node.name, status=node.status.value)
+        for job in jobs[:_MOST_JOBS]:
+            self._read_job(sample, job, now)
+        kept = {job.id for job in jobs}
+        self._tails = {job_id: tail for job_id, tail in self._tails.items() if job_id in kept}
+        self._read_counts(sample)
+        _read_outbox(sample, [*jobs, *nodes], now)
+
+    def _jobs(self, now: datetime) -> list[Job]:
+        """Those that live, that ended a moment ago, or that still have something to send. Newest first."""
+        young = (now - _AFTERGLOW).isoformat(timespec="microseconds")
+        found = self._store.read("SELECT job_id FROM ecs_job WHERE live=1 OR wake_at IS NOT NULL")
+        ended = [line.id for line in self._store.jobs(limit=_MOST_JOBS).jobs
+                 if line.updated_at.isoformat(timespec="microseconds") >= young]  # fmt: skip
+        jobs = []
+        for job_id in {str(row[0]) for row in found} | set(ended):
+            try:
+                jobs.append(self._store.job(job_id))
+            except NotFound:
+                continue  # gone since the list was made
+        return sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)
+
+    def _read_job(self, sample: Sample, job: Job, now: datetime) -> None:
+        sample.put("job_info", 1, job=job.id, name=job.spec.name)
+        sample.put("job_status", 1, job=job.id, status=job.status.value)
+        sample.put("job_attempt", job.attempt, job=job.id)
+        spent: dict[str, float] = {}
+        for phase in phases(job, now):
+            spent[phase.name] = spent.get(phase.name, 0.0) + phase.seconds
+        for name, seconds in spent.items():
+            sample.put("job_phase_seconds", seconds, job=job.id, phase=name)
+        if not job.spec.checkpoint_dir:
+            return
+        path = Path(job.spec.checkpoint_dir) / "progress.jsonl"
+        done = self._tails.setdefault(job.id, ProgressTail(path)).read()
+        if done.steps:
+            sample.put("job_step", done.steps, job=job.id)
+            sample.put("job_loss", done.loss, job=job.id)
+            sample.put("job_lost_steps", done.lost_steps, job=job.id)
+            sample.put("job_effective_training_ratio", effective_ratio(job, done, now), job=job.id)
+
+    def _read_counts(self, sample: Sample) -> None:
+        sample.put("build_info", 1, version=__version__)
+        counted = dict(self._store.read("SELECT job_status, count(*) FROM ecs_job GROUP BY job_status"))
+        for job_status in JobStatus:
+            sample.put("jobs", counted.get(job_status.value, 0), status=job_status.value)
+        node_counts = dict(
+            self._store.read("SELECT node_status, count(*) FROM ecs_node GROUP BY node_status")
+        )
+        for node_status in NodeStatus:
+            sample.put("nodes", node_counts.get(node_status.value, 0), status=node_status.value)
+        ((restarts,),) = self._store.read("SELECT coalesce(sum(CAST(retry AS INTEGER)), 0) FROM ecs_job")
+        ((notices,),) = self._store.read("SELECT count(*) FROM notice")
+        sample.put("job_restarts_total", restarts)
+        sample.put("notices_total", notices)
+        sample.put("sweeps_total", self._looks.count)
+        sample.put("sweep_seconds_total", self._looks.seconds)
+        sample.put("sweep_slowest_seconds", self._looks.take_slowest())
+
+
+def _read_outbox(sample: Sample, records: Sequence[Job | Node], now: datetime) -> None:
+    orders = [order for record in records for order in record.outbox]
+    late = [(now - order.due).total_seconds() for order in orders]
+    sample.put("outbox_orders", len(orders))
+    sample.put("outbox_overdue_seconds", max([0.0, *late]))
+
+
+def read_views(sample: Sample, views: list[NodeView]) -> None:
+    """What the folders of the nodes show."""
+    for view in views:
+        sample.put("node_connected", view.connected, node=view.name)
+        sample.put("node_gpus_expected", view.gpus_expected, node=view.name)
+        sample.put("node_gpus_seen", view.gpus_seen, node=view.name)
+        orders = view.folder / "reboots"
+        if orders.is_dir():
+            count = sum(1 for name in os.listdir(orders) if name.endswith(".json"))
+            sample.put("node_reboots_total", count, node=view.name)

@@ -1,0 +1,405 @@
+"""The last day at ten-second resolution, in a file of its own.
+
+A sample is first kept whole, as one row. When an hour is over, its samples are turned into one block per metric:
+a column per series, bytes of equal weight side by side, compressed. A day of 64 nodes is some tens of megabytes.
+
+The file is no record: nothing is decided from it. So it is written without waiting for the disk
+(`synchronous=OFF`): a loss of power may cost it, and then a new one is begun. It never makes a disk busier that the
+recovery's own database waits for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import sqlite3
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from .catalogue import METRICS, Kind
+from .sample import Key, Labels, Sample, matches
+
+log = logging.getLogger("ecs_gpu_recovery")
+FILE = "metrics.db"
+RESOLUTION_S = 10
+KEEP_S = 24 * 3600
+#: Samples in one block: an hour of them.
+BLOCK = 360
+MAX_SERIES = 50_000
+MAX_BYTES = 512 * 1024 * 1024
+_VERSION = 1
+_SCHEMA = (
+    "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL, labels TEXT NOT NULL, seen INTEGER NOT NULL,"
+    " UNIQUE (name, labels))",
+    "CREATE TABLE layout (digest TEXT PRIMARY KEY, ids BLOB NOT NULL)",
+    "CREATE TABLE tick (slot INTEGER PRIMARY KEY, digest TEXT NOT NULL, frame BLOB NOT NULL)",
+    "CREATE TABLE block (id INTEGER PRIMARY KEY, name TEXT NOT NULL, start INTEGER NOT NULL, body BLOB NOT NULL,"
+    " UNIQUE (name, start))",
+    f"PRAGMA user_version={_VERSION}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a graph: seconds since 1970 and values, oldest first."""
+
+    name: str
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
+class SeriesStore:
+    """One writer, any number of readers, in this process or another."""
+
+    def __init__(
+        self, path: Path, *, keep_s: int = KEEP_S, max_series: int = MAX_SERIES, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.path, self._keep, self._max_series, self._max_bytes = path, keep_s, max_series, max_bytes
+        self._conn = self._open()
+        self._ids: dict[Key, int] = {
+            (name, _labels(text)): number
+            for number, name, text in self._conn.execute("SELECT id, name, labels FROM series")
+        }
+        self._last = self._newest()
+        self._layout = ""
+        self.refused = 0  #: numbers that were not kept because there were too many series
+
+    def _open(self) -> sqlite3.Connection:
+        """A file that is damaged, or of another version, makes room for a new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            conn = _connect(self.path)
+            try:
+                (version,) = conn.execute("PRAGMA user_version").fetchone()
+                if version == _VERSION and conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                    return conn
+                if version == 0 and not conn.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    _make(conn)
+                    return conn
+            except BaseException:
+                conn.close()
+                raise
+            conn.close()
+            why = "it is damaged or of another version"
+        except sqlite3.OperationalError:
+            raise  # the disk, or a lock: no reason to throw anything away
+        except sqlite3.DatabaseError as exc:
+            why = str(exc)
+        log.warning("the history of metrics starts anew", extra={"why": f"{self.path}: {why}"})
+        for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+            self.path.with_name(name).unlink(missing_ok=True)
+        conn = _connect(self.path)
+        _make(conn)
+        return conn
+
+    def close(self) -> None:
+        self._conn.close()
+
+    @property
+    def count(self) -> int:
+        """How many series are known."""
+        return len(self._ids)
+
+    def size(self) -> int:
+        """Bytes in use: what the file would be without its free pages."""
+        (pages,) = self._conn.execute("PRAGMA page_count").fetchone()
+        (free,) = self._conn.execute("PRAGMA freelist_count").fetchone()
+        (page,) = self._conn.execute("PRAGMA page_size").fetchone()
+        return int((pages - free) * page)
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def add(self, sample: Sample) -> bool:
+        """Keep a sample, unless one of the same ten seconds is kept already."""
+        slot = int(sample.at // RESOLUTION_S)
+        if self._last - slot > BLOCK:  # the clock was set back: what lies in the future is no help to anyone
+            self._forget_after(slot)
+        if slot <= self._last:
+            return False
+        self._conn.execute("BEGIN IMMEDIATE")
+        try:
+            ids, values = self._columns(sample, slot)
+            digest = self._layout_of(ids)
+            frame = zlib.compress(values.tobytes(), 1)
+            self._conn.execute("INSERT INTO tick VALUES (?,?,?)", (slot, digest, frame))
+            (oldest,) = self._conn.execute("SELECT min(slot) FROM tick").fetchone()
+            if oldest // BLOCK < slot // BLOCK:
+                self._compact(slot // BLOCK * BLOCK)
+                self._expire(slot)
+            self._conn.execute("COMMIT")
+        except BaseException:
+            if self._conn.in_transaction:
+                self._conn.execute("ROLLBACK")
+            self._reload()
+            raise
+        self._last = slot
+        return True
+
+    def _columns(self, sample: Sample, slot: int) -> tuple[array[int], array[float]]:
+        found: list[tuple[int, float]] = []
+        for key, value in sample.values.items():
+            number = self._ids.get(key)
+            if number is None:
+                if len(self._ids) >= self._max_series:
+                    self.refused += 1
+                    continue
+                number = self._new_series(key, slot)
+            found.append((number, value))
+        found.sort()
+        return array("I", [number for number, _ in found]), array("d", [value for _, value in found])
+
+    def _new_series(self, key: Key, slot: int) -> int:
+        row = (key[0], json.dumps(key[1]), slot)
+        number = self._conn.execute("INSERT INTO series (name, labels, seen) VALUES (?,?,?)", row).lastrowid
+        assert number is not None
+        self._ids[key] = number
+        return number
+
+    def _layout_of(self, ids: array[int]) -> str:
+        """Most samples have the same series as the one before, so the list of them is kept once."""
+        digest = hashlib.blake2b(ids.tobytes(), digest_size=12).hexdigest()
+        if digest != self._layout:
+            row = (digest, zlib.compress(ids.tobytes()))
+            self._conn.execute("INSERT OR IGNORE INTO layout VALUES (?,?)", row)
+            self._layout = digest
+        return digest
+
+    def _compact(self, before: int) -> None:
+        """Turn every whole hour of samples into blocks."""
+        names = {number: key[0] for key, number in self._ids.items()}
+        (oldest,) = self._conn.execute("SELECT min(slot) FROM tick").fetchone()
+        for start in range(oldest // BLOCK * BLOCK, before, BLOCK):
+            ticks = list(_ticks(self._conn, start, start + BLOCK))
+            if not ticks:
+                continue
+            slots, columns = _transposed(ticks)
+            by_name: dict[str, list[int]] = {}
+            for number in columns:
+                by_name.setdefault(names[number], []).append(number)
+            for name, numbers in by_name.items():
+                body = _packed(name, start, slots, numbers, columns)
+                self._conn.execute(
+                    "INSERT OR REPLACE INTO block (name, start, body) VALUES (?,?,?)", (name, start, body)
+                )
+            seen = [(slots[-1], number) for number in columns]
+            self._conn.executemany("UPDATE series SET seen=max(seen, ?) WHERE id=?", seen)
+        self._conn.execute("DELETE FROM tick WHERE slot<?", (before,))
+        self._conn.execute("DELETE FROM layout WHERE digest NOT IN (SELECT digest FROM tick)")
+        self._layout = ""
+
+    def _expire(self, slot: int) -> None:
+        """What is older than a day goes; and the oldest goes earlier if the file would grow too large."""
+        horizon = slot - self._keep // RESOLUTION_S
+        self._conn.execute("DELETE FROM block WHERE start<?", (horizon - BLOCK + 1,))
+        while self.size() > self._max_bytes:
+            (oldest,) = self._conn.execute("SELECT min(start) FROM block").fetchone()
+            if oldest is None:
+                break
+            self._conn.execute("DELETE FROM block WHERE start=?", (oldest,))
+        gone = self._conn.execute("DELETE FROM series WHERE seen<?", (horizon - BLOCK,)).rowcount
+        if gone:
+            self._reload()
+
+    def _forget_after(self, slot: int) -> None:
+        self._conn.execute("DELETE FROM tick WHERE slot>=?", (slot,))
+        self._conn.execute("DELETE FROM block WHERE start>=?", (slot // BLOCK * BLOCK,))
+        self._last = self._newest(slot)
+
+    def _newest(self, most: int = sys.maxsize) -> int:
+        (tick,) = self._conn.execute("SELECT max(slot) FROM tick").fetchone()
+        (block,) = self._conn.execute("SELECT max(start) FROM block").fetchone()
+        ends = [tick, None if block is None else min(block + BLOCK - 1, most - 1)]
+        return max((end for end in ends if end is not None), default=-1)
+
+    def _reload(self) -> None:
+        rows = self._conn.execute("SELECT id, name, labels FROM series")
+        self._ids = {(name, _labels(text)): number for number, name, text in rows}
+        self._layout = ""
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def series(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        step: float | None = None,
+    ) -> list[Series]:
+        return read_series(self.path, name, labels, since, until, step)
+
+
+def read_series(
+    path: Path,
+    name: str,
+    labels: Mapping[str, str] | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    step: float | None = None,
+) -> list[Series]:
+    """Every series of a metric that has these labels, from `since` up to and with `until`.
+
+    With `step`, each point stands for so many seconds: a gauge's mean, a counter's last value. May be called by any
+    thread or process; there is nothing where no file is.
+    """
+    if name not in METRICS:
+        raise ValueError(f"no metric {name}")
+    if not path.exists():
+        return []
+    low = 0 if since is None else math.ceil(since / RESOLUTION_S)
+    high = sys.maxsize // 2 if until is None else int(until // RESOLUTION_S)
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as conn:
+        conn.execute("BEGIN")  # one moment, whatever is written meanwhile
+        rows = conn.execute("SELECT id, labels FROM series WHERE name=?", (name,))
+        wanted = {number: _labels(text) for number, text in rows if matches(_labels(text), labels or {})}
+        points: dict[int, list[tuple[int, float]]] = {number: [] for number in wanted}
+        for slots, columns in _stored(conn, name, wanted, low, high):
+            for number, column in columns.items():
+                if number in points:
+                    points[number] += [
+                        (slot, value)
+                        for slot, value in zip(slots, column, strict=True)
+                        if low <= slot <= high and not math.isnan(value)
+                    ]
+    kind = METRICS[name].kind
+    return [
+        Series(name=name, labels=dict(wanted[number]), points=_stepped(found, step, kind))
+        for number, found in sorted(points.items(), key=lambda item: wanted[item[0]])
+        if found
+    ]
+
+
+def _stored(
+    conn: sqlite3.Connection, name: str, wanted: Mapping[int, Labels], low: int, high: int
+) -> Iterator[tuple[Sequence[int], dict[int, array[float]]]]:
+    blocks = "SELECT body FROM block WHERE name=? AND start>? AND start<=? ORDER BY start"
+    for (body,) in conn.execute(blocks, (name, low - BLOCK, high)):
+        yield _unpacked(body, wanted)
+    ticks = list(_ticks(conn, low, high + 1))
+    if ticks:
+        yield _transposed(ticks, wanted)
+
+
+def _stepped(
+    points: Sequence[tuple[int, float]], step: float | None, kind: Kind
+) -> tuple[tuple[float, float], ...]:
+    if not step or step <= RESOLUTION_S:
+        return tuple((float(slot * RESOLUTION_S), value) for slot, value in points)
+    buckets: dict[float, list[float]] = {}
+    for slot, value in points:
+        buckets.setdefault(slot * RESOLUTION_S // step * step, []).append(value)
+    if kind is Kind.COUNTER:
+        return tuple((at, values[-1]) for at, values in buckets.items())
+    return tuple((at, sum(values) / len(values)) for at, values in buckets.items())
+
+
+# -- the format ------------------------------------------------------------------------------------------------
+
+
+def _ticks(conn: sqlite3.Connection, low: int, high: int) -> Iterator[tuple[int, array[int], array[float]]]:
+    layouts: dict[str, array[int]] = {}
+    for slot, digest, frame in conn.execute(
+        "SELECT * FROM tick WHERE slot>=? AND slot<? ORDER BY slot", (low, high)
+    ):
+        if digest not in layouts:
+            (ids,) = conn.execute("SELECT ids FROM layout WHERE digest=?", (digest,)).fetchone()
+            layouts[digest] = array("I", zlib.decompress(ids))
+        yield slot, layouts[digest], array("d", zlib.decompress(frame))
+
+
+def _transposed(
+    ticks: Sequence[tuple[int, array[int], array[float]]], wanted: Mapping[int, object] | None = None
+) -> tuple[list[int], dict[int, array[float]]]:
+    """Samples into columns, one per series; a series that a sample lacks gets "not a number" there.
+
+    Samples of the same layout are laid end to end and cut with a stride, which is fast.
+    """
+    slots = [slot for slot, _, _ in ticks]
+    columns: dict[int, array[float]] = {}
+    begin = 0
+    while begin < len(ticks):
+        ids = ticks[begin][1]
+        end = begin
+        joined = array("d")
+        while end < len(ticks) and ticks[end][1] is ids:
+            joined += ticks[end][2]
+            end += 1
+        for place, number in enumerate(ids):
+            if wanted is not None and number not in wanted:
+                continue
+            column = columns.get(number)
+            if column is None:
+                column = columns[number] = array("d", [math.nan]) * len(ticks)
+            column[begin:end] = joined[place :: len(ids)]
+        begin = end
+    return slots, columns
+
+
+def _packed(
+    name: str, start: int, slots: Sequence[int], numbers: Sequence[int], columns: Mapping[int, array[float]]
+) -> bytes:
+    """Counters keep every digit; for a gauge seven digits are more than anyone measures."""
+    code = "d" if METRICS.get(name) is None or METRICS[name].kind is Kind.COUNTER else "f"
+    values = array(code)
+    for number in numbers:
+        values.extend(_narrow(columns[number]) if code == "f" else columns[number])
+    raw = values.tobytes()
+    body = b"".join(raw[place :: values.itemsize] for place in range(values.itemsize))
+    offsets = array("H", [slot - start for slot in slots])
+    head = json.dumps({"code": code, "start": start, "slots": len(slots), "series": len(numbers)}).encode()
+    return zlib.compress(b"\n".join((head, offsets.tobytes() + array("I", numbers).tobytes() + body)), 6)
+
+
+def _narrow(column: array[float]) -> array[float]:
+    try:
+        return array("f", column)
+    except OverflowError:  # a loss that has exploded: as large as it can be told
+        top = 3.4e38
+        return array("f", [max(-top, min(top, v)) if math.isfinite(v) else v for v in column])
+
+
+def _unpacked(body: bytes, wanted: Mapping[int, object]) -> tuple[list[int], dict[int, array[float]]]:
+    head, _, rest = zlib.decompress(body).partition(b"\n")
+    told = json.loads(head)
+    count, length = told["series"], told["slots"]
+    ids_at, values_at = 2 * length, 2 * length + 4 * count
+    slots = [told["start"] + offset for offset in array("H", rest[:ids_at])]
+    numbers = array("I", rest[ids_at:values_at])
+    planes = rest[values_at:]
+    size = array(told["code"]).itemsize
+    plane = count * length
+    columns: dict[int, array[float]] = {}
+    for place, number in enumerate(numbers):
+        if number in wanted:
+            raw = bytearray(length * size)
+            for byte in range(size):
+                begin = byte * plane + place * length
+                raw[byte::size] = planes[begin : begin + length]
+            columns[number] = array(told["code"], bytes(raw))
+    return slots, columns
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+    conn.execute("PRAGMA journal_mode=WAL")
+    conn.execute("PRAGMA synchronous=OFF")
+    conn.execute("PRAGMA journal_size_limit=4194304")
+    return conn
+
+
+def _make(conn: sqlite3.Connection) -> None:
+    conn.execute("BEGIN IMMEDIATE")
+    for statement in _SCHEMA:
+        conn.execute(statement)
+    conn.execute("COMMIT")
+
+
+def _labels(text: str) -> Labels:
+    return tuple((str(name), str(value)) for name, value in json.loads(text))

@@ -1,0 +1,49 @@
+"""`python -m ecs_gpu_recovery.simulation --seed N`: one night again, with its whole history; or many nights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .night import Outcome, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m ecs_gpu_recovery.simulation")
+    parser.add_argument("--seed", type=int, help="run this night and print its history")
+    parser.add_argument("--seeds", default="0:200", help="run nights FIRST:LAST and print those that end badly")
+    parser.add_argument("--sqlite", action="store_true", help="with the embedded store instead of the one in memory")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.seed is not None:
+            outcome = run(args.seed, database=Path(folder, "night.db") if args.sqlite else None)
+            _tell(outcome)
+            return 1 if outcome.violation else 0
+        first, last = map(int, args.seeds.split(":"))
+        return _many(range(first, last), Path(folder) if args.sqlite else None)
+
+
+def _many(seeds: range, folder: Path | None) -> int:
+    began, failed = time.perf_counter(), 0
+    for seed in seeds:
+        outcome = run(seed, database=folder / f"{seed}.db" if folder else None)
+        if outcome.violation:
+            failed += 1
+            sys.stdout.write(f"{outcome}\n")
+    seconds = time.perf_counter() - began
+    sys.stdout.write(f"{len(seeds)} seeds, {failed} failed, {seconds:.1f} s, {len(seeds) / seconds:.0f} seeds/s\n")
+    return 1 if failed else 0
+
+
+def _tell(outcome: Outcome) -> None:
+    sys.stdout.write(f"weather: {outcome.weather}\n")
+    for at, *what in outcome.history:
+        sys.stdout.write(f"{float(str(at)):10.1f}  {' '.join(map(str, what))}\n")
+    sys.stdout.write(f"{outcome}\nhistory {outcome.digest}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""How hostile one night is. The seed draws it: most seeds switch most faults off, so that each gets its turn alone.
+
+A fault that is always mixed with all the others hides behind them. Swarm testing draws which faults exist at all,
+and only then how often they strike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from random import Random
+
+from ..core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """Rates are chances per occasion unless the name says otherwise; 0 means that this fault does not exist tonight."""
+
+    nodes: int
+    jobs: int
+    work_s: float  #: how long a gang must run undisturbed
+    sweep_s: float
+    trouble_s: float  #: after this long no new fault begins; what has begun goes on
+    # Deliveries.
+    lost: float = 0.0
+    repeated: float = 0.0
+    late: float = 0.0
+    late_s: float = 60.0
+    # Processes.
+    crash: float = 0.0
+    stall: float = 0.0
+    stall_s: float = 30.0
+    transient: float = 0.0  #: a call gets no answer and nothing happened
+    unanswered: float = 0.0  #: a call gets no answer, but it did happen
+    retried: float = 0.0  #: an invocation that died is tried again
+    skew_s: float = 0.0  #: how far the sweeper's clock may jump
+    # Nodes and tasks; means per node and night.
+    gpu_faults: float = 0.0
+    dead_gpus: float = 0.0
+    crashes: float = 0.0  #: the program fails with exit code 1 on healthy hardware
+    other_exits: float = 0.0
+    power_cuts: float = 0.0
+    flaps: float = 0.0
+    terminations: float = 0.0
+    lies: float = 0.0  #: a task that died with its node says exit code 0
+    refused: float = 0.0  #: a start is refused, or fails after it was accepted
+    # Repairs.
+    no_cure: float = 0.0
+    slow_reboot: float = 0.0
+    no_return: float = 0.0
+    fewer_gpus: float = 0.0
+    reboot_fails: float = 0.0
+    hung_check: float = 0.0
+    broken_check: float = 0.0
+    wrong_check: float = 0.0
+    deaf: float = 0.0  #: a task ignores its stop for a long time
+    # People; means per night.
+    stops: float = 0.0
+    task_stops: float = 0.0
+    node_asks: float = 0.0
+    # Which kind of place.
+    blind: bool = False  #: nodes don't tell their boot id
+    ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
+    rows_in_commit: bool = True
+    tombstones: bool = True  #: a stop that came first keeps its task from ever starting
+    policy: Policy = Policy()
+
+    def __str__(self) -> str:
+        """Only what is not zero."""
+        shown = [f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self) if f.name != "policy" and getattr(self, f.name)]
+        return " ".join(shown) + f" retries={self.policy.max_retries}"
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+#: name: the highest rate that is drawn.
+_DELIVERY = {"lost": 0.6, "repeated": 0.5, "late": 0.6}
+_PROCESS = {"crash": 0.05, "stall": 0.05, "transient": 0.08, "unanswered": 0.05}
+_HARDWARE = {"gpu_faults": 2.5, "dead_gpus": 0.2, "crashes": 0.4, "other_exits": 0.2, "power_cuts": 1.2, "flaps": 4.0,
+             "terminations": 0.1, "refused": 0.15}  # fmt: skip
+_REPAIR = {"no_cure": 0.6, "slow_reboot": 0.5, "no_return": 0.4, "fewer_gpus": 0.4, "reboot_fails": 0.2, "hung_check": 0.3,
+           "broken_check": 0.4, "wrong_check": 0.1, "deaf": 0.2}  # fmt: skip
+_PEOPLE = {"stops": 0.6, "task_stops": 0.4, "node_asks": 1.5}
+
+
+def draw(rng: Random) -> Weather:
+    """Each group is absent in many nights; within a group each fault is drawn for itself."""
+    rates: dict[str, float] = {}
+    for group, there in ((_DELIVERY, 0.6), (_PROCESS, 0.6), (_HARDWARE, 0.95), (_REPAIR, 0.6), (_PEOPLE, 0.4)):
+        if rng.random() < there:
+            rates |= {name: rng.uniform(0.1, 1.0) * most for name, most in group.items() if rng.random() < 0.4}
+    if rng.random() < 0.6:
+        rates["gpu_faults"] = rng.uniform(0.3, 2.0)  # what the whole thing is for
+    if rates.get("lost") and rng.random() < 0.1:
+        rates["lost"] = 1.0  # nothing is ever told: the sweeper is alone
+    blind = rng.random() < 0.5
+    ordered = rng.random() < 0.7
+    return Weather(
+        nodes=(nodes := rng.choice((2, 2, 3, 3, 4))),
+        jobs=rng.choice((1, 1, 2, 2, 3)) if nodes > 2 else rng.choice((1, 2)),
+        work_s=rng.uniform(600, 3600),
+        sweep_s=rng.choice((60.0, 120.0, 180.0, 300.0)),
+        trouble_s=rng.uniform(1200, 5400),
+        late_s=rng.choice((5.0, 60.0, 600.0)),
+        stall_s=rng.choice((5.0, 40.0, 100.0)),
+        retried=rng.choice((0.0, 0.5, 1.0)),
+        skew_s=rng.choice((0.0, 0.0, 0.0, 30.0, 1200.0)),
+        lies=0.0 if blind else rng.choice((0.0, 0.5, 1.0)),
+        blind=blind,
+        ordered=ordered,
+        rows_in_commit=rng.random() < 0.5,
+        tombstones=rng.random() < 0.5,
+        policy=Policy(max_retries=rng.choice((0, 1, 1, 2, 3)), post_reboot_check=rng.random() < 0.3,
+                      check_timeout=timedelta(minutes=rng.choice((10, 30))), reboot_timeout=timedelta(minutes=rng.choice((15, 30)))),
+        **rates,
+    )  # fmt: skip

@@ -1,0 +1,375 @@
+"""What really happens: machines, tasks, checks and reboots in virtual time, and the news they make.
+
+Nothing here knows the rules under test. `World` keeps the truth; `cluster` shows it through the fleet port, and
+`night` delivers its news to the control plane, or doesn't.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from ..core.model import Verdict
+from .weather import Weather
+
+T0 = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
+GPUS = 8
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A training task or a health check, as the machine knows it."""
+
+    id: str
+    token: str
+    check: bool
+    job: str  #: empty: a check of a node that no job holds
+    machine: Machine
+    rank: int
+    attempt: int
+    check_try: int
+    start_key: str
+    began: float
+    running: bool = False
+    alive: bool = True
+    stopping: bool = False
+    stop_reason: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    stop_code: str = ""
+    ended: float = -1.0
+    finished: bool = False  #: did its work to the end
+    told: bool = False  #: the cluster knows that it has ended
+
+
+@dataclass(slots=True, eq=False)
+class Reboot:
+    """An order to reboot that reached the host."""
+
+    key: str
+    at: float
+    done: bool = False
+    failed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """One node as it really is."""
+
+    name: str
+    up: bool = True
+    agent: bool = True
+    gone: bool = False
+    boot: int = 0
+    gpus: int = GPUS
+    fault: str = ""  #: "", "reboot" or "replace"
+    version: int = 1  #: of how the cluster sees it
+    away_since: float | None = None  #: truly not connected since
+    tasks: list[Task] = field(default_factory=list)
+    reboots: dict[str, Reboot] = field(default_factory=dict)
+    tombstones: set[str] = field(default_factory=set)
+
+    @property
+    def connected(self) -> bool:
+        return self.up and self.agent and not self.gone
+
+    @property
+    def busy(self) -> bool:
+        return any(task.alive for task in self.tasks)
+
+
+class World:
+    """Time, chance and truth. Who wants to hear of what happens, listens."""
+
+    def __init__(self, weather: Weather, rng: Random) -> None:
+        self.weather, self.rng = weather, rng
+        self.now = 0.0
+        self.history: list[tuple[object, ...]] = []
+        self.machines = {f"n{i}": Machine(f"n{i}") for i in range(weather.nodes)}
+        self.tasks: dict[str, Task] = {}
+        self.sizes: dict[str, int] = {}  #: how many ranks each job has
+        self.news: Callable[[str, Machine, Task | Reboot | None], None] = lambda kind, machine, what: None
+        self.on_start: Callable[[Task], None] = lambda task: None
+        self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> datetime:
+        return self.stamp(self.now)
+
+    @staticmethod
+    def stamp(at: float) -> datetime:
+        return T0 + _SECOND * round(at, 3)
+
+    def after(self, delay: float, act: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (self.now + delay, self._count, act))
+
+    def run_until(self, end: float) -> None:
+        """Everything that happens up to then. May be called from within: the caller stands still meanwhile."""
+        while self._agenda and self._agenda[0][0] <= end:
+            at, _, act = heapq.heappop(self._agenda)
+            self.now = max(self.now, at)
+            act()
+        self.now = max(self.now, end)
+
+    def note(self, *what: object) -> None:
+        self.history.append((round(self.now, 3), *what))
+
+    def strikes(self, rate: float) -> bool:
+        return rate > 0 and self.rng.random() < rate
+
+    @property
+    def troubled(self) -> bool:
+        return self.now < self.weather.trouble_s
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    def start(self, machine: Machine, *, token: str, check: bool, job: str, rank: int, attempt: int, check_try: int, start_key: str) -> Task:
+        """The cluster has accepted a task; its container runs a little later, or never."""
+        self._count += 1
+        task = Task(f"{'c' if check else 't'}{self._count}", token, check, job, machine, rank, attempt, check_try, start_key, self.now)
+        machine.tasks.append(task)
+        self.tasks[task.id] = task
+        self.note("start", task.id, job, rank, attempt, machine.name)
+        self.on_start(task)
+        self.after(self.rng.uniform(1, 20), lambda: self._runs(task))
+        return task
+
+    def _runs(self, task: Task) -> None:
+        if not task.alive:
+            return
+        if not task.machine.connected:
+            self.after(30, lambda: self._runs(task))
+            return
+        if self.troubled and not task.check and self.strikes(self.weather.refused):
+            why = self.rng.choice(("CannotPullContainerError: no such image", "RESOURCE:GPU", "CannotStartContainerError: device gone"))
+            self.end(task, None, why, "TaskFailedToStart")
+            return
+        task.running = True
+        if task.stopping:
+            self._obey(task)
+            return
+        self.news("running", task.machine, task)
+        if task.check:
+            self._examine(task)
+        else:
+            self.after(self.weather.work_s * self.rng.uniform(0.95, 1.1), lambda: self._finish(task))
+            if task.machine.fault and self.strikes(0.9):
+                self.after(self.rng.uniform(5, 600), lambda: self._fail(task, 1, "Essential container in task exited"))
+
+    def _finish(self, task: Task) -> None:
+        """A rank ends well only if its whole gang has come as far; a gang with a dead member hangs for ever."""
+        if not task.alive:
+            return
+        gang = [t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check]
+        if any(not t.alive and not t.finished and t.running for t in gang):
+            return
+        size = self.gang_size(task.job)
+        if len({t.rank for t in gang if t.running}) < size:
+            self.after(120, lambda: self._finish(task))
+            return
+        task.finished = True
+        self.end(task, 0, "", "EssentialContainerExited")
+
+    def gang_size(self, job: str) -> int:
+        return self.sizes.get(job, 1)
+
+    def _fail(self, task: Task, code: int, reason: str) -> None:
+        if task.alive and task.running and task.machine.up:
+            self.end(task, code, reason, "EssentialContainerExited")
+
+    def end(self, task: Task, code: int | None, reason: str, stop_code: str) -> None:
+        task.alive = False
+        task.exit_code, task.reason, task.stop_code, task.ended = code, reason, stop_code, self.now
+        self.note("end", task.id, code, stop_code)
+        if task.machine.connected or task.machine.gone:
+            self._tell_end(task)
+
+    def _tell_end(self, task: Task) -> None:
+        task.told = True
+        self.news("ended", task.machine, task)
+
+    def _examine(self, task: Task) -> None:
+        weather, machine = self.weather, task.machine
+        if self.troubled and self.strikes(weather.hung_check):
+            return
+        code = {"": 0, "reboot": 1, "replace": 2}[machine.fault]
+        if self.troubled and self.strikes(weather.broken_check):
+            code = self.rng.choice((3, 126, 137))
+        elif self.troubled and self.strikes(weather.wrong_check):
+            code = self.rng.choice((0, 1))
+        self.after(self.rng.uniform(5, 120), lambda: self._fail(task, code, ""))
+
+    def stop(self, task: Task, reason: str) -> None:
+        """The cluster wants it stopped. A machine that is not connected hears of it later."""
+        if not task.alive or task.stopping:
+            return
+        task.stopping, task.stop_reason = True, reason
+        self.note("stop", task.id)
+        if task.running and task.machine.connected:
+            self._obey(task)
+
+    def _obey(self, task: Task) -> None:
+        slow = self.troubled and self.strikes(self.weather.deaf)
+        self.after(self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task))
+
+    def _stopped(self, task: Task) -> None:
+        if task.alive and task.machine.up:
+            self.end(task, 143, task.stop_reason, "UserInitiated")
+
+    # -- machines ----------------------------------------------------------------------------------------------
+
+    def changed(self, machine: Machine) -> None:
+        """How the cluster sees the machine has changed, or a placement made it say so again."""
+        machine.version += 1
+        machine.away_since = None if machine.connected else self.now if machine.away_since is None else machine.away_since
+        self.note("node", machine.name, machine.connected, machine.boot, machine.version)
+        self.news("node", machine, None)
+
+    def down(self, machine: Machine) -> None:
+        """The power is off. Whatever ran is dead; the cluster learns how only when the machine is back."""
+        if not machine.up:
+            return
+        machine.up = machine.agent = False
+        for task in machine.tasks:
+            if task.alive:
+                lie = self.strikes(self.weather.lies) and not task.check
+                self.end(task, 0 if lie else 137, "" if lie else "node restarted while the task ran", "EssentialContainerExited")
+        self.changed(machine)
+
+    def boots(self, machine: Machine, *, cure: bool = True) -> None:
+        """The machine is on again; its agent follows."""
+        if machine.up or machine.gone:
+            return
+        machine.up = True
+        machine.boot += 1
+        machine.gpus = GPUS - 1 if self.troubled and self.strikes(self.weather.fewer_gpus) else GPUS
+        if machine.fault == "reboot" and cure:
+            machine.fault = ""
+        self.note("boot", machine.name, machine.boot)
+        self.after(self.rng.uniform(1, 60), lambda: self.agent_back(machine))
+
+    def agent_back(self, machine: Machine) -> None:
+        if not machine.up or machine.agent:
+            return
+        machine.agent = True
+        self.changed(machine)
+        if not machine.connected:
+            return
+        for task in machine.tasks:
+            if not task.alive and not task.told:
+                self._tell_end(task)
+            elif task.alive and task.stopping and task.running:
+                self._obey(task)
+
+    def agent_away(self, machine: Machine, seconds: float) -> None:
+        if not machine.connected:
+            return
+        machine.agent = False
+        self.changed(machine)
+        self.after(seconds, lambda: self.agent_back(machine))
+
+    def terminate(self, machine: Machine) -> None:
+        """The instance is gone for good."""
+        if machine.gone:
+            return
+        machine.gone = True
+        machine.up = machine.agent = False
+        for task in machine.tasks:
+            if task.alive:
+                self.end(task, None, "Host EC2 (instance i-0) terminated.", "TerminationNotice")
+        self.changed(machine)
+
+    def reboot(self, machine: Machine, key: str) -> None:
+        """The host refuses a second reboot for the same key by itself."""
+        if key in machine.reboots:
+            return
+        reboot = machine.reboots[key] = Reboot(key, self.now)
+        self.note("reboot", machine.name, key)
+        self.on_reboot(machine, reboot)
+        trouble = self.troubled
+        if not machine.up or (trouble and self.strikes(self.weather.reboot_fails)):
+            reboot.failed = True
+            self.after(self.rng.uniform(1, 60), lambda: self.news("reboot failed", machine, reboot))
+            return
+        self.after(self.rng.uniform(1, 5), lambda: self.down(machine))
+        if trouble and self.strikes(self.weather.no_return):
+            return
+        slow = trouble and self.strikes(self.weather.slow_reboot)
+        cure = not (trouble and self.strikes(self.weather.no_cure))
+        self.after(self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400), lambda: self._rebooted(machine, reboot, cure))
+
+    def _rebooted(self, machine: Machine, reboot: Reboot, cure: bool) -> None:
+        self.boots(machine, cure=cure)
+        if not machine.gone:
+            self.after(self.rng.uniform(1, 90), lambda: self._proven(machine, reboot))
+
+    def _proven(self, machine: Machine, reboot: Reboot) -> None:
+        if machine.up:
+            reboot.done = True
+            self.note("rebooted", machine.name, reboot.key)
+            self.news("rebooted", machine, reboot)
+
+    # -- bad luck ----------------------------------------------------------------------------------------------
+
+    def brew(self) -> None:
+        """Put the night's bad luck on the agenda."""
+        w, rng = self.weather, self.rng
+        for machine in self.machines.values():
+            strikes: tuple[tuple[float, Callable[[Machine], None]], ...] = (
+                (w.gpu_faults, lambda m: self._break(m, "reboot")),
+                (w.dead_gpus, lambda m: self._break(m, "replace")),
+                (w.crashes, lambda m: self._crash(m, 1, "Essential container in task exited")),
+                (w.other_exits, lambda m: self._crash(m, rng.choice((139, 2)), "OutOfMemoryError: killed" if rng.random() < 0.5 else "")),
+                (w.power_cuts, self._cut),
+                (w.flaps, lambda m: self.agent_away(m, rng.choice((20.0, 90.0, 300.0, 900.0, 2400.0)))),
+                (w.terminations, self.terminate),
+            )  # fmt: skip
+            for mean, act in strikes:
+                for _ in range(poisson(rng, mean)):
+                    self.after(rng.uniform(0, w.trouble_s), lambda act=act, machine=machine: act(machine))  # type: ignore[misc]
+
+    def _break(self, machine: Machine, fault: str) -> None:
+        if not machine.up or machine.fault == "replace":
+            return
+        machine.fault = fault
+        self.note("fault", machine.name, fault)
+        self._crash(machine, 1, "Essential container in task exited")
+
+    def _crash(self, machine: Machine, code: int, reason: str) -> None:
+        for task in machine.tasks:
+            if task.alive and not task.check:
+                self._fail(task, code, reason)
+
+    def _cut(self, machine: Machine) -> None:
+        if not machine.up:
+            return
+        self.down(machine)
+        if not self.strikes(self.weather.no_return):
+            self.after(self.rng.choice((5.0, 60.0, 300.0, 1200.0, 3000.0)), lambda: self.boots(machine))
+
+
+def poisson(rng: Random, mean: float) -> int:
+    """How many, when so many are expected. Small means only."""
+    if mean <= 0:
+        return 0
+    count, left = 0, rng.expovariate(1.0)
+    while left < mean:
+        count += 1
+        left += rng.expovariate(1.0)
+    return count
+
+
+def verdict_of(task: Task) -> Verdict:
+    """A check that did not end by itself proves nothing."""
+    if task.stop_code != "EssentialContainerExited":
+        return Verdict.INCONCLUSIVE
+    return Verdict.from_exit_code(task.exit_code)

@@ -1,0 +1,169 @@
+"""The system itself: up, doctor, notices, explain-event."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.local.cluster import Cluster
+from tests.cli.conftest import Command, run_command
+from tests.embedded.helpers import ROOT, LiveController, eventually
+
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+EVENT = {
+    "version": "0",
+    "id": "5c3a2b1e-0000-4000-8000-000000000001",
+    "detail-type": "ECS Task State Change",
+    "source": "aws.ecs",
+    "time": "2026-11-15T02:00:00Z",
+    "region": "us-east-1",
+    "detail": {"lastStatus": "RUNNING", "taskArn": "arn:aws:ecs:us-east-1:123456789012:task/other/abc"},
+}
+
+
+@contextmanager
+def up(state: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """gpu-recovery up, until the end of the block; nothing of it runs on afterwards."""
+    args = [*CLI, "up", "--state", str(state), "--boot-seconds", "0.1", *more]
+    process = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        if state.exists():
+            Cluster(state).shutdown()
+
+
+def nodes_are_free(state: Path, count: int) -> bool:
+    told = run_command("nodes", "--state", state, "--json")
+    return told.code == 0 and sum(node["free"] for node in told.data["nodes"]) == count
+
+
+def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with up(state, "--nodes", "2", "--gpus", "1") as process:
+        eventually(lambda: nodes_are_free(state, 2), "two free nodes")
+        second = command("up", "--state", state)
+        assert second.code == 4
+        assert f"another controller (pid {process.pid}) already runs on {state}" in second.err
+        told = command("submit", "--state", state, "--any", 2, "--check", "none", "--id", "j", "--", "sleep", "60")
+        assert told.code == 0, told
+        assert not told.err
+        started = f"{state}/nodes/node-1/tasks"
+        eventually(lambda: any(Path(started).glob("*/running.json")), "the job runs")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert "2 nodes; Ctrl-C ends it" in out
+        assert f"gpu-recovery submit --state {state} --any 2 -- python train.py" in out
+        assert "job: IN_PROGRESS: submitted by" not in out, "the command that submits says so, not the controller"
+        assert "node-1: ASSIGNED -> IN_PROGRESS" in out
+        assert Cluster(state).processes() == []
+    alone = command("jobs", "--state", state)
+    assert alone.code == 0
+    assert "nothing will move until you start  gpu-recovery up" in alone.err
+    with up(state) as process:  # without any number: the nodes that are there
+        eventually(
+            lambda: command("job", "j", "--state", state, "--json").data["attempt"] == 1, "the job starts again"
+        )
+        assert command("stop", "j", "--state", state, "--wait").code == 0
+        assert len(command("nodes", "--state", state, "--json").data["nodes"]) == 2
+
+
+def test_up_leaves_the_nodes_running_if_asked_to(command: Command, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with up(state, "--nodes", "1", "--keep-nodes") as process:
+        eventually(lambda: nodes_are_free(state, 1), "a free node")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert [found.node for found in Cluster(state).processes()] == ["node-1"]
+
+
+def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(
+    command: Command, live: LiveController, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    Cluster(state).create("node-1", 2)
+    told = command("up", "--state", state, "--nodes", 2, "--gpus", 4)
+    assert told.code == 4
+    assert "node-1 is there already, simulated with 2 GPUs; you asked for simulated with 4" in told.err
+    assert [view.name for view in Cluster(state).nodes()] == ["node-1"]
+    assert Cluster(state).processes() == []
+
+
+def test_real_gpus_that_are_not_there_are_refused(command: Command, tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has real GPUs")
+    told = command("up", "--real", "--state", tmp_path / "state")
+    assert told.code == 4
+    assert "leave out --real" in told.err
+
+
+def test_the_doctor_finds_a_good_state_good(here: Command, live: LiveController) -> None:
+    told = here("doctor")
+    assert told.code == 0, told
+    assert f"runs as pid {os.getpid()}" in told.out
+    assert "3 nodes, all connected" in told.out
+    data = here("doctor", "--json").data
+    assert data["ok"] is True
+    assert [check["name"] for check in data["checks"]] == [
+        *("python", "processes", "state folder", "disk space", "database", "controller", "nodes", "GPUs")
+    ]
+
+
+def test_the_doctor_tells_what_to_do_about_a_damaged_state(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "recovery.db").write_bytes(b"nonsense" * 500)
+    told = command("doctor", "--state", tmp_path)
+    assert told.code == 1
+    assert "FAIL  database" in told.out
+    assert "do: move it away" in told.out
+    empty = command("doctor", "--state", tmp_path / "not" / "there")
+    assert empty.code == 0
+    assert "is not there yet" in empty.out
+
+
+def test_messages_to_people_are_kept(here: Command, live: LiveController) -> None:
+    assert here("notices").out == "No messages: nobody is needed.\n"
+    failing = ("--", sys.executable, "-c", "exit(7)")
+    assert here("submit", "--any", 1, "--check", "none", "--id", "sad", "--wait", *failing).code == 1
+    live.ends("sad", JobStatus.FAILED)
+    told = here("notices")
+    assert "Job sad failed" in told.out
+    for part in ("happened", "evidence", "done", "next"):
+        assert f"    {part}" in told.out
+    (message,) = here("notices", "--json").data["notices"]
+    assert {"at", "subject", "happened", "evidence", "done", "next", "node", "key"} == set(message)
+    assert "gpu-recovery retry sad" in message["next"]
+
+
+def test_an_event_is_explained_from_a_file_and_from_standard_input(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "event.json"
+    path.write_text(json.dumps(EVENT))
+    data = command("explain-event", path, "--json").data
+    assert {"ours", "kind", "job", "attempt", "rank", "why"} <= set(data)
+    assert data["ours"] is False
+    told = command("explain-event", path)
+    assert told.code == 0
+    assert "not ours" in told.out
+    several = command("explain-event", "-", "--json", stdin=f"{json.dumps(EVENT)}\n{json.dumps(EVENT)}\n")
+    assert [one["ours"] for one in several.data] == [False, False]
+
+
+@pytest.mark.parametrize("content", [None, "", "{half", "\x00\x01", "[1, 2", "nonsense"])
+def test_what_is_no_event_is_refused(command: Command, tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "event.json"
+    if content is not None:
+        path.write_text(content)
+    told = command("explain-event", path)
+    assert told.code == 4, told
+    assert "Traceback" not in told.err

@@ -1,0 +1,127 @@
+"""What a newcomer sees first: help, version, completion, and clear words for a wrong command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from ecs_gpu_recovery import __version__
+from ecs_gpu_recovery.cli.main import app
+from ecs_gpu_recovery.jobfile import KEYS
+from tests.cli.conftest import Command
+
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    root = typer.main.get_command(app)
+    for name, found in sorted(root.commands.items()):  # type: ignore[attr-defined]
+        yield (name,)
+        for below in sorted(getattr(found, "commands", {})):
+            yield (name, below)
+
+
+def test_every_command_is_known_to_these_tests() -> None:
+    assert {" ".join(path) for path in every_command()} == {
+        *("demo", "doctor", "explain-event", "job", "jobs", "logs", "node", "nodes", "notices", "retry"),
+        *("stop", "submit", "up"),
+        *("node check", "node drain", "node inject", "node reboot", "node release", "node show"),
+    }
+
+
+@pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
+def test_every_command_explains_itself(command: Command, path: tuple[str, ...]) -> None:
+    told = command(*path, "--help")
+    assert told.code == 0
+    assert f"gpu-recovery {' '.join(path)}" in told.out
+    assert not told.err
+    lines = [line for line in told.out.splitlines() if line.strip().startswith("-")]
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines), "an option without a word about it"
+
+
+def test_the_first_page_says_where_to_start(command: Command) -> None:
+    told = command("--help")
+    assert told.code == 0
+    assert "gpu-recovery demo" in told.out
+    assert command().code == 2
+    assert "Usage" in command().out + command().err
+
+
+def test_the_help_of_submit_names_every_key_of_a_job_file(command: Command) -> None:
+    words = re.findall(r"[a-z_]+", command("submit", "--help").out)
+    assert set(KEYS) <= set(words)
+
+
+def test_the_version_is_told(command: Command) -> None:
+    assert command("--version").out.strip() == f"gpu-recovery {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("frobnicate",), "No such command"),
+        (("jobs", "--colour"), "No such option"),
+        (("job",), "Missing argument"),
+        (("jobs", "--limit", "0"), "--limit"),
+        (("jobs", "--status", "RUNNING"), "use one of IN_PROGRESS"),
+        (("demo", "--fault", "fire"), "use one of none, app, gpu"),
+        (("demo", "--nodes", "1"), "--nodes"),
+        (("submit", "--any", "1", "--env", "X", "--", "true"), "use NAME=VALUE"),
+        (("node", "check", "n", "--level", "9"), "use quick, 1, 2, 3 or 4"),
+        (("node", "drain", "n"), "--why"),
+        (("node", "drain", "n", "--why", " "), "give a reason"),
+        (("node", "inject", "n", "ecc", "--xid", "48"), "--xid belongs to the fault 'xid'"),
+    ],
+)
+def test_wrong_usage_is_code_2_and_says_what_is_wrong(
+    command: Command, args: tuple[str, ...], word: str
+) -> None:
+    told = command(*args)
+    assert told.code == 2, told
+    assert word in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_backend_that_is_not_there_is_refused(command: Command) -> None:
+    told = command("jobs", "--backend", "moon")
+    assert told.code == 4
+    assert "no backend 'moon'" in told.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_made(shell: str) -> None:
+    env = {**os.environ, "_GPU_RECOVERY_COMPLETE": f"source_{shell}"}
+    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
+    made = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert "complete" in made.stdout
+    assert "_GPU_RECOVERY_COMPLETE" in made.stdout
+    assert not made.stderr
+
+
+def test_completion_knows_the_commands() -> None:
+    words = {"COMP_WORDS": "gpu-recovery no", "COMP_CWORD": "1", "_GPU_RECOVERY_COMPLETE": "complete_bash"}
+    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
+    made = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **words}, capture_output=True, text=True, check=True
+    )
+    assert set(made.stdout.split()) == {"nodes", "node", "notices"}
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    """As in: gpu-recovery --help | head -1"""
+    process = subprocess.Popen(
+        [*CLI, "node", "inject", "any"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.wait()
+    process.stderr.close()
+    assert "Traceback" not in said

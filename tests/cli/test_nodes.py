@@ -1,0 +1,166 @@
+"""Looking after nodes: lists, drain, release, check, reboot, and breaking them on purpose."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
+from ecs_gpu_recovery.local import gpus
+from tests.cli.conftest import Command
+from tests.embedded.helpers import LiveController, eventually
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
+
+
+@pytest.fixture(autouse=True)
+def free_nodes(live: LiveController) -> None:
+    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+
+
+def node_is(live: LiveController, name: str, status: NodeStatus) -> None:
+    eventually(lambda: live.side.node(name).status is status, f"{name} is {status}")
+
+
+def test_nodes_are_listed_in_words_and_as_json(here: Command) -> None:
+    told = here("nodes")
+    assert told.code == 0
+    assert all(f"node-{i}" in told.out for i in (1, 2, 3))
+    assert told.out.count("AVAILABLE") == 3
+    nodes = here("nodes", "--json").data["nodes"]
+    assert [node["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
+    for node in nodes:
+        assert {"status", "gpus", "job_id", "hold", "connected", "free", "refusal", "boot_id"} <= set(node)
+        assert (node["status"], node["free"], node["connected"], node["gpus"]) == ("AVAILABLE", True, True, 2)
+
+
+def test_a_drained_node_gets_no_job_until_it_is_released(here: Command, live: LiveController) -> None:
+    assert here("node", "drain", "node-2", "--why", "new [fans] [/]").code == 0
+    assert "drained by" in here("nodes").out
+    assert "new [fans] [/]" in here("nodes").out, "brackets are text, not style"
+    named = here("submit", "--nodes", "node-1,node-2", "--check", "none", "--", *SLEEP)
+    assert named.code == 4
+    assert "node-2: drained by" in named.err
+    assert live.side.node("node-1").claimable, "all nodes or none"
+    counted = here("submit", "--any", 3, "--check", "none", "--", *SLEEP)
+    assert counted.code == 4
+    assert "wants 3 nodes and 2 are free" in counted.err
+    data = here("node", "show", "node-2", "--json").data
+    assert (data["free"], data["hold"]["why"]) == (False, "new [fans] [/]")
+    released = here("node", "release", "node-2", "--why", "fans are in")
+    assert released.code == 0
+    assert live.side.node("node-2").claimable
+    history = here("node", "show", "node-2").out
+    assert "drained by" in history
+    assert "released by" in history
+    assert "fans are in" in history
+
+
+def test_a_job_on_a_drained_node_is_left_alone(here: Command, live: LiveController) -> None:
+    job_id = here("submit", "--nodes", "node-1", "--check", "none", "--", *SLEEP).out.split()[1]
+    live.started(job_id)
+    assert here("node", "drain", "node-1", "--why", "later").code == 0
+    assert live.job(job_id).status is JobStatus.IN_PROGRESS
+    for what in (("check", "node-1"), ("reboot", "node-1", "--why", "now")):
+        told = here("node", *what)
+        assert told.code == 4
+        assert f"in use by job {job_id}" in told.err
+    assert here("stop", job_id, "--wait").code == 0
+    assert not live.side.node("node-1").claimable
+    assert here("node", "release", "node-1", "--why", "done").code == 0
+
+
+def test_a_node_in_use_and_not_drained_has_nothing_to_release(here: Command, live: LiveController) -> None:
+    job_id = here("submit", "--nodes", "node-1", "--check", "none", "--", *SLEEP).out.split()[1]
+    told = here("node", "release", "node-1", "--why", "I want it")
+    assert told.code == 4
+    assert "nothing to release" in told.err
+    assert here("stop", job_id, "--wait").code == 0
+
+
+def test_a_healthy_node_passes_its_check(here: Command) -> None:
+    told = here("node", "check", "node-3", "--wait")
+    assert told.code == 0, told
+    assert "AVAILABLE" in told.out
+    assert "the check found no GPU fault" in told.out
+
+
+def test_a_broken_node_fails_its_check_and_comes_back_by_reboot(here: Command, live: LiveController) -> None:
+    broken = here("node", "inject", "node-3", "off-bus", "--gpu", 1)
+    assert (broken.code, broken.out) == (0, "node-3: off-bus done\n")
+    told = here("node", "check", "node-3", "--wait", "--why", "it looks odd")
+    assert told.code == 1
+    assert "FAILED" in told.out
+    assert "the check says reboot" in told.out
+    refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
+    assert refused.code == 4
+    assert "node-3: is FAILED" in refused.err
+    boot = live.cluster.node("node-3").boot_id
+    rebooted = here("node", "reboot", "node-3", "--why", "the GPU is gone", "--wait")
+    assert rebooted.code == 0, rebooted
+    assert "rebooted, connected, all GPUs there" in rebooted.out
+    assert live.cluster.node("node-3").boot_id != boot
+    assert here("node", "check", "node-3", "--wait").code == 0
+
+
+def test_a_node_that_needs_a_new_gpu_stays_out_until_a_person_releases_it(
+    here: Command, live: LiveController
+) -> None:
+    here("node", "inject", "node-2", "permanent")
+    assert here("node", "check", "node-2", "--wait").code == 1
+    messages = here("notices", "--json").data["notices"]
+    assert any("node-2" in message["subject"] for message in messages)
+    assert here("node", "inject", "node-2", "clear").code == 0
+    assert here("node", "release", "node-2", "--why", "new GPU").code == 0
+    assert live.side.node("node-2").claimable
+
+
+def test_a_lost_node_is_missed_and_heard_from_again(here: Command, live: LiveController) -> None:
+    assert here("node", "inject", "node-1", "lost").code == 0
+    eventually(lambda: not live.side.node("node-1").connected, "node-1 is away")
+    assert here("node", "inject", "node-1", "power-on").code == 0
+    eventually(lambda: live.side.node("node-1").connected, "node-1 is back")
+
+
+def test_a_check_that_cannot_run_takes_no_node_out_of_use(here: Command, live: LiveController) -> None:
+    here("node", "inject", "node-1", "check-broken")
+    told = here("node", "check", "node-1", "--wait")
+    assert told.code == 0
+    assert "nothing is proven against it" in told.out
+    here("node", "inject", "node-1", "clear")
+
+
+def test_the_faults_are_listed_with_a_word_about_each(here: Command) -> None:
+    for args in (("node-1",), ("node-1", "list")):
+        told = here("node", "inject", *args)
+        assert told.code == 0
+        assert [line.split()[0] for line in told.out.splitlines()] == list(gpus.FAULTS)
+        assert all(len(line.split()) > 3 for line in told.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("node-1", "fire"), 2, "unknown fault 'fire'"),
+        (("node-1", "ecc", "--gpu", 7), 2, "no GPU 7"),
+        (("node-9", "ecc"), 3, "no node node-9"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(here: Command, args: tuple[object, ...], code: int, words: str) -> None:
+    told = here("node", "inject", *args)
+    assert told.code == code
+    assert words in told.err
+
+
+@pytest.mark.parametrize("ask", ["show", "check", "drain", "release", "reboot"])
+def test_a_node_that_is_not_there_is_code_3(here: Command, ask: str) -> None:
+    why = () if ask == "show" else ("--why", "because")
+    told = here("node", ask, "nowhere", *why)
+    assert (told.code, told.err) == (3, "gpu-recovery: no node nowhere\n")
+
+
+def test_an_xid_of_ones_choice_is_injected(here: Command, live: LiveController) -> None:
+    assert here("node", "inject", "node-1", "xid", "--xid", 63).code == 0
+    assert "Xid (PCI:0000:01:00): 63" in (live.cluster.node("node-1").folder / "kmsg").read_text()
+    here("node", "inject", "node-1", "clear")

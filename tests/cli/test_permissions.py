@@ -1,0 +1,99 @@
+"""State folders of somebody else: one may be allowed to look, or not even that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.local.store import SqliteStore
+from tests.cli.conftest import Result, run_command
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Outside of pytest's own folders, which nobody else may enter."""
+    made = Path(tempfile.mkdtemp(prefix="gpu-recovery-test-"))
+    made.chmod(0o755)
+    yield made
+    made.chmod(0o700)
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def unprivileged() -> Callable[..., Result]:
+    """Runs a command without the rights of root. What it imports is imported before, as root's Python may be hidden."""
+    run_command("doctor")
+
+    def run(*args: object) -> Result:
+        if os.geteuid() != 0:
+            return run_command(*args)
+        os.setresgid(NOBODY, NOBODY, 0)
+        os.setresuid(NOBODY, NOBODY, 0)
+        try:
+            return run_command(*args)
+        finally:
+            os.setresuid(0, 0, 0)
+            os.setresgid(0, 0, 0)
+
+    return run
+
+
+def test_a_folder_one_may_not_write_into(unprivileged: Callable[..., Result], folder: Path) -> None:
+    folder.chmod(0o555)
+    for state in (folder, folder / "below"):
+        told = unprivileged("up", "--state", state)
+        assert told.code == 4, told
+        assert f"{state} cannot be used as a state folder" in told.err
+    told = unprivileged("doctor", "--state", folder)
+    assert told.code == 1
+    assert "FAIL  state folder" in told.out
+    assert list(folder.iterdir()) == []
+
+
+def test_a_database_one_may_not_write(unprivileged: Callable[..., Result], folder: Path) -> None:
+    SqliteStore(folder / "recovery.db").close()
+    (folder / "recovery.db").chmod(0o444)
+    folder.chmod(0o555)
+    before = (folder / "recovery.db").read_bytes()
+    for args in (("jobs",), ("nodes",), ("submit", "--any", "1", "--", "/bin/true")):
+        told = unprivileged(args[0], "--state", folder, *args[1:])
+        assert told.code == 4, told
+        assert "check the folder's permissions" in told.err
+    assert (folder / "recovery.db").read_bytes() == before
+
+
+def test_a_folder_one_may_not_even_enter(unprivileged: Callable[..., Result], folder: Path) -> None:
+    SqliteStore(folder / "recovery.db").close()
+    folder.chmod(0o000)
+    for args in (("jobs",), ("up",)):
+        told = unprivileged(args[0], "--state", folder, *args[1:])
+        assert told.code == 4, told
+        assert "cannot be used as a state folder" in told.err
+    assert unprivileged("doctor", "--state", folder).code == 1
+
+
+def test_a_checkpoint_folder_one_may_not_write_into(unprivileged: Callable[..., Result], folder: Path) -> None:
+    state, kept = folder / "state", folder / "kept"
+    kept.mkdir()
+    kept.chmod(0o555)
+    folder.chmod(0o777)
+    told = unprivileged("up", "--state", "/dev/null/nowhere")  # its modules are loaded now
+    assert told.code == 4
+    from tests.embedded.writer_program import a_node
+
+    store = SqliteStore(state / "recovery.db")
+    store.add_node(a_node("n1"))
+    store.close()
+    for path in (state, *state.iterdir()):
+        path.chmod(0o777)
+    told = unprivileged("submit", "--state", state, "--any", 1, "--checkpoint-dir", kept, "--", "/bin/true")
+    assert told.code == 4, told
+    assert f"you cannot write into the checkpoint folder {kept}" in told.err
+    assert "No jobs yet" in run_command("jobs", "--state", state).out

@@ -1,0 +1,142 @@
+"""kill -9 of everything but the controller: agents, supervisors and ranks, while it watches."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.local.files import read_json
+from tests.embedded.helpers import (
+    LiveController,
+    check_that_every_rank_ran_once,
+    check_the_steps,
+    control_plane,
+    eventually,
+    live_controller,
+    submit,
+    training,
+    undisturbed_digest,
+)
+
+FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
+
+
+def kill_9(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def rank_pid(live: LiveController, job_id: str, rank: int) -> int:
+    place = live.job(job_id).ranks[rank]
+    running = live.cluster.task(place.node, place.task_id).folder / "running.json"
+    return int(eventually(lambda: read_json(str(running)), f"rank {rank} runs")["pid"])
+
+
+def shim_pid(live: LiveController, job_id: str, rank: int) -> int:
+    place = live.job(job_id).ranks[rank]
+    claim = live.cluster.task(place.node, place.task_id).folder / "claim"
+    return int(eventually(lambda: read_json(str(claim)), f"rank {rank} is claimed")["pid"])
+
+
+def test_agents_may_die_while_their_tasks_train_on(tmp_path: Path) -> None:
+    digest = undisturbed_digest(tmp_path / "undisturbed", 2, 40)
+    with live_controller(tmp_path / "state") as live:
+        chance = random.Random(7)
+        live.submit("job", training(40, 0.05))
+        killed = set()
+        while not live.job("job").status.final:
+            view = live.cluster.node(chance.choice(["node-1", "node-2"]))
+            if view.pid is not None and len(killed) < 8:
+                kill_9(view.pid)
+                killed.add(view.pid)
+            time.sleep(chance.uniform(0.05, 0.3))
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert len(killed) >= 4
+        assert job.attempt == 0, "an agent that comes back in time costs nothing"
+        eventually(lambda: all(view.connected for view in live.cluster.nodes()), "agents back")
+        assert not live.side.notices(10)
+    with control_plane(tmp_path / "state", 2) as plane:
+        check_that_every_rank_ran_once(plane, job)
+        check_the_steps(plane, job, 40, digest)
+
+
+@pytest.mark.parametrize("victim", ["the rank", "its supervisor"])
+def test_a_killed_rank_ends_the_job_and_its_gang(tmp_path: Path, victim: str) -> None:
+    """Code 137 is outside the policy: nobody knows who killed it, and no reboot cures that."""
+    with live_controller(tmp_path) as live:
+        live.submit("job", FOREVER)
+        live.started("job")
+        kill_9((rank_pid if victim == "the rank" else shim_pid)(live, "job", 1))
+        job = live.ends("job", JobStatus.FAILED)
+        assert [rank.exit_code for rank in job.ranks] == [143, 137]
+        assert "exit code 137" in job.outcome
+        assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
+        eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+        assert len(live.cluster.processes()) == 2, "only the agents are left"
+
+
+def test_a_rank_that_fails_by_itself_takes_no_node_out_of_service(tmp_path: Path) -> None:
+    with live_controller(tmp_path) as live:
+        program = "import os, sys, time; time.sleep(0.3); sys.exit(int(os.environ['RANK']))"
+        live.submit("job", (sys.executable, "-c", program))
+        job = live.ends("job", JobStatus.FAILED)
+        assert job.outcome == "no GPU fault found"
+        eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+
+
+def test_a_program_that_does_not_exist_on_the_node_fails_with_the_reason(tmp_path: Path) -> None:
+    program = tmp_path / "train.sh"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    with live_controller(tmp_path / "state") as live:
+        live.side.ask_node("node-2", "drain", "one is enough", "quick")
+        live.cluster.power_off("node-1", "a moment")
+        live.submit("job", [str(program)], nodes=["node-1"])
+        program.unlink()
+        live.cluster.power_on("node-1")
+        job = live.ends("job", JobStatus.FAILED)
+        assert "CannotStartContainerError" in job.outcome
+        assert "train.sh" in job.outcome
+
+
+def test_a_gang_of_escaped_processes_is_caught(tmp_path: Path) -> None:
+    """Launchers start workers in sessions of their own. When the rank ends, they end too."""
+    program = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'], start_new_session=True)\n"
+        "time.sleep(0.2); sys.exit(3)\n"
+    )
+    with live_controller(tmp_path) as live:
+        live.submit("job", (sys.executable, "-c", program))
+        live.ends("job", JobStatus.FAILED)
+        eventually(lambda: len(live.cluster.processes()) == 2, "only the agents are left")
+
+
+def test_controller_and_agents_killed_together_lose_nothing(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    digest = undisturbed_digest(tmp_path / "undisturbed", 2, 40)
+    with control_plane(tmp_path / "state", 2) as plane:
+        with plane.running():
+            eventually(lambda: (plane.state / "recovery.db").exists(), "a database")
+            eventually(plane.nodes_free, "nodes free")
+        submit(plane, "job", training(40, 0.05), check="none")
+        for _ in range(5):
+            plane.start()
+            time.sleep(chance.uniform(0.3, 0.8))
+            plane.must_live()
+            plane.kill()
+            for view in plane.cluster.nodes():
+                if view.pid is not None:
+                    kill_9(view.pid)
+        with plane.running():
+            job = eventually(lambda: j if (j := plane.job("job")).status.final else None, "the end")
+            assert (job.status, job.attempt) == (JobStatus.COMPLETE, 0), job.outcome
+            eventually(plane.nodes_free, "nodes free")
+        check_that_every_rank_ran_once(plane, job)
+        check_the_steps(plane, job, 40, digest)

@@ -1,0 +1,126 @@
+"""What a deployment can choose, in both ways: variables, and the class itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.config import SETTINGS, Config, ConfigError, lambda_settings
+
+GUIDE = {
+    "TASK_TABLE_NAME": "my_ecs_task",
+    "JOB_TABLE_NAME": "my_ecs_job",
+    "NODE_TABLE_NAME": "my_ecs_node",
+    "ECS_CLUSTER_NAME": "my-gpu-cluster",
+    "DCGM_HEALTH_CHECK_TASK": "arn:aws:ecs:region:account:task-definition/gpu-dcgm-health-check:1",
+    "LAMBDA_TIMEOUT_SECONDS": "120",
+    "LAMBDA_MEMORY_SIZE": "512",
+    "SNS_TOPIC_NAME": "my-gpu-notifications",
+    "SNS_TOPIC_DISPLAY_NAME": "My GPU Training Job Notifications",
+}
+TOLD = {
+    "ECS_CLUSTER_NAME": "gpus",
+    "DCGM_HEALTH_CHECK_TASK": "check:3",
+    "SNS_TOPIC_ARN": "arn:aws:sns:us-east-1:123456789012:topic",
+}
+
+
+def problems(env: dict[str, str], config: type[Config] = Config) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.from_env(env)
+    return str(caught.value).split("; ")
+
+
+def test_the_defaults_are_those_of_the_schema() -> None:
+    config = Config.from_env({})
+    assert (config.TASK_TABLE_NAME, config.JOB_TABLE_NAME, config.NODE_TABLE_NAME) == (
+        "ecs_task",
+        "ecs_job",
+        "ecs_node",
+    )
+    assert config.policy.max_retries == 1
+
+
+def test_every_setting_has_a_default_that_makes_sense() -> None:
+    config = Config.from_env({})
+    for name in SETTINGS:
+        assert getattr(config, name) == getattr(Config, name)
+
+
+def test_variables_come_before_the_class() -> None:
+    config = Config.from_env(GUIDE)
+    assert {name: str(getattr(config, name)) for name in GUIDE} == GUIDE
+    assert config.LAMBDA_TIMEOUT_SECONDS == 120
+    assert (config.check_family, config.makes_check_task) == ("gpu-dcgm-health-check", False)
+
+
+def test_the_class_can_be_edited() -> None:
+    class Edited(Config):
+        TASK_TABLE_NAME = "my_ecs_task"
+        LAMBDA_TIMEOUT_SECONDS = 300
+        POLICY = {"MAX_RETRIES": 2}  # noqa: RUF012 (as somebody would write it)
+
+    config = Edited.from_env({})
+    assert (config.TASK_TABLE_NAME, config.LAMBDA_TIMEOUT_SECONDS) == ("my_ecs_task", 300)
+    assert config.policy.max_retries == 2
+    assert Edited.from_env({"MAX_RETRIES": "5"}).policy.max_retries == 5
+
+
+def test_an_edited_class_is_read_as_strictly_as_variables() -> None:
+    class Edited(Config):
+        CREATE_FSX = "perhaps"
+        POLICY = {"MAX_TRIES": "2"}  # noqa: RUF012
+
+    said = problems({}, Edited)
+    assert said == ["CREATE_FSX='perhaps': use true or false", "POLICY has no number 'MAX_TRIES'"]
+
+
+def test_names_of_an_earlier_version_are_read_too() -> None:
+    old = {"TRAINING_JOB_TABLE_NAME": "old_job", "CONTAINER_INSTANCE_TABLE_NAME": "old_node"}
+    config = Config.from_env(old)
+    assert (config.JOB_TABLE_NAME, config.NODE_TABLE_NAME) == ("old_job", "old_node")
+    assert Config.from_env({**old, "JOB_TABLE_NAME": "new_job"}).JOB_TABLE_NAME == "new_job"
+    settings = lambda_settings({**TOLD, **old})
+    assert (settings.job_table, settings.node_table, settings.task_table) == (
+        "old_job",
+        "old_node",
+        "ecs_task",
+    )
+
+
+@pytest.mark.parametrize("text", ["False", "false", "0", "no", "off"])
+def test_false_is_false(text: str) -> None:
+    assert Config.from_env({"CREATE_EC2_INSTANCE": text}).CREATE_EC2_INSTANCE is False
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    env = {"CREATE_FSX": "maybe", "LAMBDA_MEMORY_SIZE": "lots", "MAX_RETRIES": "-1", "SUBNET_ID": "here"}
+    said = " ".join(problems(env))
+    assert all(name in said for name in env)
+
+
+def test_what_belongs_together_is_looked_at_together() -> None:
+    assert problems({"CREATE_EC2_INSTANCE": "true"}) == ["CREATE_EC2_INSTANCE needs VPC_ID and SUBNET_ID"]
+    assert problems({"JOB_TABLE_NAME": "ecs_task"}) == [
+        "three tables need three names, not ecs_task, ecs_task, ecs_node"
+    ]
+    assert problems({"TRAINING_TASK": "gpu-dcgm-health-check"}) == [
+        "TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families"
+    ]
+    assert "DISPATCH_LEASE_S" in problems({"DISPATCH_LEASE_S": "60"})[0]
+
+
+def test_a_function_says_everything_that_it_was_not_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        lambda_settings({"MAX_RETRIES": "many"})
+    assert str(caught.value).split("; ") == [
+        "ECS_CLUSTER_NAME is missing",
+        "DCGM_HEALTH_CHECK_TASK is missing",
+        "SNS_TOPIC_ARN is missing",
+        "MAX_RETRIES='many': use a whole number",
+    ]
+
+
+def test_a_function_takes_a_cluster_by_name_or_arn() -> None:
+    arn = "arn:aws-cn:ecs:cn-north-1:123456789012:cluster/gpus"
+    assert lambda_settings({**TOLD, "ECS_CLUSTER_NAME": arn}).cluster == "gpus"
+    assert lambda_settings(TOLD).cluster == "gpus"

@@ -1,0 +1,210 @@
+"""Every right exists, fits its resource, is needed, and no more than needed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from policy_sentry.querying.actions import get_action_data
+
+from ecs_gpu_recovery.infra import permissions
+from tools import permissions as page
+
+if TYPE_CHECKING:
+    from tests.infra.stacks import Made
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.xdist_group("infra")
+#: AWS knows no narrower resource for these.
+NO_RESOURCE = {
+    "ecr:GetAuthorizationToken",
+    "ecs:DescribeTaskDefinition",
+    "ecs:ListTasks",
+    "ssm:ListCommandInvocations",
+}
+#: Reachable in the code, but asked for by people: jobs are submitted and nodes added with their own rights.
+PEOPLES = {"dynamodb:PutItem"}
+#: What resources of the template are called in ARNs.
+ARNS = {
+    "AWS::DynamoDB::Table": "arn:aws:dynamodb:us-east-1:123456789012:table/name",
+    "AWS::IAM::Role": "arn:aws:iam::123456789012:role/name",
+    "AWS::Lambda::Function": "arn:aws:lambda:us-east-1:123456789012:function:name",
+    "AWS::Logs::LogGroup": "arn:aws:logs:us-east-1:123456789012:log-group:name:log-stream:*",
+    "AWS::SNS::Topic": "arn:aws:sns:us-east-1:123456789012:name",
+    "AWS::SQS::Queue": "arn:aws:sqs:us-east-1:123456789012:name",
+}
+PSEUDO = {"AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": "123456789012"}
+
+
+def arn(value: Any, resources: dict[str, Any]) -> str:
+    if isinstance(value, str):
+        return value
+    if "Fn::Join" in value:
+        return "".join(arn(part, resources) for part in value["Fn::Join"][1])
+    name = value["Ref"] if "Ref" in value else value["Fn::GetAtt"][0]
+    return PSEUDO.get(name) or ARNS[resources[name]["Type"]]
+
+
+def statements(made: Made) -> Iterator[tuple[str, dict[str, Any], list[str], list[str]]]:
+    """Role, statement, actions and ARNs of everything that is allowed."""
+    resources = made.template["Resources"]
+    for role, policies in page.roles(made.template):
+        for policy in policies:
+            for statement in policy["Statement"]:
+                assert statement["Effect"] == "Allow"
+                actions, places = (
+                    value if isinstance(value, list) else [value]
+                    for value in (statement["Action"], statement["Resource"])
+                )
+                yield role, statement, actions, [arn(place, resources) for place in places]
+
+
+def of(made: Made, function: str) -> set[str]:
+    return {
+        action
+        for role, _, actions, _ in statements(made)
+        if role.startswith(f"Functions{function}Role")
+        for action in actions
+    }
+
+
+def forms(action: str) -> list[dict[str, Any]]:
+    """How AWS documents the action: one entry for each sort of resource, `*` where there is none."""
+    service, _, name = action.partition(":")
+    found = get_action_data(service, name)
+    assert found, f"{action} does not exist"
+    return list(found[service])
+
+
+def fits(place: str, form: str) -> bool:
+    """Whether an ARN, wildcards included, is of this sort. Accounts of AWS's own documents are empty."""
+    pattern = re.escape(form).replace(r"\$\{Account\}", "[^:]*")
+    pattern = re.sub(r"\\\$\\\{(Region|Partition)\\\}", "[^:]*", pattern)
+    return re.fullmatch(re.sub(r"\\\$\\\{\w+\\\}", ".+", pattern), place) is not None
+
+
+@pytest.mark.parametrize("which", ["stack", "everything"])
+def test_every_action_exists_and_fits_its_resources_and_conditions(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    for role, statement, actions, places in statements(request.getfixturevalue(which)):
+        for action in actions:
+            known = forms(action)
+            sorts = [form["resource_arn_format"] for form in known]
+            for place in places:
+                assert place == "*" or any(fits(place, sort) for sort in sorts), (
+                    f"{role}: {action} on {place}"
+                )
+            keys = {key.replace("${TagKey}", "") for form in known for key in form["condition_keys"]}
+            for tests in statement.get("Condition", {}).values():
+                for key in tests:
+                    documented = key in keys or any(k.endswith("/") and key.startswith(k) for k in keys)
+                    assert documented, f"{role}: {action} knows no {key}"
+
+
+@pytest.mark.parametrize("which", ["stack", "everything"])
+def test_a_lone_star_stands_only_where_there_is_nothing_narrower(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    for role, _, actions, places in statements(request.getfixturevalue(which)):
+        if "*" in places:
+            assert set(actions) <= NO_RESOURCE, role
+        assert not any("*" in action for action in actions), role
+
+
+def test_tasks_are_started_and_stopped_on_the_one_cluster_only(stack: Made) -> None:
+    for role, statement, actions, _ in statements(stack):
+        if set(actions) & {"ecs:StartTask", "ecs:StopTask", "ecs:ListTasks", "ecs:PutAttributes"}:
+            condition = statement["Condition"]["ArnEquals"]["ecs:cluster"]
+            assert arn(condition, {}).endswith(":cluster/gpu-cluster"), role
+
+
+def test_roles_are_passed_on_to_ecs_alone_and_only_those_of_tasks(stack: Made, everything: Made) -> None:
+    for made, more in ((stack, 0), (everything, 1)):
+        passing = [(s, p) for _, s, actions, p in statements(made) if actions == ["iam:PassRole"]]
+        assert len(passing) == 4
+        for statement, places in passing:
+            assert statement["Condition"] == {
+                "StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}
+            }
+            assert len(places) == 2 + more
+            assert not any("*" in place for place in places)
+
+
+def test_commands_are_sent_with_one_document_and_to_tagged_nodes_if_there_is_a_tag(everything: Made) -> None:
+    sending = [(s, p) for _, s, actions, p in statements(everything) if actions == ["ssm:SendCommand"]]
+    documents = [places for statement, places in sending if "Condition" not in statement]
+    assert documents == [["arn:aws:ssm:us-east-1::document/AWS-RunShellScript"]] * 4
+    tagged = [s["Condition"] for s, _ in sending if "Condition" in s]
+    assert tagged == [{"StringEquals": {"ssm:resourceTag/GpuRecovery": "yes"}}] * 4
+
+
+def test_no_function_can_delete_scan_or_rewrite_a_record(stack: Made) -> None:
+    for function in permissions.FUNCTIONS:
+        assert not of(stack, function) & {"dynamodb:DeleteItem", "dynamodb:Scan", "dynamodb:PutItem"}
+
+
+def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
+    assert "dynamodb:Query" not in of(stack, "EcsTaskHandler") | of(stack, "DcgmTaskMonitor")
+    assert "ecs:DescribeTasks" not in of(stack, "DcgmTaskMonitor")
+    sweeper = of(stack, "RecoverySweeper")
+    assert [f for f in permissions.FUNCTIONS if "dynamodb:ConditionCheckItem" in of(stack, f)] == [
+        "RecoverySweeper"
+    ]
+    assert sweeper >= of(stack, "DcgmTaskMonitor")
+
+
+def calls(module: str) -> tuple[set[str], set[str]]:
+    """The AWS calls of a module, as actions, and the modules of ours that it imports."""
+    path = ROOT / (module.replace(".", "/") + ".py")
+    path = path if path.exists() else ROOT / module.replace(".", "/") / "__init__.py"
+    made, imported = set(), set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            holder = ast.unparse(node.func.value).rpartition(".")[2].strip("_")
+            service = {"client": "dynamodb", "ecs": "ecs", "ssm": "ssm", "sns": "sns"}.get(holder)
+            if service:
+                made.add(f"{service}:{''.join(word.capitalize() for word in node.func.attr.split('_'))}")
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            imported |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    ours = {name for name in imported if name.startswith("ecs_gpu_recovery.")}
+    return made, {name for name in ours if (ROOT / (name.replace(".", "/") + ".py")).exists()}
+
+
+def test_the_functions_may_do_all_that_their_code_does_and_nothing_else(stack: Made) -> None:
+    made, seen = set(), set()
+    left = {
+        f"ecs_gpu_recovery.lambdas.{path.stem}" for path in (ROOT / "ecs_gpu_recovery/lambdas").glob("*.py")
+    }
+    left -= {"ecs_gpu_recovery.lambdas.__init__"}
+    while left:
+        module = left.pop()
+        seen.add(module)
+        some, imported = calls(module)
+        made |= some
+        left |= imported - seen
+    if "dynamodb:TransactWriteItems" in made:  # IAM has no such action: it asks for the parts
+        made |= {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
+        made.remove("dynamodb:TransactWriteItems")
+    platform = {"iam:PassRole", "logs:CreateLogStream", "logs:PutLogEvents"}
+    platform |= {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"}
+    allowed = {action for function in permissions.FUNCTIONS for action in of(stack, function)}
+    assert allowed - platform == made - PEOPLES
+
+
+def test_the_page_about_permissions_is_what_the_stack_says(stack: Made) -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(stack.template), (
+        "run: python -m tools.permissions"
+    )
+
+
+def test_every_action_of_a_deployment_exists() -> None:
+    for kind, actions in page.DEPLOYING.items():
+        for action in actions:
+            assert forms(action), f"{kind}: {action}"

@@ -1,0 +1,153 @@
+"""Which events a rule lets through. The small matcher here knows the operators that the rules use, as AWS
+describes them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.infra.stacks import Made
+
+pytestmark = pytest.mark.xdist_group("infra")
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
+CLUSTER = "arn:aws:ecs:us-east-1:123456789012:cluster/gpu-cluster"
+FAMILY = "arn:aws:ecs:us-east-1:123456789012:task-definition/"
+PSEUDO = {"AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": "123456789012"}
+
+
+def matches(pattern: Any, event: Any) -> bool:
+    """An object: every field must match. A list: one of its entries must."""
+    if isinstance(pattern, dict):
+        return all(matches(wanted, event.get(key)) for key, wanted in pattern.items())
+    return any(_one(entry, event) for entry in pattern)
+
+
+def _one(entry: Any, value: Any) -> bool:
+    if not isinstance(entry, dict):
+        return bool(value == entry)
+    ((operator, operand),) = entry.items()
+    if operator == "exists":
+        return (value is not None) is operand
+    if value is None:
+        return False
+    if operator == "prefix":
+        return isinstance(value, str) and value.startswith(operand)
+    assert operator == "anything-but"
+    return not (_one(operand, value) if isinstance(operand, dict) else value in operand)
+
+
+def resolved(value: Any) -> Any:
+    if isinstance(value, dict) and "Fn::Join" in value:
+        return "".join(
+            part if isinstance(part, str) else PSEUDO[part["Ref"]] for part in value["Fn::Join"][1]
+        )
+    if isinstance(value, dict):
+        return {key: resolved(inner) for key, inner in value.items()}
+    return [resolved(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def rules(stack: Made) -> dict[str, Any]:
+    """The pattern of each function's rules."""
+    found: dict[str, Any] = {}
+    for rule in stack.properties("AWS::Events::Rule"):
+        (target,) = rule["Targets"]
+        function = stack.name(target["Arn"])
+        found.setdefault(function.removeprefix("Functions")[:-8], []).append(resolved(rule["EventPattern"]))
+    return found
+
+
+def takers(rules: dict[str, Any], event: dict[str, Any]) -> list[str]:
+    return sorted(name for name, patterns in rules.items() if any(matches(p, event) for p in patterns))
+
+
+def task(**detail: Any) -> dict[str, Any]:
+    said = {"clusterArn": CLUSTER, "lastStatus": "STOPPED", "taskDefinitionArn": FAMILY + "train:4"}
+    said["group"] = "family:train"
+    said.update(detail)
+    return {"source": "aws.ecs", "detail-type": "ECS Task State Change", "detail": said}
+
+
+def test_a_training_task_goes_to_the_task_handler(rules: dict[str, Any]) -> None:
+    for status in ("RUNNING", "STOPPED"):
+        assert takers(rules, task(lastStatus=status)) == ["EcsTaskHandler"]
+
+
+def test_a_status_between_wakes_nobody(rules: dict[str, Any]) -> None:
+    for status in ("PROVISIONING", "PENDING", "ACTIVATING", "DEACTIVATING", "STOPPING", "DEPROVISIONING"):
+        assert takers(rules, task(lastStatus=status)) == []
+
+
+def test_a_health_check_goes_to_its_monitor_alone(rules: dict[str, Any]) -> None:
+    check = FAMILY + "gpu-dcgm-health-check:11"
+    for group in ("family:gpu-dcgm-health-check", "whatever"):
+        assert takers(rules, task(taskDefinitionArn=check, group=group)) == ["DcgmTaskMonitor"]
+
+
+def test_a_neighbour_of_the_check_is_no_check(rules: dict[str, Any]) -> None:
+    for family in ("gpu-dcgm-health-check-2", "my-gpu-dcgm-health-check"):
+        assert takers(rules, task(taskDefinitionArn=f"{FAMILY}{family}:1")) == ["EcsTaskHandler"]
+
+
+def test_a_neighbour_of_the_cluster_is_not_the_cluster(rules: dict[str, Any]) -> None:
+    for cluster in (
+        CLUSTER + "-2",
+        CLUSTER.replace("gpu-", "big-gpu-"),
+        CLUSTER.replace("us-east-1", "us-east-2"),
+    ):
+        assert takers(rules, task(clusterArn=cluster)) == []
+        instance = {"source": "aws.ecs", "detail-type": "ECS Container Instance State Change"}
+        assert takers(rules, {**instance, "detail": {"clusterArn": cluster}}) == []
+
+
+def test_a_service_is_nobodys_training(rules: dict[str, Any]) -> None:
+    assert takers(rules, task(group="service:web")) == []
+
+
+def test_an_event_that_leaves_fields_out_still_arrives(rules: dict[str, Any]) -> None:
+    event = task()
+    del event["detail"]["group"], event["detail"]["taskDefinitionArn"]
+    assert takers(rules, event) == ["EcsTaskHandler"]
+
+
+def test_nodes_and_their_commands_go_to_the_instance_monitor(rules: dict[str, Any]) -> None:
+    for kind in ("ECS Container Instance State Change", "ECS Container Instance Health Change"):
+        event = {"source": "aws.ecs", "detail-type": kind, "detail": {"clusterArn": CLUSTER}}
+        assert takers(rules, event) == ["EcsInstanceMonitor"]
+    for kind in (
+        "EC2 Command Status-change Notification",
+        "EC2 Command Invocation Status-change Notification",
+    ):
+        detail = {"document-name": "AWS-RunShellScript", "status": "Success"}
+        event = {"source": "aws.ssm", "detail-type": kind, "detail": detail}
+        assert takers(rules, event) == ["EcsInstanceMonitor"]
+        for other in ({"status": "InProgress"}, {"document-name": "AWS-UpdateSSMAgent"}):
+            assert takers(rules, {**event, "detail": {**detail, **other}}) == []
+
+
+@pytest.mark.skipif(
+    not SAMPLES.exists(), reason="the collection of recorded events is not beside this checkout"
+)
+def test_recorded_events_reach_the_one_function_that_reads_them(rules: dict[str, Any]) -> None:
+    for path in sorted(SAMPLES.glob("*.json")):
+        event = json.loads(path.read_text(encoding="utf-8"))
+        if "detail" not in event or "clusterArn" not in event["detail"]:
+            continue
+        event = copy.deepcopy(event)
+        event["detail"]["clusterArn"] = CLUSTER
+        takes = takers(rules, event)
+        detail = event["detail"]
+        if "Container Instance" in event["detail-type"]:
+            assert takes == ["EcsInstanceMonitor"], path.name
+        elif event["detail-type"] != "ECS Task State Change" or detail.get("group", "").startswith(
+            "service:"
+        ):
+            assert takes == [], path.name
+        else:
+            telling = detail["lastStatus"] in ("RUNNING", "STOPPED")
+            assert takes == (["EcsTaskHandler"] if telling else []), path.name

@@ -1,0 +1,227 @@
+"""What the template says, above all what no emulator keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ecs_gpu_recovery.aws.tables import TABLES
+from ecs_gpu_recovery.config import lambda_settings
+
+if TYPE_CHECKING:
+    from tests.infra.stacks import Made
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.xdist_group("infra")
+HANDLERS = {
+    "EcsTaskHandler": "ecs_task_handler",
+    "DcgmTaskMonitor": "dcgm_task_monitor",
+    "EcsInstanceMonitor": "ecs_instance_monitor",
+    "RecoverySweeper": "recovery_sweeper",
+}
+
+
+def test_the_tables_are_those_that_the_code_reads(stack: Made) -> None:
+    made = {table["TableName"]: table for table in stack.properties("AWS::DynamoDB::Table")}
+    assert set(made) == {"ecs_task", "ecs_job", "ecs_node"}
+    for table in TABLES:
+        wanted, found = table.definition(), made[table.name]
+        assert found["KeySchema"] == wanted["KeySchema"]
+        assert found.get("GlobalSecondaryIndexes") == wanted.get("GlobalSecondaryIndexes")
+        assert sorted(found["AttributeDefinitions"], key=str) == sorted(
+            wanted["AttributeDefinitions"], key=str
+        )
+
+
+def test_the_tables_can_be_restored_and_nothing_in_them_expires(stack: Made) -> None:
+    for table in stack.properties("AWS::DynamoDB::Table"):
+        assert table["BillingMode"] == "PAY_PER_REQUEST"
+        assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert table["SSESpecification"] == {"SSEEnabled": True}
+        assert "TimeToLiveSpecification" not in table
+
+
+def test_a_destroyed_stack_takes_its_tables_along_unless_they_are_protected(
+    stack: Made, everything: Made
+) -> None:
+    def fate(made: Made) -> set[tuple[Any, ...]]:
+        tables = made.all("AWS::DynamoDB::Table").values()
+        return {
+            (t["DeletionPolicy"], t["Properties"].get("DeletionProtectionEnabled", False)) for t in tables
+        }
+
+    assert fate(stack) == {("Delete", False)}
+    assert fate(everything) == {("Retain", True)}
+
+
+def test_four_functions_share_one_asset_on_arm(stack: Made) -> None:
+    functions = stack.functions()
+    assert set(functions) == set(HANDLERS)
+    for name, properties in functions.items():
+        assert properties["Handler"] == f"ecs_gpu_recovery.lambdas.{HANDLERS[name]}.lambda_handler"
+        assert properties["Runtime"] == "python3.13"
+        assert properties["Architectures"] == ["arm64"]
+        assert (properties["Timeout"], properties["MemorySize"]) == (120, 512)
+    assert len({json.dumps(properties["Code"]) for properties in functions.values()}) == 1
+
+
+def test_the_local_aws_can_have_them_for_its_own_architecture(everything: Made) -> None:
+    assert {tuple(f["Architectures"]) for f in everything.functions().values()} == {("x86_64",)}
+
+
+def test_the_functions_are_told_what_they_read(stack: Made, everything: Made) -> None:
+    for made, retries in ((stack, 1), (everything, 3)):
+        for properties in made.functions().values():
+            env = {name: _plain(value) for name, value in properties["Environment"]["Variables"].items()}
+            settings = lambda_settings(env)
+            assert settings.policy.max_retries == retries
+            assert settings.policy.lease.total_seconds() > properties["Timeout"]
+            assert settings.cluster == "gpu-cluster"
+    assert env["DCGM_HEALTH_CHECK_TASK"] == "my-check:1"
+
+
+def _plain(value: Any) -> str:
+    """A reference stands for some ARN."""
+    return value if isinstance(value, str) else _ARNS[next(iter(value))](value)
+
+
+_ARNS = {
+    "Ref": lambda value: (
+        "arn:aws:sns:us-east-1:123456789012:topic" if "Topic" in value["Ref"] else value["Ref"][:40]
+    )
+}
+
+
+def test_no_event_is_lost_without_a_trace(stack: Made) -> None:
+    queue = next(iter(stack.all("AWS::SQS::Queue")))
+    for rule in stack.properties("AWS::Events::Rule"):
+        assert [stack.name(target["DeadLetterConfig"]["Arn"]) for target in rule["Targets"]] == [queue]
+        retry = {"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 30}
+        assert [target["RetryPolicy"] for target in rule["Targets"]] == [retry]
+    configured = stack.properties("AWS::Lambda::EventInvokeConfig")
+    assert {stack.name(c["FunctionName"]) for c in configured} == set(stack.all("AWS::Lambda::Function"))
+    for config in configured:
+        assert config["MaximumRetryAttempts"] == 2
+        assert stack.name(config["DestinationConfig"]["OnFailure"]["Destination"]) == queue
+
+
+def test_the_sweeper_runs_every_minute(stack: Made) -> None:
+    (schedule,) = stack.properties("AWS::Scheduler::Schedule")
+    assert (schedule["ScheduleExpression"], schedule["State"]) == ("rate(1 minute)", "ENABLED")
+    target = schedule["Target"]
+    assert "RecoverySweeper" in stack.name(target["Arn"])
+    assert stack.name(target["DeadLetterConfig"]["Arn"]) == next(iter(stack.all("AWS::SQS::Queue")))
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 120, "MaximumRetryAttempts": 2}
+    assert "Input" not in target  # the scheduler's own event carries the time
+
+
+def test_every_alarm_speaks_and_has_a_page_that_says_what_to_do(stack: Made) -> None:
+    alarms = stack.properties("AWS::CloudWatch::Alarm")
+    assert len(alarms) >= 9
+    for alarm in alarms:
+        assert [stack.name(action) for action in alarm["AlarmActions"]] == list(stack.all("AWS::SNS::Topic"))
+        page = re.search(r"docs/runbooks/[a-z-]+\.md$", alarm["AlarmDescription"])
+        assert page is not None
+        assert (ROOT / page[0]).exists(), page[0]
+    silent = [alarm for alarm in alarms if alarm["TreatMissingData"] == "breaching"]
+    assert [alarm["AlarmName"] for alarm in silent] == ["EcsGpuRecoveryStack-SweeperNotRunning"]
+
+
+def test_messages_go_to_the_topic_and_an_address_may_be_on_it(stack: Made, everything: Made) -> None:
+    (topic,) = stack.properties("AWS::SNS::Topic")
+    assert topic["TopicName"] == "gpu-training-notifications"
+    assert topic["DisplayName"] == "GPU Training Job Notifications"
+    assert stack.all("AWS::SNS::Subscription") == {}
+    (subscription,) = everything.properties("AWS::SNS::Subscription")
+    assert (subscription["Protocol"], subscription["Endpoint"]) == ("email", "ops@example.com")
+
+
+def test_logs_are_kept_for_a_while_and_not_for_ever(stack: Made) -> None:
+    groups = stack.all("AWS::Logs::LogGroup").values()
+    assert {group["Properties"]["RetentionInDays"] for group in groups} == {90}
+    assert {group["DeletionPolicy"] for group in groups} == {"Delete"}
+    named = {f["LoggingConfig"]["LogGroup"]["Ref"] for f in stack.functions().values()}
+    assert len(named) == 4
+
+
+def test_the_health_check_runs_on_any_kind_of_instance_without_privilege(stack: Made) -> None:
+    made = {d["Family"]: d for d in stack.properties("AWS::ECS::TaskDefinition")}
+    assert set(made) == {"gpu-dcgm-health-check", "gpu-training"}
+    for definition in made.values():
+        assert definition["RequiresCompatibilities"] == ["EC2", "EXTERNAL"]
+        assert definition["NetworkMode"] == "host"
+        (container,) = definition["ContainerDefinitions"]
+        assert container["ResourceRequirements"] == [{"Type": "GPU", "Value": "8"}]
+        assert container["LogConfiguration"]["LogDriver"] == "awslogs"
+        assert "Privileged" not in container
+    (check,) = made["gpu-dcgm-health-check"]["ContainerDefinitions"]
+    assert check["Command"] == ["gpu-health-task"]
+    assert check["LinuxParameters"]["Devices"] == [
+        {"HostPath": "/dev/kmsg", "ContainerPath": "/dev/kmsg", "Permissions": ["read"]}
+    ]
+    assert "TaskRoleArn" not in made["gpu-dcgm-health-check"]  # it asks the node, not AWS
+
+
+def test_a_check_of_your_own_is_used_and_not_made(everything: Made) -> None:
+    assert [d["Family"] for d in everything.properties("AWS::ECS::TaskDefinition")] == ["gpu-training"]
+    assert everything.template["Outputs"]["HealthCheckTaskDefinition"]["Value"] == "my-check:1"
+
+
+def test_optional_parts_are_off_unless_asked_for(stack: Made, everything: Made) -> None:
+    optional = {"AWS::ECS::Cluster", "AWS::EC2::Instance", "AWS::FSx::FileSystem"}
+    assert optional.isdisjoint(r["Type"] for r in stack.template["Resources"].values())
+    counted = Counter(r["Type"] for r in everything.template["Resources"].values())
+    assert {kind: counted[kind] for kind in optional} == dict.fromkeys(optional, 1)
+    outputs = {"GpuNodeInstanceId", "SharedStorageFstab", "AnywhereActivationCommand"}
+    assert outputs <= set(everything.template["Outputs"])
+
+
+def test_a_node_finds_its_storage_again_after_a_reboot(everything: Made) -> None:
+    (node,) = everything.properties("AWS::EC2::Instance")
+    script = "".join(part for part in node["UserData"]["Fn::Base64"]["Fn::Join"][1] if isinstance(part, str))
+    assert ">> /etc/fstab" in script
+    assert "ECS_CLUSTER=gpu-cluster" in script
+
+
+def test_everything_carries_the_tags(stack: Made) -> None:
+    for kind in ("AWS::DynamoDB::Table", "AWS::Lambda::Function", "AWS::SNS::Topic", "AWS::SQS::Queue"):
+        for properties in stack.properties(kind):
+            tags = {tag["Key"]: tag["Value"] for tag in properties["Tags"]}
+            assert tags == {"Project": "ecs-gpu-recovery", "EcsCluster": "gpu-cluster"}
+
+
+def test_the_template_names_no_partition_account_or_region(stack: Made) -> None:
+    text = stack.path.read_text(encoding="utf-8")
+    assert "arn:aws:" not in text
+    assert not re.search(r"\b[0-9]{12}\b", text)
+    assert not re.search(r"\b(us|eu|ap|cn)-[a-z]+-[0-9]\b", text)
+
+
+def test_two_stacks_fit_into_one_account(stack: Made, everything: Made) -> None:
+    def names(made: Made) -> set[str]:
+        functions = {f["FunctionName"] for f in made.functions().values()}
+        alarms = {a["AlarmName"] for a in made.properties("AWS::CloudWatch::Alarm")}
+        return (
+            functions | alarms | {d["DashboardName"] for d in made.properties("AWS::CloudWatch::Dashboard")}
+        )
+
+    assert names(stack).isdisjoint(names(everything))
+
+
+def test_outputs_name_what_people_look_for(stack: Made) -> None:
+    wanted = {f"{name}Function" for name in HANDLERS} | {
+        "TaskTable",
+        "JobTable",
+        "NodeTable",
+        "NotificationTopicArn",
+        "DeadLetterQueueUrl",
+        "HealthCheckTaskDefinition",
+        "TrainingTaskDefinition",
+        "ImageRepositoryUri",
+    }
+    assert set(stack.template["Outputs"]) == wanted

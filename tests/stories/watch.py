@@ -1,0 +1,67 @@
+"""Looks at the simulated cluster after every call: what must never happen there, whatever the records say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from ecs_gpu_recovery.testing.aws.commands import REBOOT_LINE
+from ecs_gpu_recovery.testing.aws.model import Task
+
+
+class Watch:
+    """Collects what went wrong; a story asks for it at its end."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self.wrong: list[str] = []
+        self.owners: dict[str, tuple[str, str, str]] = {}  #: adopted tasks: id, and their job, attempt and rank
+        self.reboots: Counter[str] = Counter()
+        self._worst_modify: Counter[int] = Counter()
+
+    def called(self, service: str, action: str, request: dict[str, Any]) -> None:
+        if action == "start_task":
+            self._started()
+        elif action == "send_command":
+            self._reboot_ordered(request)
+
+    def _whose(self, task: Task) -> tuple[str, str, str] | None:
+        if task.id in self.owners:
+            return self.owners[task.id]
+        if task.env.get("GPU_RECOVERY_KIND") != "train":
+            return None
+        return task.env["JOB_ID"], task.env["JOB_ATTEMPT"], task.env["NODE_RANK"]
+
+    def _started(self) -> None:
+        """At most one live task per rank, and never two attempts of one job alive."""
+        live = [mine for task in self._cloud.cluster.tasks.values() if not task.over and (mine := self._whose(task))]
+        for (job, rank), count in Counter((job, rank) for job, _, rank in live).items():
+            if count > 1:
+                self.wrong.append(f"{count} live tasks of rank {rank} of {job}")
+        for job in {job for job, _, _ in live}:
+            attempts = {attempt for owner, attempt, _ in live if owner == job}
+            if len(attempts) > 1:
+                self.wrong.append(f"attempts {sorted(attempts)} of {job} alive at once")
+
+    def _reboot_ordered(self, request: dict[str, Any]) -> None:
+        """Only over a quiet node."""
+        script = "\n".join(request["Parameters"]["commands"])
+        order = REBOOT_LINE.search(script)
+        if order is None:
+            self.wrong.append(f"a command that is no reboot order: {script[:80]}")
+            return
+        self.reboots[order["key"]] += 1
+        for host in request["InstanceIds"]:
+            node = self._cloud.cluster.node(host)
+            assert node is not None
+            busy = [task.id for task in self._cloud.cluster.live_on(node) if task.desired == "RUNNING"]
+            if busy:
+                self.wrong.append(f"{node.name} is rebooted under {busy}")
+
+    def check(self, *, spontaneous: int = 0) -> None:
+        """Each order rebooted its host once; `spontaneous` reboots were nobody's order."""
+        for node in self._cloud.cluster.nodes.values():
+            if node.boots - 1 > len(node.markers) + spontaneous:
+                self.wrong.append(f"{node.name} booted {node.boots - 1} times for {sorted(node.markers)}")
+        assert not self.wrong, self.wrong

@@ -1,0 +1,108 @@
+"""`make docs`: the generated pages. With --check, exits 1 and names every page that is not what the code says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ecs_gpu_recovery.cli.main import app
+from ecs_gpu_recovery.config import POLICY_VARIABLES
+from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.jobfile import KEYS
+from tools.project import ROOT
+
+DOCS = ROOT / "docs"
+MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
+
+
+def commands_page() -> str:
+    """Every command of `gpu-recovery`, from its own help."""
+    root: Any = typer.main.get_command(app)
+    parts = [MADE, "# The `gpu-recovery` command\n\n", f"{root.help.strip()}\n"]
+    for path, command in _walk(root, "gpu-recovery"):
+        parts.append(f"\n## `{path}`\n\n{_text(command.help)}\n")
+        rows = [row for parameter in command.params if (row := _row(parameter)) is not None]
+        if rows:
+            parts += ["\n| option | meaning |\n|---|---|\n", *rows]
+    parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
+    for code, meaning in EXIT_CODES.items():
+        parts.append(f"| {code} | {meaning} |\n")
+    return "".join(parts)
+
+
+EXIT_CODES = {
+    0: "done",
+    1: "the job, the check or the demo did not end well",
+    2: "wrong usage",
+    3: "no such job or node",
+    4: "refused; the message says why and what to do",
+    5: "not reachable now; try again",
+}
+
+
+def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, child in command.commands.items():
+        if hasattr(child, "commands"):
+            yield from _walk(child, f"{path} {name}")
+        else:
+            yield f"{path} {name}", child
+
+
+def _text(text: str | None) -> str:
+    return "\n".join(line.strip() for line in (text or "").strip().splitlines())
+
+
+def _row(parameter: Any) -> str | None:
+    if parameter.name == "help" or getattr(parameter, "hidden", False):
+        return None
+    said = (getattr(parameter, "help", "") or "").replace("|", "\\|")
+    name = parameter.name.upper() if parameter.param_type_name == "argument" else ", ".join(parameter.opts)
+    return f"| `{name}` | {said} |\n"
+
+
+def settings_page() -> str:
+    """The policy's variables and the keys of a job file."""
+    policy = Policy()
+    parts = [MADE, "# Settings\n\n## Policy\n\nEnvironment variables; the same on both backends. The embedded mode has shorter"
+             " times by default.\n\n| variable | default | meaning |\n|---|---|---|\n"]  # fmt: skip
+    for variable, field, _, meaning in POLICY_VARIABLES:
+        value = getattr(policy, field)
+        if hasattr(value, "total_seconds"):
+            value = f"{value.total_seconds():g}"
+        elif isinstance(value, frozenset):
+            value = ",".join(map(str, sorted(value)))
+        parts.append(f"| `{variable}` | {value} | {meaning} |\n")
+    parts.append("\n## Job files\n\nTOML or JSON, for `gpu-recovery submit --file`.\n\n| key | type | meaning |\n|---|---|---|\n")
+    kinds = {str: "text", int: "number", list: "list", dict: "table", bool: "true or false"}
+    for key, (kind, meaning) in KEYS.items():
+        parts.append(f"| `{key}` | {kinds[kind]} | {meaning} |\n")
+    return "".join(parts)
+
+
+def pages() -> dict[Path, Callable[[], str]]:
+    from tools import state_docs
+
+    return {DOCS / "commands.md": commands_page, DOCS / "settings.md": settings_page, DOCS / "states.md": state_docs.page}
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for path, make in pages().items():
+        text = make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(path.relative_to(ROOT))
+            if "--check" not in arguments:
+                path.write_text(text)
+                print(f"wrote {path.relative_to(ROOT)}")
+    if stale and "--check" in arguments:
+        print(f"not what the code says any more: {', '.join(map(str, stale))}. Run: make docs")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,263 @@
+"""Makes docs/permissions.md from the template: what every role may do, and what a deployment itself needs.
+
+`python -m tools.permissions` writes the page; with `--check` it only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.project import ROOT, ProblemError
+
+PAGE = ROOT / "docs" / "permissions.md"
+HEAD = """\
+<!-- Made by `python -m tools.permissions`. Change the stack, not this page. -->
+
+# Permissions
+
+Two kinds: what the deployed roles may do, taken from the template with its default settings, and what the
+person who deploys needs. `gpu-cluster`, `ecs_job` and so on are default names; yours stand in their place.
+
+## What the roles may do
+
+All four functions run the same engine: whichever event completes the picture sends the orders that follow
+from it. So each may start, stop and reboot. They differ in what they may look up. Resources are those of this
+account and region. No function may delete a record, scan a table, or touch another cluster.
+
+- Task definitions: any family may be started again on the cluster. `TRAINING_TASK_FAMILIES` narrows that.
+- Roles: only those that the stack made for tasks may be passed on. `TASK_ROLE_ARNS` adds those of your own.
+- Nodes: commands may be sent to any managed node of the account. `NODE_TAG` narrows that to nodes with a tag.
+- `*` stands alone where AWS knows no narrower resource for the action.
+"""
+DEPLOY = """\
+
+## What the person who deploys needs
+
+With the roles that `cdk bootstrap` made, only this:
+
+| action | on |
+| --- | --- |
+| `sts:AssumeRole` | `arn:aws:iam::ACCOUNT:role/cdk-hnb659fds-*` |
+
+`cdk bootstrap` itself makes roles and a bucket, and is best run once by an administrator.
+
+Without bootstrap roles (`-c synthesizer=cli`), CloudFormation acts with your own rights. Then you need
+`cloudformation:*` on the stack, `s3:PutObject` and `s3:GetObject` on the bootstrap bucket, `ssm:GetParameter`
+on `/cdk-bootstrap/*`, and for what the stack consists of:
+
+| resource | actions |
+| --- | --- |
+"""
+#: What CloudFormation does on behalf of its caller for each type of resource in the template.
+DEPLOYING: Mapping[str, tuple[str, ...]] = {
+    "AWS::CloudWatch::Alarm": (
+        "cloudwatch:PutMetricAlarm",
+        "cloudwatch:DeleteAlarms",
+        "cloudwatch:DescribeAlarms",
+    ),
+    "AWS::CloudWatch::Dashboard": (
+        "cloudwatch:PutDashboard",
+        "cloudwatch:GetDashboard",
+        "cloudwatch:DeleteDashboards",
+    ),
+    "AWS::DynamoDB::Table": (
+        "dynamodb:CreateTable",
+        "dynamodb:DescribeTable",
+        "dynamodb:UpdateTable",
+        "dynamodb:DeleteTable",
+        "dynamodb:DescribeContinuousBackups",
+        "dynamodb:UpdateContinuousBackups",
+        "dynamodb:DescribeTimeToLive",
+        "dynamodb:ListTagsOfResource",
+        "dynamodb:TagResource",
+        "kms:DescribeKey",
+        "kms:CreateGrant",
+    ),
+    "AWS::ECR::Repository": (
+        "ecr:CreateRepository",
+        "ecr:DescribeRepositories",
+        "ecr:DeleteRepository",
+        "ecr:PutLifecyclePolicy",
+        "ecr:PutImageScanningConfiguration",
+        "ecr:TagResource",
+    ),
+    "AWS::ECS::TaskDefinition": (
+        "ecs:RegisterTaskDefinition",
+        "ecs:DescribeTaskDefinition",
+        "ecs:DeregisterTaskDefinition",
+        "ecs:TagResource",
+        "iam:PassRole",
+    ),
+    "AWS::Events::Rule": (
+        "events:PutRule",
+        "events:DescribeRule",
+        "events:PutTargets",
+        "events:RemoveTargets",
+        "events:DeleteRule",
+        "events:TagResource",
+    ),
+    "AWS::IAM::Policy": ("iam:PutRolePolicy", "iam:GetRolePolicy", "iam:DeleteRolePolicy"),
+    "AWS::IAM::Role": (
+        "iam:CreateRole",
+        "iam:GetRole",
+        "iam:DeleteRole",
+        "iam:PutRolePolicy",
+        "iam:DeleteRolePolicy",
+        "iam:UpdateAssumeRolePolicy",
+        "iam:TagRole",
+    ),
+    "AWS::Lambda::EventInvokeConfig": (
+        "lambda:PutFunctionEventInvokeConfig",
+        "lambda:UpdateFunctionEventInvokeConfig",
+        "lambda:DeleteFunctionEventInvokeConfig",
+    ),
+    "AWS::Lambda::Function": (
+        "lambda:CreateFunction",
+        "lambda:GetFunction",
+        "lambda:UpdateFunctionCode",
+        "lambda:UpdateFunctionConfiguration",
+        "lambda:DeleteFunction",
+        "lambda:TagResource",
+        "iam:PassRole",
+    ),
+    "AWS::Lambda::Permission": ("lambda:AddPermission", "lambda:RemovePermission"),
+    "AWS::Logs::LogGroup": (
+        "logs:CreateLogGroup",
+        "logs:DescribeLogGroups",
+        "logs:PutRetentionPolicy",
+        "logs:DeleteLogGroup",
+        "logs:TagResource",
+    ),
+    "AWS::SNS::Topic": (
+        "sns:CreateTopic",
+        "sns:GetTopicAttributes",
+        "sns:SetTopicAttributes",
+        "sns:DeleteTopic",
+        "sns:TagResource",
+    ),
+    "AWS::SNS::TopicPolicy": ("sns:SetTopicAttributes",),
+    "AWS::SQS::Queue": (
+        "sqs:CreateQueue",
+        "sqs:GetQueueAttributes",
+        "sqs:SetQueueAttributes",
+        "sqs:DeleteQueue",
+        "sqs:TagQueue",
+    ),
+    "AWS::SQS::QueuePolicy": ("sqs:SetQueueAttributes",),
+    "AWS::Scheduler::Schedule": (
+        "scheduler:CreateSchedule",
+        "scheduler:GetSchedule",
+        "scheduler:UpdateSchedule",
+        "scheduler:DeleteSchedule",
+        "iam:PassRole",
+    ),
+}
+_NAMES = ("TableName", "LogGroupName", "TopicName", "FunctionName", "RepositoryName")
+
+
+def page(template: Mapping[str, Any]) -> str:
+    """The whole page."""
+    resources = template["Resources"]
+    parts = [HEAD]
+    for logical_id, policies in roles(template):
+        path = resources[logical_id]["Metadata"]["aws:cdk:path"].split("/")
+        about = resources[logical_id]["Properties"].get("Description", "")
+        parts.append(f"\n### {path[-2]}\n\n{about}.\n\n| may | on | if |\n| --- | --- | --- |\n")
+        parts += [_row(statement, resources) for policy in policies for statement in policy["Statement"]]
+    parts.append(DEPLOY)
+    for kind in sorted({resource["Type"] for resource in resources.values()}):
+        parts.append(f"| `{kind}` | {', '.join(f'`{action}`' for action in DEPLOYING[kind])} |\n")
+    return "".join(parts)
+
+
+def roles(template: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Every role that has rights, with its inline policies and those that were attached to it."""
+    resources = template["Resources"]
+    for logical_id, resource in resources.items():
+        if resource["Type"] != "AWS::IAM::Role":
+            continue
+        policies = [policy["PolicyDocument"] for policy in resource["Properties"].get("Policies", ())]
+        policies += [
+            other["Properties"]["PolicyDocument"]
+            for other in resources.values()
+            if other["Type"] == "AWS::IAM::Policy" and {"Ref": logical_id} in other["Properties"]["Roles"]
+        ]
+        if policies:
+            yield logical_id, policies
+
+
+def text(value: Any, resources: Mapping[str, Any]) -> str:
+    """A value of the template as a person reads it."""
+    if isinstance(value, str):
+        return value
+    if "Ref" in value:
+        return _named(value["Ref"], resources) if value["Ref"] in resources else f"${{{value['Ref']}}}"
+    if "Fn::GetAtt" in value:
+        return _named(value["Fn::GetAtt"][0], resources)
+    return "".join(text(part, resources) for part in value["Fn::Join"][1])
+
+
+def _named(logical_id: str, resources: Mapping[str, Any]) -> str:
+    properties = resources[logical_id].get("Properties", {})
+    kind = resources[logical_id]["Type"].rpartition("::")[2].lower()
+    for name in _NAMES:
+        if isinstance(properties.get(name), str):
+            return f"{kind} {properties[name]}"
+    path: str = resources[logical_id]["Metadata"]["aws:cdk:path"]
+    return f"{kind} {'/'.join(path.split('/')[1:-1])}"
+
+
+def _row(statement: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
+    places = [text(place, resources) for place in _many(statement["Resource"])]
+    places = [
+        place.replace("${AWS::Region}:${AWS::AccountId}:", "").replace("arn:${AWS::Partition}:", "")
+        for place in places
+    ]
+    conditions = [
+        f"`{key}` is `{text(wanted, resources).rpartition(':')[2]}`"
+        for tests in statement.get("Condition", {}).values()
+        for key, wanted in tests.items()
+    ]
+    may = ", ".join(f"`{action}`" for action in _many(statement["Action"]))
+    return f"| {may} | {', '.join(f'`{place}`' for place in places)} | {' and '.join(conditions)} |\n"
+
+
+def _many(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def synthesized() -> dict[str, Any]:
+    """The template with the default settings."""
+    from app import make_app
+
+    with tempfile.TemporaryDirectory() as outdir:
+        asset = ROOT / "ecs_gpu_recovery" / "lambdas"  # any folder will do: code is no part of the template
+        app = make_app({}, outdir=outdir, asset=asset, context={"aws:cdk:enable-path-metadata": True})
+        app.synth()
+        made: dict[str, Any] = json.loads(
+            Path(outdir, "EcsGpuRecoveryStack.template.json").read_text("utf-8")
+        )
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tools.permissions", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    wanted = page(synthesized())
+    if not parser.parse_args().check:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
+        raise ProblemError("docs/permissions.md is not what the stack says. Run: python -m tools.permissions")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProblemError as problem:
+        sys.exit(str(problem))
