@@ -53,6 +53,22 @@ docs: env ## make the generated documents again
 	@$(BIN)/python -m tools.docs
 endif
 
+.PHONY: synth
+synth: env node_modules/.package-lock.json ## make the CloudFormation templates in cdk.out and check them (ARGS go to cdk synth)
+	@PATH="$(CURDIR)/node_modules/.bin:$(CURDIR)/$(BIN):$$PATH" cdk synth --quiet --no-notices -c nag=true $(ARGS)
+	@$(BIN)/cfn-lint --ignore-checks W3005 -- cdk.out/*.template.json
+	@$(BIN)/python -m tools.permissions --check
+	@echo "cdk.out holds the templates; no rule was broken"
+
+# The CDK command and the Node.js that runs it, as locked. CDK itself needs no script of theirs to run.
+node_modules/.package-lock.json: package-lock.json
+	@npm ci --ignore-scripts --loglevel=error
+	@touch $@
+
+.PHONY: build-lambda
+build-lambda: env ## build what the functions run, in build/lambda (ARGS="--arch x86_64" for another architecture)
+	@$(BIN)/python -m tools.build_lambda $(ARGS)
+
 .PHONY: lock
 lock: ## resolve the dependencies again (ARGS=--upgrade takes newer versions)
 	@$(RUN) tools.lock $(ARGS)
@@ -76,4 +92,4 @@ clean: ## remove what was built and cached, but keep the environments
 
 .PHONY: distclean
 distclean: clean ## remove the environments too: back to a fresh clone
-	@rm -rf .venv .venv-* .tools
+	@rm -rf .venv .venv-* .tools node_modules

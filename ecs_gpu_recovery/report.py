@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from .core.model import Job, JobStatus
@@ -43,8 +45,15 @@ def phases(job: Job, now: datetime) -> list[Phase]:
         if status.final:
             break
         first_check = status is JobStatus.PENDING_HEALTHCHECK and not entry.before
-        found.append(Phase(status=status, name="checking before the start" if first_check else PHASES[status], attempt=entry.attempt,
-                           start=entry.at, end=nxt.at if nxt is not None else now))  # fmt: skip
+        found.append(
+            Phase(
+                status=status,
+                name="checking before the start" if first_check else PHASES[status],
+                attempt=entry.attempt,
+                start=entry.at,
+                end=nxt.at if nxt is not None else now,
+            )
+        )
     return found
 
 
@@ -60,15 +69,22 @@ class Progress:
 
 
 def progress(lines: Iterable[str]) -> Progress:
-    """Read progress.jsonl. A torn last line is what a killed writer leaves; it is passed over."""
+    """Read progress.jsonl, which any program may have written.
+
+    A line that makes no sense is passed over: a killed writer leaves one. A loss that is no number is none,
+    because JSON could not carry it on.
+    """
     seen: list[tuple[int, int, datetime]] = []
     loss = None
     for line in lines:
         try:
             data = json.loads(line)
-            seen.append((int(data["attempt"]), int(data["step"]), datetime.fromisoformat(data["at"])))
-            loss = float(data["loss"])
-        except (ValueError, KeyError, TypeError):
+            at = datetime.fromisoformat(data["at"])
+            seen.append(
+                (int(data["attempt"]), int(data["step"]), at if at.tzinfo else at.replace(tzinfo=UTC))
+            )
+            loss = float(data["loss"]) if math.isfinite(data["loss"]) else None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     if not seen:
         return Progress()
@@ -77,20 +93,28 @@ def progress(lines: Iterable[str]) -> Progress:
         firsts.setdefault(attempt, step)
     gaps = sorted(
         (b[2] - a[2]).total_seconds() / (b[1] - a[1])
-        for a, b in zip(seen, seen[1:], strict=False)
+        for a, b in pairwise(seen)
         if a[0] == b[0] and b[1] > a[1]
     )
-    return Progress(steps=max(s for _, s, _ in seen), loss=loss, lost_steps=len(seen) - len({s for _, s, _ in seen}),
-                    resumed_at=tuple(step for attempt, step in sorted(firsts.items()) if attempt), step_s=gaps[len(gaps) // 2] if gaps else 0.0)  # fmt: skip
+    steps = [step for _, step, _ in seen]
+    return Progress(
+        steps=max(steps),
+        loss=loss,
+        lost_steps=len(steps) - len(set(steps)),
+        resumed_at=tuple(step for attempt, step in sorted(firsts.items()) if attempt),
+        step_s=gaps[len(gaps) // 2] if gaps else 0.0,
+    )
 
 
 def read_progress(checkpoint_dir: str) -> Progress:
     """The progress of a job whose checkpoint folder this machine can read; empty where it can't."""
-    path = Path(checkpoint_dir) / "progress.jsonl"
-    if not checkpoint_dir or not path.is_file():
+    if not checkpoint_dir:
         return Progress()
-    with open(path, errors="replace") as lines:
-        return progress(lines)
+    try:
+        with open(Path(checkpoint_dir) / "progress.jsonl", errors="replace") as lines:
+            return progress(lines)
+    except OSError:
+        return Progress()
 
 
 def effective_ratio(job: Job, done: Progress, now: datetime) -> float | None:

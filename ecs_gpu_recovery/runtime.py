@@ -69,10 +69,10 @@ class Runtime:
         self._send_all(job, step.orders, at, None)
         return job
 
-    def handle(self, job_id: str, facts: Iterable[Fact]) -> Job:
-        """Apply facts to a job, in one commit, and send the orders that follow."""
+    def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
+        """Apply facts to a job, as just read where the caller has it, in one commit, and send the orders that follow."""
         facts = list(facts)
-        moved = self._decide(job_id, facts)
+        moved = self._decide(job_id, facts, job)
         if facts and moved.orders:
             self._send_all(moved.job, moved.orders, max(fact.at for fact in facts), moved.rows_known)
         return moved.job

@@ -7,7 +7,7 @@ that was missed. Dropping every event must still end well, only later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from .core.errors import NotFound, Transient
 from .core.events import Fact, Tick
 from .core.invariants import broken
 from .core.model import Job, Node
+from .core.nodes import decide_node
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -32,12 +33,16 @@ class Report:
 
 
 class Sweeper:
-    """Keeps nothing between sweeps; two sweepers at once do no harm."""
+    """Keeps nothing between sweeps; two sweepers at once do no harm.
+
+    What goes wrong with one record must not cost the others their look at the clock. It is raised at the end.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._resume = False
+        self._trouble: list[Exception] = []
 
     def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
         """Everything that is due; with `observe`, every live job is also compared with the cluster.
@@ -45,43 +50,51 @@ class Sweeper:
         `resume` sends every pending order at once. It is for a process that knows that no other sender is alive.
         """
         report = Report()
-        self._resume = resume
+        self._resume, self._trouble = resume, []
         live = set(self._store.live_jobs()) if observe else set()
         for job_id in sorted(live | set(self._store.due_jobs(now))):
-            self._sweep_job(job_id, now, observe=observe and job_id in live, report=report)
+            self._try(job_id, report, lambda j=job_id: self._sweep_job(j, now, observe=observe and j in live, report=report))  # type: ignore[misc]
         for name in self._store.due_nodes(now):
-            self._sweep_node(name, now, [], report)
+            self._try(name, report, lambda n=name: self._sweep_node(n, now, [], report))  # type: ignore[misc]
         if observe:
-            self._sweep_idle(self._store.nodes(), live, now, report)
+            self._try("idle nodes", report, lambda: self._sweep_idle(self._store.nodes(), live, now, report))
+        if self._trouble:
+            raise self._trouble[0]
         return report
+
+    def _try(self, record: str, report: Report, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Transient as exc:
+            report.unanswered += 1
+            log.warning("sweep put off", extra={"record": record, "why": str(exc)})
+        except Exception as exc:
+            log.exception("sweep failed", extra={"record": record})
+            self._trouble.append(exc)
 
     def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
         """Nodes that no living job holds: all are looked at together, and only news is written."""
-        free = [node for node in nodes if not node.job_id]
+        free = {node.name: node for node in nodes if not node.job_id}
         news: dict[str, list[Fact]] = {}
-        try:
-            for name, fact in self._runtime.fleet.observe_nodes(free):
-                news.setdefault(name, []).append(fact)
-        except Transient as exc:
-            report.unanswered += 1
-            log.warning("sweep put off", extra={"why": str(exc)})
+
+        def look() -> None:
+            for name, fact in self._runtime.fleet.observe_nodes(list(free.values())):
+                if name in free and decide_node(free[name], fact, self._runtime.policy).changed:
+                    news.setdefault(name, []).append(fact)
+
+        self._try("idle nodes", report, look)
         for name, facts in news.items():
-            self._sweep_node(name, now, facts, report)
+            self._try(name, report, lambda n=name, f=facts: self._sweep_node(n, now, f, report))  # type: ignore[misc]
         for node in nodes:
             if node.job_id and node.job_id not in live:
-                self._free_orphan(node.name, node.job_id, now)
+                self._try(node.name, report, lambda n=node: self._free_orphan(n.name, n.job_id, now))  # type: ignore[misc]
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
-        try:
-            job = self._store.job(job_id)
-            facts = list(self._runtime.fleet.observe_job(job)) if observe else []
-            job = self._runtime.handle(job_id, [*facts, Tick(at=now)])
-            self._resend(job, now, report)
-        except Transient as exc:
-            report.unanswered += 1
-            log.warning("sweep put off", extra={"job": job_id, "why": str(exc)})
-            return
+        job = self._store.job(job_id)
+        facts = list(self._runtime.fleet.observe_job(job)) if observe else []
+        job = self._runtime.handle(job_id, [*facts, Tick(at=now)], job)
+        self._resend(job, now, report)
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})
@@ -97,12 +110,8 @@ class Sweeper:
 
     def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
         report.nodes += 1
-        try:
-            self._runtime.handle_node(name, [*facts, Tick(at=now)])
-            self._runtime.send_node(self._store.node(name), now)
-        except Transient as exc:
-            report.unanswered += 1
-            log.warning("sweep put off", extra={"node": name, "why": str(exc)})
+        self._runtime.handle_node(name, [*facts, Tick(at=now)])
+        self._runtime.send_node(self._store.node(name), now)
 
     def _free_orphan(self, name: str, job_id: str, now: datetime) -> None:
         """A claim whose job was never recorded, or a release that was never written."""
@@ -112,4 +121,4 @@ class Sweeper:
             self._store.release_orphan(name, job_id, now)
             return
         if job.status.final:
-            self._store.write_rows(job)
+            self._store.write_rows(job, self._runtime.fleet.label_nodes)

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..config import LambdaSettings
-from ..core.errors import NotFound, VersionConflict
+from ..core.effects import Order, StopTask, WriteRows
+from ..core.errors import NodesTaken, NotFound, VersionConflict
+from ..core.exits import our_reason
 from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ..core.policy import Policy
-from .errors import translated
+from .discover import registered_gpus
+from .errors import ForeignRecord, translated
 from .store import DynamoStore
 
 if TYPE_CHECKING:
@@ -25,7 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("ecs_gpu_recovery")
 Row = Mapping[str, Any]
 #: How the node of a job in each state must stand for the job to go on from there.
-_NODE_OF = {JobStatus.IN_PROGRESS: NodeStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK: NodeStatus.PENDING}
+_NODE_OF = {
+    JobStatus.IN_PROGRESS: NodeStatus.IN_PROGRESS,
+    JobStatus.PENDING_HEALTHCHECK: NodeStatus.PENDING,
+    JobStatus.PENDING_RESTART: NodeStatus.UNKNOWN,
+}
 
 
 class StoreAdopter:
@@ -33,15 +41,20 @@ class StoreAdopter:
 
     def __init__(self, store: DynamoStore, ecs: ECSClient, settings: LambdaSettings) -> None:
         self._store, self._ecs, self._settings = store, ecs, settings
+        self._refused: set[str] = set()
 
     def adopt(self, row: Row, at: datetime) -> Job:
         task_ids = texts(row.get("submitted_ecs_task_ids"))
         tasks = self._store.task_rows(task_ids)
-        described = self._describe(task_ids)
         names = texts(row.get("assigned_nodes")) or [str(tasks[t].get("node_name", "")) for t in task_ids if t in tasks]
-        nodes = self._store.node_rows([name for name in names if name])
-        job = adopted_job(row, task_ids, tasks, described, names, policy=self._settings.policy, cluster=self._settings.cluster, at=at)
-        claimed = [adopted_node(job, rank, nodes.get(rank.node), at) for rank in job.ranks]
+        status = _status(row, task_ids, names)
+        described = self._describe(task_ids)
+        ranks = _ranks(row, task_ids, tasks, described, names)
+        nodes = self._store.node_rows(names)
+        seen = self._instances([rank.instance for rank in ranks])
+        ranks = [_known_node(rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {})) for rank in ranks]
+        job = adopted_job(row, status, ranks, _definition(tasks, described), policy=self._settings.policy, cluster=self._settings.cluster, at=at)
+        claimed = [adopted_node(job, rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {}), at) for rank in job.ranks]
         try:
             self._store.adopt(job, claimed)
         except VersionConflict:
@@ -49,23 +62,47 @@ class StoreAdopter:
         log.info("adopted", extra={"job": job.id, "nodes": names})
         return job
 
+    def adopt_strays(self, at: datetime) -> None:
+        """Jobs whose events were lost. One that cannot be taken over is told of once, not every minute."""
+        for job_id in self._store.foreign_jobs():
+            try:
+                self._store.job(job_id)
+            except ForeignRecord as exc:
+                try:
+                    self.adopt(exc.row, at)
+                except (NotFound, NodesTaken) as why:
+                    if job_id not in self._refused:
+                        log.warning("not taken over", extra={"job": job_id, "why": str(why)})
+                    self._refused.add(job_id)
+
     def _describe(self, task_ids: Sequence[str]) -> dict[str, Row]:
         """Tasks that ECS still knows; a stopped one is forgotten after an hour."""
         found: dict[str, Row] = {}
         for start in range(0, len(task_ids), 100):
             with translated("describing the tasks of an adopted job"):
                 reply = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=list(task_ids[start : start + 100]))
-            found.update({str(task["taskArn"]).rpartition("/")[2]: dict(task) for task in reply.get("tasks", [])})
+            found.update({_id(task["taskArn"]): dict(task) for task in reply.get("tasks", [])})
+        return found
+
+    def _instances(self, references: Sequence[str]) -> dict[str, Row]:
+        """The nodes as ECS knows them: their full names, hosts and GPUs, which the rows don't tell."""
+        known = [reference for reference in references if reference]
+        found: dict[str, Row] = {}
+        for start in range(0, len(known), 100):
+            with translated("describing the nodes of an adopted job"):
+                reply = self._ecs.describe_container_instances(cluster=self._settings.cluster, containerInstances=known[start : start + 100])
+            found.update({_id(instance["containerInstanceArn"]): dict(instance) for instance in reply.get("containerInstances", [])})
         return found
 
 
 def texts(value: object) -> list[str]:
-    """A list of strings, whichever way it was written."""
+    """A list of strings, whichever way it was written: names, ids, or ARNs of which the id counts."""
     if isinstance(value, str):
-        return [part.strip() for part in value.strip("[]").replace('"', "").replace("'", "").split(",") if part.strip()]
-    if isinstance(value, Iterable):
-        return [str(part).rpartition("/")[2].strip() if str(part).startswith("arn:") else str(part).strip() for part in value if str(part).strip()]
-    return []
+        value = value.strip().strip("[]").replace('"', "").replace("'", "").split(",")
+    if not isinstance(value, Iterable):
+        return []
+    found = [str(part).strip() for part in value]
+    return [_id(part) if part.startswith("arn:") else part for part in found if part]
 
 
 def moment(value: object, default: datetime) -> datetime:
@@ -81,74 +118,107 @@ def moment(value: object, default: datetime) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def adopted_job(row: Row, task_ids: Sequence[str], tasks: Mapping[str, Row], described: Mapping[str, Row], names: Sequence[str], *,
-                policy: Policy, cluster: str, at: datetime) -> Job:  # fmt: skip
-    """The record of such a job, as it would be if it had been ours from the start."""
+def _status(row: Row, task_ids: Sequence[str], names: Sequence[str]) -> JobStatus:
+    """The job's status, if the row can be made sense of. Raises `NotFound` where there is nothing to take over."""
     job_id = str(row.get("job_id", ""))
     try:
         status = JobStatus(str(row.get("job_status", "")))
     except ValueError:
-        raise NotFound(f"job {job_id} has the unknown status {row.get('job_status')!r}") from None
-    if not names or not task_ids or len(set(names)) != len(names):
-        raise NotFound(f"job {job_id} names no usable nodes and tasks: it cannot be taken over")
-    if status in (JobStatus.PENDING_RESTART, JobStatus.RESTARTING):
-        status = JobStatus.PENDING_RESTART
-    placed = _placed(task_ids, tasks, names)
-    instances = texts(row.get("submitted_container_inst_ids"))
-    ranks = []
-    for index, name in enumerate(names):
-        task_id = placed.get(index, "")
-        ranks.append(_rank(index, name, task_id, tasks.get(task_id, {}), described.get(task_id, {}), status,
-                           instances[index] if index < len(instances) else "", at, policy))  # fmt: skip
-    first: Row = next((tasks[t] for t in task_ids if t in tasks), {})
-    seen: Row = next(iter(described.values()), {})
-    spec = JobSpec(name=job_id, task_def=str(first.get("task_def_arn") or seen.get("taskDefinitionArn") or ""), submitted_by="another tool")
-    created = moment(row.get("created_at") or row.get("job_timestamp"), at)
-    entry = Entry(at=at, subject="job", before="", after=status.value, why="taken over from another tool", evidence=f"tasks {', '.join(task_ids)}"[:500],
-                  attempt=_number(row.get("retry")), policy=policy.version)  # fmt: skip
-    return Job(id=job_id, cluster=cluster, spec=spec, status=status, ranks=tuple(ranks), created_at=created, updated_at=at, attempt=_number(row.get("retry")),
-               max_retries=max(policy.max_retries, _number(row.get("retry"))), timeline=(entry,), version=1)  # fmt: skip
+        raise NotFound(f"job {job_id} has the unknown status {row.get('job_status')!r}: it cannot be taken over") from None
+    if status.final:
+        raise NotFound(f"job {job_id} has ended as {status}: there is nothing to take over")
+    if not names or len(set(names)) != len(names) or len(set(task_ids)) != len(names) or len(task_ids) != len(names):
+        raise NotFound(f"job {job_id} names {len(names)} nodes and {len(task_ids)} tasks, not one task for each node: it cannot be taken over")
+    return status
 
 
-def _placed(task_ids: Sequence[str], tasks: Mapping[str, Row], names: Sequence[str]) -> dict[int, str]:
+def adopted_job(row: Row, status: JobStatus, ranks: Sequence[Rank], task_def: str, *, policy: Policy, cluster: str, at: datetime) -> Job:
+    """The record of such a job, as it would be if it had been ours from the start.
+
+    Outside IN_PROGRESS nothing of it may run any more: what does is stopped. A restart that was begun is begun again, and
+    has spent a retry whether or not the row says so.
+    """
+    job_id, retry = str(row.get("job_id", "")), _number(row.get("retry"))
+    restarts = status in (JobStatus.PENDING_RESTART, JobStatus.RESTARTING)
+    attempt = max(retry, 1) if restarts else retry
+    status = JobStatus.PENDING_RESTART if restarts else status
+    orders: list[Order] = []
+    placed = []
+    for rank in ranks:
+        rank = replace(rank, node_status=_NODE_OF[status], deadline=at + policy.reboot_timeout if restarts else None)
+        if rank.live and status is not JobStatus.IN_PROGRESS:
+            rank = replace(rank, deadline=rank.deadline or at + policy.stop_timeout)
+            reason = our_reason(job_id, attempt, "its job was taken over while it failed")
+            orders.append(Order(due=at, effect=StopTask(key=f"{job_id}/{rank.task_attempt}/{rank.index}/stop/1", node=rank.node, token="",
+                                                        task_id=rank.task_id, reason=reason, rank=rank.index, attempt=rank.task_attempt)))  # fmt: skip
+        placed.append(rank)
+    told = f"tasks {', '.join(rank.task_id for rank in ranks)}"[:500]
+    entry = Entry(at=at, subject="job", before="", after=status.value, why="taken over from another tool", evidence=told, attempt=attempt,
+                  policy=policy.version)  # fmt: skip
+    orders.append(Order(due=at, effect=WriteRows(key=f"{job_id}/rows/1", version=1)))
+    return Job(id=job_id, cluster=cluster, spec=JobSpec(name=job_id, task_def=task_def, submitted_by="another tool"), status=status,
+               ranks=tuple(placed), created_at=moment(row.get("created_at") or row.get("job_timestamp"), at), updated_at=at, attempt=attempt,
+               max_retries=max(policy.max_retries, attempt), outbox=tuple(orders), timeline=(entry,), version=1)  # fmt: skip
+
+
+def _ranks(row: Row, task_ids: Sequence[str], tasks: Mapping[str, Row], described: Mapping[str, Row], names: Sequence[str]) -> list[Rank]:
     """Which task is which rank: by the task's row, else by its place in the list."""
     placed: dict[int, str] = {}
     for position, task_id in enumerate(task_ids):
-        row = tasks.get(task_id, {})
-        text = str(row.get("node_index_in_job", "")).strip()
-        node = str(row.get("node_name", ""))
-        index = int(text) if text.isdigit() else names.index(node) if node in names else position
-        if index < len(names) and index not in placed:
-            placed[index] = task_id
-    return placed
+        number, node = str(tasks.get(task_id, {}).get("node_index_in_job", "")).strip(), str(tasks.get(task_id, {}).get("node_name", ""))
+        index = names.index(node) if node in names else int(number) if number.isdecimal() else position
+        placed[index] = task_id
+    if set(placed) != set(range(len(names))):
+        raise NotFound(f"job {row.get('job_id')}: its task rows don't give each node one task: it cannot be taken over")
+    instances = texts(row.get("submitted_container_inst_ids"))
+    return [
+        _rank(index, name, placed[index], tasks.get(placed[index], {}), described.get(placed[index], {}),
+              instances[index] if index < len(instances) else "", _number(row.get("retry")))
+        for index, name in enumerate(names)
+    ]  # fmt: skip
 
 
-def _rank(index: int, name: str, task_id: str, row: Row, described: Row, status: JobStatus, instance: str, at: datetime, policy: Policy) -> Rank:
-    arn = str(described.get("containerInstanceArn") or row.get("container_instance_arn") or row.get("container_inst_id") or instance)
-    overrides = described.get("overrides", {}).get("containerOverrides", []) if described else []
+def _rank(index: int, name: str, task_id: str, row: Row, described: Row, instance: str, retry: int) -> Rank:
+    instance = str(described.get("containerInstanceArn") or row.get("container_instance_arn") or row.get("container_inst_id") or instance)
     try:
-        task_status: TaskStatus | None = TaskStatus(str(row.get("task_status") or "IN_PROGRESS"))
+        status = TaskStatus(str(row.get("task_status") or TaskStatus.IN_PROGRESS))
     except ValueError:
-        task_status = TaskStatus.TERMINATED
-    if not status.final and status is not JobStatus.IN_PROGRESS and task_status is TaskStatus.IN_PROGRESS and described.get("lastStatus") == "STOPPED":
-        task_status = TaskStatus.TERMINATED
-    ended = {TaskStatus.COMPLETE: Exit.DONE}.get(task_status) if task_status else None
-    waiting = status is JobStatus.PENDING_RESTART
-    return Rank(index=index, node=name, instance=arn, task_id=task_id, task_status=task_status if task_id else TaskStatus.TERMINATED, start_try=1,
-                exit=ended, overrides=json.dumps(overrides, default=str, separators=(",", ":")) if overrides else "",
-                node_status=NodeStatus.UNKNOWN if waiting else NodeStatus.AVAILABLE if status.final else _NODE_OF[status],
-                deadline=at + policy.reboot_timeout if waiting else None)  # fmt: skip
+        status = TaskStatus.TERMINATED
+    return Rank(index=index, node=name, instance=instance, task_id=task_id, task_status=status, start_try=1, overrides=_first_overrides(described),
+                exit=Exit.DONE if status is TaskStatus.COMPLETE else None, task_attempt=_number(row.get("retry") or retry))  # fmt: skip
 
 
-def adopted_node(job: Job, rank: Rank, row: Row | None, at: datetime) -> Node:
+def _first_overrides(described: Row) -> str:
+    """What its task was started with, to be used again. Empty parts are left out."""
+    overrides = {name: value for name, value in described.get("overrides", {}).items() if value}
+    return json.dumps(overrides, default=str, separators=(",", ":")) if overrides else ""
+
+
+def _known_node(rank: Rank, row: Row, seen: Row) -> Rank:
+    """What the node's row and ECS tell of the node."""
+    gpus = registered_gpus(seen)
+    instance = str(seen.get("containerInstanceArn") or rank.instance or row.get("container_instance_arn") or row.get("container_instance_id") or "")
+    return replace(rank, instance=instance, address=str(row.get("ip", "")), ibdev=str(row.get("ibdev", "")), gpus=gpus, gpus_seen=gpus or None,
+                   connected=bool(seen.get("agentConnected", True)), seen_version=int(seen.get("version", 0)))  # fmt: skip
+
+
+def adopted_node(job: Job, rank: Rank, row: Row, seen: Row, at: datetime) -> Node:
     """The node's record, held by the job from now on."""
-    row = row or {}
-    instance = rank.instance or str(row.get("container_instance_arn") or row.get("container_instance_id") or "")
-    return Node(name=rank.node, cluster=job.cluster, instance=instance, status=rank.node_status, ip=str(row.get("ip", "")),
-                ibdev=str(row.get("ibdev", "")), job_id="" if job.status.final else job.id, job_version=job.version, connected=True,
+    return Node(name=rank.node, cluster=job.cluster, instance=rank.instance, status=rank.node_status, ip=rank.address, ibdev=rank.ibdev,
+                host=str(seen.get("ec2InstanceId", "")), gpus=rank.gpus, gpus_seen=rank.gpus_seen, seen_version=rank.seen_version,
+                job_id=job.id, job_version=job.version, connected=rank.connected, away_since=None if rank.connected else at,
                 created_at=moment(row.get("created_at"), at), updated_at=at, version=1)  # fmt: skip
+
+
+def _definition(tasks: Mapping[str, Row], described: Mapping[str, Row]) -> str:
+    said = [str(row.get("task_def_arn", "")) for row in tasks.values()]
+    return next((name for name in (*said, *(str(task.get("taskDefinitionArn", "")) for task in described.values())) if name), "")
 
 
 def _number(value: object) -> int:
     text = str(value or "0").strip()
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _id(arn: object) -> str:
+    return str(arn or "").rpartition("/")[2]

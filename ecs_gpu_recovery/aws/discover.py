@@ -38,7 +38,7 @@ def instances(ecs: ECSClient, cluster: str) -> Iterator[Mapping[str, Any]]:
 def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
     """A node of this container instance. Its name: the operator's attribute, else the host's id."""
     said = {str(a["name"]): str(a.get("value", "")) for a in instance.get("attributes", [])}
-    gpus = next((len(r.get("stringSetValue", [])) for r in instance.get("registeredResources", []) if r.get("name") == "GPU"), 0)
+    gpus = registered_gpus(instance)
     host = str(instance.get("ec2InstanceId", ""))
     connected = bool(instance.get("agentConnected"))
     usable = connected and instance.get("status") == "ACTIVE"
@@ -58,6 +58,12 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         created_at=at,
         updated_at=at,
     )
+
+
+def registered_gpus(instance: Mapping[str, Any]) -> int:
+    """How many GPUs the agent has told ECS of."""
+    rows = instance.get("registeredResources", [])
+    return next((len(row.get("stringSetValue", [])) for row in rows if row.get("name") == "GPU"), 0)
 
 
 def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:

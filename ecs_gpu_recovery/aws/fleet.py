@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
 from ..core.errors import StartRefused
-from ..core.events import CheckStarted, Fact, RebootFailed, RebootProven, TaskEnded, TaskStarted
+from ..core.events import CheckStarted, Fact, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..environment import training_environment
 from . import reboots
 from .errors import translated
-from .observe import checks_as_facts, instances_as_facts, tasks_as_facts
+from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_ecs import ECSClient
     from mypy_boto3_ssm import SSMClient
 
@@ -28,6 +29,10 @@ STATUS_ATTRIBUTE = "status"
 MODIFY_PER_S = 30.0
 
 
+#: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
+_NO = frozenset({"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"})
+#: How long a look at a task definition is trusted; a family may get a new revision.
+DEFINITION_FOR = timedelta(minutes=10)
 #: How the ranks of an adopted job find each other is its own business.
 _THEIRS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NNODES", "CHECKPOINT_DIR", "IB_DEVICES", "NCCL_IB_HCA"})
 
@@ -53,6 +58,8 @@ class EcsFleet:
                  pace: Pace | None = None) -> None:  # fmt: skip
         self._ecs, self._ssm, self._cluster, self._check_task, self._now = ecs, ssm, cluster, check_task, now
         self._pace = pace or Pace(MODIFY_PER_S)
+        self._containers: dict[str, tuple[datetime, str]] = {}
+        self._hosts: dict[str, str] = {}
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -68,7 +75,7 @@ class EcsFleet:
         task_id = self._find(order.token) if again else ""
         if not task_id:
             env = {ROLE: "check", JOB: job.id if job is not None else "", NODE: node.name, CHECK_TRY: str(order.check_try),
-                   "GPU_HEALTH_LEVEL": order.level, "GPU_HEALTH_EXPECT_GPUS": str(node.gpus)}  # fmt: skip
+                   "GPU_HEALTH_LEVEL": order.level, "GPU_HEALTH_EXPECT_GPUS": str(node.gpus or "")}  # fmt: skip
             env = {key: value for key, value in env.items() if value}
             task_id = self._start(self._check_task, node.instance, node.name, order.token, self._container_of(self._check_task), env)
         return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
@@ -76,11 +83,19 @@ class EcsFleet:
     def _start(self, task_def: str, instance: str, node: str, started_by: str, container: str, env: Mapping[str, str],
                first: str = "") -> str:  # fmt: skip
         """Start one task on one instance. HTTP success may still carry a refusal."""
-        overrides = {"containerOverrides": _overrides(first, container, env)}
+        overrides = _overrides(first, container, env)
+        from botocore.exceptions import ClientError
+
         self._pace.wait()
-        with translated(f"starting {started_by} on {node}"):
-            reply = self._ecs.start_task(cluster=self._cluster, taskDefinition=task_def, containerInstances=[instance],
-                                         startedBy=started_by, overrides=overrides)  # type: ignore[arg-type]  # fmt: skip
+        try:
+            with translated(f"starting {started_by} on {node}"):
+                reply = self._ecs.start_task(cluster=self._cluster, taskDefinition=task_def, containerInstances=[instance],
+                                             startedBy=started_by, overrides=overrides)  # type: ignore[arg-type]  # fmt: skip
+        except ClientError as exc:
+            self._containers.pop(task_def, None)
+            if _code(exc) not in _NO:
+                raise
+            raise StartRefused(node, f"{_code(exc)}: {exc.response['Error'].get('Message', '')}") from exc
         if reply.get("failures") or not reply.get("tasks"):
             failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
             raise StartRefused(node, str(failure.get("reason", "unknown")) + (f" ({failure['detail']})" if failure.get("detail") else ""))
@@ -94,11 +109,16 @@ class EcsFleet:
 
     def _container_of(self, task_def: str) -> str:
         """The container that does the work: the one with GPUs, else the first essential one."""
+        seen, name = self._containers.get(task_def, (None, ""))
+        if seen is not None and abs(self._now() - seen) < DEFINITION_FOR:
+            return name
         with translated(f"reading task definition {task_def}"):
             found = self._ecs.describe_task_definition(taskDefinition=task_def)["taskDefinition"]["containerDefinitions"]
         with_gpu = [c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))]
         essential = [c for c in found if c.get("essential", True)]
-        return str((with_gpu or essential or found)[0]["name"])
+        name = str((with_gpu or essential or found)[0]["name"])
+        self._containers[task_def] = (self._now(), name)
+        return name
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
@@ -123,7 +143,7 @@ class EcsFleet:
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         """SSM has no token either: the key travels in the comment and in the script, and the host keeps a marker."""
-        host = node.host or self._host_of(node)
+        host = node.host or self._host_of(node.name, node.instance)
         if not host:
             return [RebootFailed(at=self._now(), node=node.name, key=order.key, reason="the host behind this container instance is unknown")]
         if again and reboots.find(self._ssm, host, order.key) is not None:
@@ -131,20 +151,41 @@ class EcsFleet:
         reboots.send(self._ssm, host, node.name, order.key)
         return []
 
-    def _host_of(self, node: Node) -> str:
-        with translated(f"describing {node.name}"):
-            found = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=[node.instance])
-        return str(found["containerInstances"][0].get("ec2InstanceId", "")) if found.get("containerInstances") else ""
+    def _host_of(self, node: str, instance: str) -> str:
+        """The machine behind a container instance, which never changes."""
+        if instance not in self._hosts:
+            with translated(f"describing {node}"):
+                found = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=[instance])
+            self._note_hosts(found)
+        return self._hosts.get(instance, "")
+
+    def _note_hosts(self, reply: Mapping[str, Any]) -> None:
+        for instance in reply.get("containerInstances", []):
+            if instance.get("ec2InstanceId"):
+                self._hosts[str(instance["containerInstanceArn"])] = str(instance["ec2InstanceId"])
 
     def label_nodes(self, nodes: Sequence[Node]) -> None:
-        """Ten attributes a call; each names its own instance."""
+        """Ten attributes a call; each names its own instance. What ECS has forgotten needs no label."""
+        from botocore.exceptions import ClientError
+
         known = [node for node in nodes if node.instance]
         for start in range(0, len(known), 10):
-            self._pace.wait()
-            with translated("labelling nodes"):
-                self._ecs.put_attributes(cluster=self._cluster, attributes=[
-                    {"name": STATUS_ATTRIBUTE, "value": node.status.value, "targetType": "container-instance", "targetId": _id(node.instance)}
-                    for node in known[start : start + 10]])  # fmt: skip
+            some = known[start : start + 10]
+            try:
+                self._put_labels(some)
+            except ClientError as exc:
+                if _code(exc) != "TargetNotFoundException":
+                    raise
+                if len(some) > 1:  # one that is gone spoils the call for all
+                    for node in some:
+                        self.label_nodes([node])
+
+    def _put_labels(self, nodes: Sequence[Node]) -> None:
+        self._pace.wait()
+        with translated("labelling nodes"):
+            self._ecs.put_attributes(cluster=self._cluster, attributes=[
+                {"name": STATUS_ATTRIBUTE, "value": node.status.value, "targetType": "container-instance", "targetId": _id(node.instance)}
+                for node in nodes])  # fmt: skip
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
@@ -160,8 +201,12 @@ class EcsFleet:
                 yield from self._see_reboot(rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot")
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
-        for fact in self._see_instances({node.instance: node.name for node in nodes if node.instance}):
+        """A label that was missed is put right on the way: the answer shows it."""
+        by_instance = {node.instance: node for node in nodes if node.instance}
+        shown: dict[str, str] = {}
+        for fact in self._see_instances({instance: node.name for instance, node in by_instance.items()}, shown):
             yield getattr(fact, "node", ""), fact
+        self.label_nodes([node for node in by_instance.values() if shown.get(node.name, node.status.value) != node.status.value])
         checking = {node.check_id: node for node in nodes if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id}
         for fact in checks_as_facts(self._describe(list(checking)), {cid: (n.name, n.check_try) for cid, n in checking.items()}, self._now()):
             yield fact.node, fact
@@ -170,11 +215,15 @@ class EcsFleet:
                 for told in self._see_reboot(node.name, node.instance, node.reboot_key, node.host):
                     yield node.name, told
 
-    def _see_instances(self, names: Mapping[str, str]) -> Iterator[Fact]:
+    def _see_instances(self, names: Mapping[str, str], labels: dict[str, str] | None = None) -> Iterator[Fact]:
+        """`names` by instance; `labels` is filled with what each node's instance says of its status."""
         arns = list(names)
         for start in range(0, len(arns), 100):
             with translated("describing container instances"):
                 reply = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=arns[start : start + 100])
+            self._note_hosts(reply)
+            if labels is not None:
+                labels.update(shown_labels(reply, names, STATUS_ATTRIBUTE))
             yield from instances_as_facts(reply, names, self._now())
 
     def _see_tasks(self, job: Job) -> Iterator[Fact]:
@@ -183,10 +232,10 @@ class EcsFleet:
         for rank in job.ranks:
             if rank.quiet:
                 continue
-            task_id = rank.task_id or self._find(token(job.id, job.attempt, rank.index, "train", rank.start_try))
+            task_id = rank.task_id or self._find(token(job.id, rank.task_attempt, rank.index, "train", rank.start_try))
             if task_id:
                 known[task_id] = rank
-        yield from tasks_as_facts(self._describe(list(known)), known, job.attempt, self._now())
+        yield from tasks_as_facts(self._describe(list(known)), known, job, self._now())
         checks = {r.check_id: (r.node, r.check_try) for r in job.ranks if r.check_id and r.verdict is None}
         yield from checks_as_facts(self._describe(list(checks)), checks, self._now())
 
@@ -200,27 +249,35 @@ class EcsFleet:
                     yield {"taskArn": failure.get("arn", ""), "lastStatus": "MISSING"}
 
     def _see_reboot(self, node: str, instance: str, key: str, host: str = "") -> Iterator[Fact]:
-        host = host or self._host_of(Node(name=node, cluster=self._cluster, instance=instance, created_at=self._now(), updated_at=self._now()))
+        host = host or self._host_of(node, instance)
         found = reboots.find(self._ssm, host, key) if host else None
-        if found is not None and found.status == "Success":
-            yield RebootProven(at=self._now(), node=node, key=key)
-        elif found is not None and found.over:
-            yield RebootFailed(at=self._now(), node=node, key=key, reason=f"SSM command {found.command_id} is {found.status}")
+        fact = reboots.outcome(found, node, key, self._now()) if found else None
+        if fact is not None:
+            yield fact
+
+    def commands(self, command_id: str) -> Sequence[reboots.Command]:
+        """What SSM knows of a command, once per host it was sent to."""
+        return reboots.look(self._ssm, command_id)
 
 
-def _overrides(first: str, container: str, env: Mapping[str, str]) -> list[dict[str, Any]]:
+def _overrides(first: str, container: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Our variables on top of what an adopted task was first started with."""
-    found: list[dict[str, Any]] = json.loads(first) if first else []
-    mine = next((c for c in found if c.get("name") == container), None)
+    overrides: dict[str, Any] = json.loads(first) if first else {}
+    containers: list[dict[str, Any]] = overrides.setdefault("containerOverrides", [])
+    mine = next((c for c in containers if c.get("name") == container), None)
     if mine is None:
         mine = {"name": container}
-        found.append(mine)
+        containers.append(mine)
     merged = {pair["name"]: pair["value"] for pair in mine.get("environment", [])}
     for key, value in env.items():
         if not (first and key in _THEIRS and key in merged):
             merged[key] = value
     mine["environment"] = [{"name": key, "value": value} for key, value in merged.items()]
-    return found
+    return overrides
+
+
+def _code(exc: ClientError) -> str:
+    return str(exc.response.get("Error", {}).get("Code", ""))
 
 
 def _id(arn: str) -> str:

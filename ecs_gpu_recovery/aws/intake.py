@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..core.errors import NodesTaken, NotFound
 from ..core.events import Fact
+from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..core.nodes import decide_node
 from ..runtime import Runtime
@@ -20,6 +21,7 @@ from ..sweeper import Sweeper
 from .errors import ForeignRecord
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
+from .reboots import Command, outcome
 
 log = logging.getLogger("ecs_gpu_recovery")
 
@@ -29,6 +31,9 @@ class Adopter(Protocol):
 
     def adopt(self, row: Mapping[str, Any], at: datetime) -> Job:
         """Make the job's record from the schema's attributes alone. Raises `NotFound` where they don't suffice."""
+
+    def adopt_strays(self, at: datetime) -> None:
+        """Take over the jobs that no event has led to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Intake:
     def __init__(self, runtime: Runtime, fleet: EcsFleet, adopter: Adopter, *, cluster: str, check_family: str) -> None:
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
         self._cluster, self._check_family = cluster, check_family
+        self._names: dict[str, str] = {}  #: of nodes, by container instance
 
     def take(self, event: object) -> Answer:
         seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
@@ -58,6 +64,7 @@ class Intake:
     def _route(self, seen: Parsed) -> Answer:
         if seen.kind is Kind.TICK and seen.at is not None:
             report = Sweeper(self._runtime).sweep(seen.at)
+            self._adopter.adopt_strays(seen.at)
             return Answer(seen.kind, True, f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again")
         if not (seen.ours or seen.may_be_ours) or seen.at is None:
             return Answer(seen.kind, False, seen.why)
@@ -75,6 +82,8 @@ class Intake:
         """By the job the event names, else by the task row; the record must know the task or wait for it."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
+        if seen.status != "STOPPED" and seen.end is not None and seen.end.reason.startswith(OUR_REASON):
+            return Answer(seen.kind, True, "our own stop is on its way", seen.job)
         job_id = seen.job or self._runtime.store.job_of_task(seen.task_id)
         if not job_id:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
@@ -106,8 +115,8 @@ class Intake:
         return Answer(seen.kind, True, seen.why, seen.job or seen.node)
 
     def _instance(self, seen: Parsed) -> Answer:
-        """ECS sends one for every placement: news is rare, and no news costs this one read."""
-        node = self._runtime.store.node_of_instance(seen.instance)
+        """ECS sends one for every placement: news is rare, and no news costs one read."""
+        node = self._node(seen.instance)
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance}")
         facts = list(seen.about(node.name))
@@ -116,8 +125,22 @@ class Intake:
             news = [*facts, *self._proof(node)]
         if not news:
             return Answer(seen.kind, True, "nothing new", node.name)
-        self._runtime.handle_node(node.name, news)
+        self._runtime.handle_node(node.name, news, node)
         return Answer(seen.kind, True, seen.why, node.name)
+
+    def _node(self, instance: str) -> Node | None:
+        """A node keeps its container instance, so its name is asked for once. Another tool's row is no node of ours."""
+        try:
+            if name := self._names.get(instance):
+                node = self._runtime.store.node(name)
+                if node.instance == instance:
+                    return node
+            found = self._runtime.store.node_of_instance(instance)
+        except NotFound:
+            return None
+        if found is not None:
+            self._names[instance] = found.name
+        return found
 
     def _proof(self, node: Node) -> list[Fact]:
         """A rebooting node showed up: ask at once whether its reboot is proven, instead of waiting for the sweeper."""
@@ -127,12 +150,37 @@ class Intake:
         return [*self._fleet.observe_reboots(job, node.name)]
 
     def _command(self, seen: Parsed) -> Answer:
-        """A command ended somewhere: look at the few jobs that wait for a reboot."""
+        """A command ended somewhere. Its comment tells whether it was a reboot of ours, and for whom."""
+        taken = ""
+        for command in self._fleet.commands(seen.command_id):
+            try:
+                taken = self._reboot_over(command, seen.at) or taken if command.ours and seen.at else taken
+            except NotFound as exc:
+                return Answer(seen.kind, False, str(exc))
+        return Answer(seen.kind, bool(taken), seen.why if taken else "no order of ours, or nothing new about it", taken)
+
+    def _reboot_over(self, command: Command, at: datetime) -> str:
+        """The record that waits for this reboot. A key is JOB/ATTEMPT/RANK/reboot, or node/NAME/reboot/NUMBER."""
+        owner, number, rank, last = (command.key.rsplit("/", 3) + [""] * 4)[:4]
+        if owner == "node" and rank == "reboot":
+            fact = outcome(command, number, command.key, at)
+            self._runtime.handle_node(number, [fact] if fact else [])
+            return number
+        if last == "reboot" and rank.isdecimal():
+            job = self._runtime.store.job(owner)
+            fact = outcome(command, job.ranks[int(rank)].node, command.key, at) if int(rank) < len(job.ranks) else None
+            if fact is not None:
+                self._runtime.handle(owner, [fact], job)
+            return owner
+        return self._waiting_jobs()
+
+    def _waiting_jobs(self) -> str:
+        """The comment had no room for the key: look at the few jobs that wait for a reboot."""
         taken = ""
         for line in self._runtime.store.jobs(status=JobStatus.PENDING_RESTART, limit=100).jobs:
             job = self._runtime.store.job(line.id)
             facts = list(self._fleet.observe_reboots(job))
             if facts:
-                self._runtime.handle(job.id, facts)
+                self._runtime.handle(job.id, facts, job)
                 taken = job.id
-        return Answer(seen.kind, bool(taken), seen.why if taken else "no job waits for a reboot that is proven now", taken)
+        return taken

@@ -7,9 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from ..core.events import Fact, NodeChecked, NodeSeen, TaskEnded
-from ..core.model import Rank, Verdict
+from ..core.model import Job, JobStatus, Rank
 from .parse import parse_event
 from .task_end import check_verdict
+
+
+#: How the ECS API says that it does not know what it was asked about.
+MISSING = "MISSING"
 
 
 def _as_event(detail_type: str, detail: Mapping[str, Any], at: datetime) -> dict[str, Any]:
@@ -27,47 +31,66 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], attempt: int, at: datetime) -> Iterator[Fact]:
-    """Training tasks. One that ECS has forgotten ended more than an hour ago, nobody knows how."""
+def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], job: Job, at: datetime) -> Iterator[Fact]:
+    """Training tasks. One that ECS has forgotten ended more than an hour ago, nobody knows how.
+
+    Right after a start, an answer may not know the task yet. Until it was seen running, its deadline is what counts.
+    """
     for task in tasks:
-        task_id = str(task.get("taskArn", "")).rpartition("/")[2]
+        task_id = _id(task.get("taskArn"))
         rank = known.get(task_id)
         if rank is None:
             continue
-        if task.get("lastStatus") == "MISSING":
-            yield TaskEnded(at=at, task_id=task_id, attempt=attempt, rank=rank.index, exit_code=None, reason="ECS does not know the task any more")
+        if task.get("lastStatus") == MISSING:
+            starting = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.deadline is not None
+            if not starting:
+                yield TaskEnded(at=at, task_id=task_id, attempt=rank.task_attempt, rank=rank.index, exit_code=None,
+                                reason="ECS does not know the task any more")  # fmt: skip
             continue
         yield from parse_event(_as_event("ECS Task State Change", task, at)).facts
 
 
 def checks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tuple[str, int]], at: datetime) -> Iterator[NodeChecked]:
-    """Health checks that have ended."""
+    """Health checks that have ended. One that ECS does not know has not answered, and its deadline is near."""
     for task in tasks:
-        task_id = str(task.get("taskArn", "")).rpartition("/")[2]
-        if task_id not in known:
-            continue
-        node, check_try = known[task_id]
-        if task.get("lastStatus") == "MISSING":
-            yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=Verdict.INCONCLUSIVE,
-                              findings="ECS does not know the check any more")  # fmt: skip
-        elif task.get("lastStatus") == "STOPPED":
+        task_id = _id(task.get("taskArn"))
+        if task_id in known and task.get("lastStatus") == "STOPPED":
+            node, check_try = known[task_id]
             seen = parse_event(_as_event("ECS Task State Change", task, at))
             if seen.end is not None:
-                yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=check_verdict(seen.end), findings=seen.end.reason[:500])
+                yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=check_verdict(seen.end),
+                                  findings=seen.end.reason[:500])  # fmt: skip
 
 
 def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:
     """Container instances. One that ECS does not know is gone."""
+    by_id = {_id(instance): node for instance, node in names.items()}
     for instance in reply.get("containerInstances", []):
         arn = str(instance.get("containerInstanceArn", ""))
-        node = names.get(arn)
+        node = by_id.get(_id(arn))
         if node:
             detail = {"clusterArn": _cluster_arn(arn), **instance}  # an event says it, an answer leaves it to the asker
             yield from parse_event(_as_event("ECS Container Instance State Change", detail, at)).about(node)
     for failure in reply.get("failures", []):
-        node = names.get(str(failure.get("arn", "")))
-        if node and failure.get("reason") == "MISSING":
+        node = by_id.get(_id(failure.get("arn")))
+        if node and failure.get("reason") == MISSING:
             yield NodeSeen(at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more")
+
+
+def shown_labels(reply: Mapping[str, Any], names: Mapping[str, str], attribute: str) -> dict[str, str]:
+    """What each node's instance says under this attribute; empty where it says nothing."""
+    by_id = {_id(instance): node for instance, node in names.items()}
+    return {
+        by_id[_id(found["containerInstanceArn"])]: next(
+            (str(a.get("value", "")) for a in found.get("attributes", []) if a.get("name") == attribute), ""
+        )
+        for found in reply.get("containerInstances", [])
+        if found.get("status") != "INACTIVE" and _id(found["containerInstanceArn"]) in by_id
+    }
+
+
+def _id(arn: object) -> str:
+    return str(arn or "").rpartition("/")[2]
 
 
 def _cluster_arn(instance: str) -> str:

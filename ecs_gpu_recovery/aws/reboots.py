@@ -8,10 +8,13 @@ itself refuses a second one for the same order.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import StartRefused
+from ..core.events import Fact, RebootFailed, RebootProven
 from .errors import translated
 
 if TYPE_CHECKING:
@@ -44,22 +47,34 @@ exit 194
 """
 
 
+_SAYS = "gpu-recovery reboot "
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command on one host."""
 
     command_id: str
     status: str
+    comment: str = ""
 
     @property
     def over(self) -> bool:
         return self.status in _OVER
 
+    @property
+    def ours(self) -> bool:
+        return self.comment.startswith(_SAYS)
+
+    @property
+    def key(self) -> str:
+        """The order's key, as far as the comment had room for it."""
+        return self.comment.removeprefix(_SAYS) if self.ours and "/" in self.comment else ""
+
 
 def comment(key: str) -> str:
     """At most 100 characters; a long key is replaced by its digest."""
-    text = f"gpu-recovery reboot {key}"
-    return text if len(text) <= 100 else f"gpu-recovery reboot {hashlib.sha256(key.encode()).hexdigest()}"
+    return f"{_SAYS}{key if len(_SAYS + key) <= 100 else hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def script(key: str) -> list[str]:
@@ -81,6 +96,26 @@ def send(ssm: SSMClient, host: str, node: str, key: str) -> None:
         raise StartRefused(node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}") from exc
 
 
+def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
+    """What a command tells of its order; nothing while it is under way."""
+    if command.status == "Success":
+        return RebootProven(at=at, node=node, key=key)
+    if command.over:
+        return RebootFailed(at=at, node=node, key=key, reason=f"SSM command {command.command_id} is {command.status}")
+    return None
+
+
+def look(ssm: SSMClient, command_id: str) -> list[Command]:
+    """A command by its id, once per host. Each of ours has one."""
+    with translated(f"looking at command {command_id}"):
+        reply = ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
+    return [_command(found) for found in reply.get("CommandInvocations", [])]
+
+
+def _command(found: Mapping[str, Any]) -> Command:
+    return Command(*(str(found.get(name, "")) for name in ("CommandId", "Status", "Comment")))
+
+
 def find(ssm: SSMClient, host: str, key: str) -> Command | None:
     """The command of this order among the host's, the newest first."""
     wanted = comment(key)
@@ -90,7 +125,7 @@ def find(ssm: SSMClient, host: str, key: str) -> Command | None:
             reply = ssm.list_command_invocations(InstanceId=host, MaxResults=50, **more)  # type: ignore[arg-type]
         for found in reply.get("CommandInvocations", []):
             if found.get("Comment") == wanted:
-                return Command(str(found.get("CommandId", "")), str(found.get("Status", "")))
+                return _command(found)
         if not reply.get("NextToken"):
             return None
         more = {"NextToken": reply["NextToken"]}

@@ -293,6 +293,13 @@ class DynamoStore:
 
     # -- what another tool wrote -----------------------------------------------------------------------------
 
+    def foreign_jobs(self) -> Sequence[str]:
+        """Jobs of this cluster that have not ended and have no record of ours."""
+        here = {"cluster_name": self._cluster}
+        waiting = [status.value for status in JobStatus if not status.final]
+        listed = (self._db.query(self._jobs, tables.BY_STATUS, ("job_status", status), same=here) for status in waiting)
+        return [item["job_id"]["S"] for some in listed for item in some if "version" not in item]
+
     def task_rows(self, task_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The schema's attributes of those tasks that have a row."""
         found = self._db.read({self._tasks: task_ids})[self._tasks]

@@ -70,6 +70,15 @@ def up(
     keep_nodes: Annotated[
         bool, typer.Option("--keep-nodes", help="Leave the nodes running when this ends.")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", min=0, max=65535, help="Serve metrics for Prometheus here; 0 picks a free port."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="On which address; there is no password.")
+    ] = "127.0.0.1",
     state: StateOption = None,
 ) -> None:
     """Run the embedded control plane in the foreground, until Ctrl-C.
@@ -81,7 +90,16 @@ def up(
 
     folder = (state or default_state()).resolve()
     raise typer.Exit(
-        run_up(folder, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds, keep_nodes=keep_nodes)
+        run_up(
+            folder,
+            nodes=nodes,
+            gpus=gpus,
+            real=real,
+            boot_seconds=boot_seconds,
+            keep_nodes=keep_nodes,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
+        )
     )
 
 

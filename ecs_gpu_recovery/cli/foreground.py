@@ -7,11 +7,14 @@ import logging
 import signal
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
 from ..core.errors import Refused
 from ..local.controller import Controller, NodeWish, known_nodes
+from ..metrics.collector import Collector
+from ..metrics.prometheus import Endpoint
 
 #: What a state folder without nodes gets.
 NEW_NODES, NEW_GPUS = 4, 2
@@ -89,6 +92,8 @@ def run_up(
     real: bool,
     boot_seconds: float,
     keep_nodes: bool,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> int:
     log_to_terminal()
     stop = threading.Event()
@@ -99,7 +104,15 @@ def run_up(
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, ask_to_stop)
     asked = wishes(state, nodes=nodes, gpus=gpus, real=real, boot_seconds=boot_seconds)
-    with Controller(state, nodes=asked) as controller:
+    with ExitStack() as running:
+        endpoint = None
+        if metrics_port is not None:
+            endpoint = running.enter_context(Endpoint(metrics_host, metrics_port))
+        controller = running.enter_context(Controller(state, nodes=asked))
+        collector = running.enter_context(Collector(controller.parts, controller.looks))
+        if endpoint is not None:
+            endpoint.latest = lambda: collector.latest
+            print(f"metrics for Prometheus: {endpoint.url}", flush=True)
         count = len(controller.parts.cluster.nodes())
         print(
             f"control plane on {state} with {count} nodes; Ctrl-C ends it. In another terminal:", flush=True

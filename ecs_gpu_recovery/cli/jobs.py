@@ -71,8 +71,9 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
 
     Example:  gpu-recovery submit --any 2 -- python train.py --epochs 3
 
-    Keys of a job file: name, id, command or script and args, nodes or any_nodes, env, workdir, checkpoint_dir,
-    port, gpus_per_node, memory_mib, check, max_retries; on AWS also task_definition, container.
+    Keys of a job file: name, id, command or script and args, nodes or any_nodes, env, workdir,
+    checkpoint_dir, port, gpus_per_node, memory_mib, check, max_retries; on AWS also task_definition,
+    container.
     """
     from .. import jobfile
     from . import render

@@ -42,7 +42,9 @@ class Actions:
     async def submit(self, data: Mapping[str, Any], key: str = "") -> tuple[Job, bool]:
         """The job, and whether it is new. The same key with the same request is the same job."""
         if not key:
-            job = await self._do("submit", "", lambda side: forms.submit(side, data, self._console.desktop, by=self._who.name))
+            job = await self._do(
+                "submit", "", lambda side: forms.submit(side, data, self._console.desktop, by=self._who.name)
+            )
             return job, True
         if len(key) > 200:
             raise BadField({"Idempotency-Key": ["use up to 200 characters"]})
@@ -57,7 +59,9 @@ class Actions:
             try:
                 return side.job(job_id), False
             except NotFound:
-                return forms.submit(side, {**data, "id": job_id}, self._console.desktop, by=self._who.name), True
+                return forms.submit(
+                    side, {**data, "id": job_id}, self._console.desktop, by=self._who.name
+                ), True
 
         try:
             job, new = await self._console.desk.ask(once)
@@ -70,7 +74,9 @@ class Actions:
         return job, new
 
     async def stop(self, job_id: str, why: str) -> Job:
-        return await self._do("stop", f"job/{job_id}", lambda side: desk.stop_job(side, job_id, by=self._who.name, why=why), why)
+        return await self._do(
+            "stop", f"job/{job_id}", lambda side: desk.stop_job(side, job_id, by=self._who.name, why=why), why
+        )
 
     async def retry(self, job_id: str, nodes: Sequence[str] = ()) -> Job:
         def act(side: Backend) -> Job:
@@ -85,4 +91,6 @@ class Actions:
         return await self._do(ask, f"node/{name}", act, why)
 
     async def send_again(self, record: str, key: str) -> None:
-        await self._do("send again", record, lambda side: desk.send_again(side, record, key, by=self._who.name), key)
+        await self._do(
+            "send again", record, lambda side: desk.send_again(side, record, key, by=self._who.name), key
+        )

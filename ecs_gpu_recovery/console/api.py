@@ -85,7 +85,12 @@ async def list_jobs(
     return await console.desk.ask(lambda side: views.job_page(side.jobs(status, limit, after)))
 
 
-@router.post("/jobs", status_code=201, tags=["jobs"], responses={200: {"description": "This key was used before: the same job."}})
+@router.post(
+    "/jobs",
+    status_code=201,
+    tags=["jobs"],
+    responses={200: {"description": "This key was used before: the same job."}},
+)
 async def submit_job(
     body: JobBody,
     request: Request,
@@ -112,14 +117,18 @@ async def get_job(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
 
 
 @router.post("/jobs/{job_id}/stop", tags=["jobs"])
-async def stop_job(job_id: Name, body: ReasonBody, request: Request, console: ConsoleArg, who: IdentityArg) -> dict[str, Any]:
+async def stop_job(
+    job_id: Name, body: ReasonBody, request: Request, console: ConsoleArg, who: IdentityArg
+) -> dict[str, Any]:
     """Stop a job in any state that is not final."""
     job = await Actions(console, who, request).stop(job_id, body.why)
     return await console.desk.ask(lambda side: views.job_view(job, side.now()))
 
 
 @router.post("/jobs/{job_id}/retry", status_code=201, tags=["jobs"])
-async def retry_job(job_id: Name, body: RetryBody, request: Request, console: ConsoleArg, who: IdentityArg) -> dict[str, Any]:
+async def retry_job(
+    job_id: Name, body: RetryBody, request: Request, console: ConsoleArg, who: IdentityArg
+) -> dict[str, Any]:
     """Run an ended job again, as a new job, from its last checkpoint."""
     job = await Actions(console, who, request).retry(job_id, body.nodes)
     return await console.desk.ask(lambda side: views.job_view(job, side.now()))
@@ -195,7 +204,10 @@ async def list_nodes(console: ConsoleArg, status: NodeStatus | None = None) -> d
 async def get_node(name: Name, console: ConsoleArg) -> dict[str, Any]:
     """One node, with the report of its last check where it can be read."""
     return await console.desk.ask(
-        lambda side: {**views.node_view(node := side.node(name)), "report": views.last_report(console.state, node)}
+        lambda side: {
+            **views.node_view(node := side.node(name)),
+            "report": views.last_report(console.state, node),
+        }
     )
 
 
@@ -222,7 +234,9 @@ async def alerts(console: ConsoleArg, limit: Limit = 50) -> dict[str, Any]:
 
 
 @router.get("/audit", tags=["system"])
-async def audit(console: ConsoleArg, limit: Limit = 100, before: Annotated[int, Query(ge=0, le=1 << 50)] = 0) -> dict[str, Any]:
+async def audit(
+    console: ConsoleArg, limit: Limit = 100, before: Annotated[int, Query(ge=0, le=1 << 50)] = 0
+) -> dict[str, Any]:
     """What people did through this console, newest first."""
     return {"audit": console.memory.audit(limit=limit, before=before)}
 
@@ -234,13 +248,17 @@ async def orders(console: ConsoleArg) -> dict[str, Any]:
 
 
 @router.post("/orders/again", status_code=202, tags=["system"])
-async def send_again(body: OrderBody, request: Request, console: ConsoleArg, who: IdentityArg) -> dict[str, Any]:
+async def send_again(
+    body: OrderBody, request: Request, console: ConsoleArg, who: IdentityArg
+) -> dict[str, Any]:
     """Make a pending order due now. Orders are safe to send twice."""
     await Actions(console, who, request).send_again(body.record, body.key)
     return {"record": body.record, "key": body.key}
 
 
-@router.get("/live", tags=["system"], response_class=Response, responses={200: {"content": {"text/event-stream": {}}}})
+@router.get(
+    "/live", tags=["system"], response_class=Response, responses={200: {"content": {"text/event-stream": {}}}}
+)
 async def live(
     console: ConsoleArg,
     last_event_id: Annotated[str, Header(max_length=60)] = "",

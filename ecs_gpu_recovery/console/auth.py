@@ -115,7 +115,12 @@ class Users:
 def _well_formed(stored: str) -> bool:
     parts = stored.split("$")
     try:
-        return len(parts) == 6 and parts[0] == "scrypt" and int(parts[1]) >= 2**14 and len(_unb64(parts[5])) == 32
+        return (
+            len(parts) == 6
+            and parts[0] == "scrypt"
+            and int(parts[1]) >= 2**14
+            and len(_unb64(parts[5])) == 32
+        )
     except ValueError:
         return False
 
@@ -150,7 +155,9 @@ class UserFile:
 class Attempts:
     """How often one may guess: per address and per name, over a sliding window."""
 
-    def __init__(self, *, most: int = 5, window_s: float = 300.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, most: int = 5, window_s: float = 300.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most, self._window, self._now = most, window_s, now
         self._failed: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
@@ -196,7 +203,11 @@ class Proxy:
             nets = tuple(ipaddress.ip_network(text.strip()) for text in addresses if text.strip())
         except ValueError as exc:
             raise Refused(f"--proxy: {exc}") from exc
-        return cls(header=header.lower(), addresses=nets, operators=frozenset(o.strip() for o in operators if o.strip()))
+        return cls(
+            header=header.lower(),
+            addresses=nets,
+            operators=frozenset(o.strip() for o in operators if o.strip()),
+        )
 
     def identity(self, peer: str, headers: Mapping[str, str], csrf: Callable[[str], str]) -> Identity | None:
         name = headers.get(self.header, "").strip()

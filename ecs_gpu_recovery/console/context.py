@@ -48,7 +48,24 @@ ConsoleArg = Annotated[Console, Depends(console_of)]
 IdentityArg = Annotated[Identity, Depends(identity_of)]
 
 
-async def note(console: Console, who: Identity, request: Request, action: str, subject: str, *, why: str = "", outcome: str = "done") -> None:
+async def note(
+    console: Console,
+    who: Identity,
+    request: Request,
+    action: str,
+    subject: str,
+    *,
+    why: str = "",
+    outcome: str = "done",
+) -> None:
     """Every action is written down with who, what, why and how it ended."""
-    deed = Deed(who=who.name, role=who.role, action=action, subject=subject, why=why, outcome=outcome, address=peer(request.scope))
+    deed = Deed(
+        who=who.name,
+        role=who.role,
+        action=action,
+        subject=subject,
+        why=why,
+        outcome=outcome,
+        address=peer(request.scope),
+    )
     await asyncio.to_thread(console.memory.note, deed)

@@ -136,7 +136,9 @@ def send_again(side: Backend, record: str, key: str, *, by: str) -> None:
 def pending_orders(side: Backend) -> list[dict[str, Any]]:
     """Orders that are committed and not yet known to be carried out."""
     found = []
-    records: list[tuple[str, Job | Node]] = [(f"node/{node.name}", node) for node in side.nodes() if node.outbox]
+    records: list[tuple[str, Job | Node]] = [
+        (f"node/{node.name}", node) for node in side.nodes() if node.outbox
+    ]
     live = [line.id for status in JobStatus if not status.final for line in side.jobs(status, 50, "").jobs]
     ended = [line.id for line in side.jobs(None, 30, "").jobs if line.status.final]
     for job_id in dict.fromkeys([*live, *ended]):

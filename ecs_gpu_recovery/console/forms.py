@@ -76,7 +76,9 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         elif one.get("command"):
             data["command"] = shlex.split(one["command"])
     except ValueError as exc:
-        wrong.setdefault("args" if one.get("what") == "script" else "command", []).append(f"a quote is not closed: {exc}")
+        wrong.setdefault("args" if one.get("what") == "script" else "command", []).append(
+            f"a quote is not closed: {exc}"
+        )
     data["env"] = _variables(one.get("env", ""), wrong)
     if wrong:
         raise BadField(wrong)
@@ -111,7 +113,9 @@ class Desktop:
 
     def keep(self, text: str) -> Path:
         if self._folder is None:
-            raise BadField({"script_text": ["on AWS the program is part of the image: give a command instead"]})
+            raise BadField(
+                {"script_text": ["on AWS the program is part of the image: give a command instead"]}
+            )
         if not text.strip():
             raise BadField({"script_text": ["write a script, or upload one"]})
         if len(text.encode(errors="replace")) > LARGEST_SCRIPT:
@@ -143,7 +147,9 @@ def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tu
     elif data.get("command", [""])[0] == "python" and local and not shutil.which("python"):
         data["command"] = [sys.executable, *data["command"][1:]]
     try:
-        return parse({k: v for k, v in data.items() if k in KEYS}, python=sys.executable, local_files=local), path
+        return parse(
+            {k: v for k, v in data.items() if k in KEYS}, python=sys.executable, local_files=local
+        ), path
     except Refused as exc:
         desktop.drop(path)
         raise BadField(by_field(str(exc), FIELDS)) from exc
@@ -206,9 +212,13 @@ def _task_definition(request: JobRequest, image: str) -> dict[str, Any] | None:
     asked = replace(request.container, image=image) if image else request.container
     if not asked.image or request.spec.task_def:
         return None
-    spec = replace(request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command)))
+    spec = replace(
+        request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command))
+    )
     region = os.environ.get("AWS_DEFAULT_REGION", "REGION")
-    return template(replace(request, container=asked, spec=spec), gpus=request.spec.gpus_per_node, region=region)
+    return template(
+        replace(request, container=asked, spec=spec), gpus=request.spec.gpus_per_node, region=region
+    )
 
 
 def levels() -> Sequence[str]:

@@ -149,24 +149,32 @@ class Guard:
         keys = (f"address {address}", f"name {name}")
         wait = self._door.attempts.wait_s(*keys)
         if wait > 0:
-            return None, problem(429, "too many tries", "wait before trying again", headers={"retry-after": str(int(wait) + 1)})
+            return None, problem(
+                429, "too many tries", "wait before trying again", headers={"retry-after": str(int(wait) + 1)}
+            )
         users = self._door.users()
         if not await asyncio.to_thread(users.check, name, password):
             self._door.attempts.failed(*keys)
             return None, problem(401, "not signed in", "the name or the password is wrong")
         return Identity(name=name, role=users.role(name), ambient=False), None
 
-    def _may_change(self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope) -> Response | None:
+    def _may_change(
+        self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope
+    ) -> Response | None:
         if not self._has_token(who, headers, body):
             self._note(who, path, "refused: no CSRF token", scope)
-            return problem(403, "not from this page", "the request carries no valid CSRF token; load the page again")
+            return problem(
+                403, "not from this page", "the request carries no valid CSRF token; load the page again"
+            )
         if not who.may_act and path != "/signout":
             self._note(who, path, "refused: a viewer may only look", scope)
             return problem(403, "not allowed", "a viewer may look at everything and change nothing")
         return None
 
     def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
-        deed = Deed(who=who.name, role=who.role, action="request", subject=path, outcome=outcome, address=peer(scope))
+        deed = Deed(
+            who=who.name, role=who.role, action="request", subject=path, outcome=outcome, address=peer(scope)
+        )
         self._door.memory.note(deed)
 
     def _has_token(self, who: Identity, headers: Headers, body: bytes) -> bool:
@@ -177,7 +185,9 @@ class Guard:
         if given:
             return bool(who.csrf) and hmac.compare_digest(given.encode(), who.csrf.encode())
         # No other site can make a browser send this type without asking us first, and we never say yes.
-        return kind == "application/json" and (not who.ambient or (bool(self._door.open_as) and "origin" not in headers))
+        return kind == "application/json" and (
+            not who.ambient or (bool(self._door.open_as) and "origin" not in headers)
+        )
 
 
 def _ask_to_sign_in(path: str, method: str, headers: Headers) -> Response:

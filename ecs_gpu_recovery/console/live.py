@@ -47,7 +47,7 @@ class Hub:
         self._number = 0
         self._ring: deque[Event] = deque(maxlen=RING)
         self._jobs: dict[str, dict[str, Any]] = {}
-        self._versions: dict[str, int] = {}
+        self._told: dict[str, dict[str, Any]] = {}  # the last timeline entry that was told of each job
         self._nodes: dict[str, dict[str, Any]] = {}
         self._notices: list[dict[str, Any]] = []
         self._trouble = ""
@@ -79,8 +79,10 @@ class Hub:
         for line in seen["jobs"]:
             if self._jobs.get(line["id"]) != line:
                 self._jobs[line["id"]] = line
-                if self._looked:
-                    self._add("job", {**line, "entries": await self._news(line["id"])})
+                if self._looked or not line["final"]:
+                    news = await self._news(line["id"])
+                    if self._looked:
+                        self._add("job", {**line, "entries": news})
         for node in seen["nodes"]:
             if self._nodes.get(node["name"]) != node:
                 self._nodes[node["name"]] = node
@@ -99,9 +101,12 @@ class Hub:
             job = await self._desk.ask(lambda side: side.job(job_id))
         except RecoveryError:
             return []
-        told = self._versions.get(job_id, 0)
-        self._versions[job_id] = len(job.timeline)
-        return [entry_view(entry) for entry in job.timeline[told:]]
+        entries = [entry_view(entry) for entry in job.timeline]
+        last = self._told.get(job_id)
+        fresh = entries[entries.index(last) + 1 :] if last in entries else entries
+        if entries:
+            self._told[job_id] = entries[-1]
+        return fresh
 
     async def _run(self) -> None:
         while self._listeners and not self.closing.is_set():
@@ -149,7 +154,9 @@ class Hub:
     async def _wait(self, at: int) -> bool:
         try:
             async with self._changed:
-                await asyncio.wait_for(self._changed.wait_for(lambda: self._number > at or self.closing.is_set()), BREATH_S)
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: self._number > at or self.closing.is_set()), BREATH_S
+                )
         except TimeoutError:
             return False
         return True
@@ -170,7 +177,11 @@ def _look(side: Backend) -> dict[str, Any]:
          "refusal": n.refusal, "version": n.version}
         for n in side.nodes()
     ]  # fmt: skip
-    return {"jobs": [job_line(line) for line in side.jobs(None, JOBS, "").jobs], "nodes": nodes, "notices": notices}
+    return {
+        "jobs": [job_line(line) for line in side.jobs(None, JOBS, "").jobs],
+        "nodes": nodes,
+        "notices": notices,
+    }
 
 
 class Shared:
@@ -227,7 +238,10 @@ async def page_stream(
             changed = []
         sent.update(now)
         if changed:
-            parts = (f'<hx-partial hx-target="#{n}" hx-swap="innerMorph">{regions[n]}</hx-partial>' for n in changed)
+            parts = (
+                f'<hx-partial hx-target="#{n}" hx-swap="innerMorph">{regions[n]}</hx-partial>'
+                for n in changed
+            )
             yield frame("\n".join(parts), id=whole)
         for name, fact in facts.items():
             text = json.dumps(fact)

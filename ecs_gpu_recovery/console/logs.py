@@ -54,7 +54,9 @@ class Logs:
                 return source
         raise NotFound(f"{job.id} has no task {task[:80]}")
 
-    def part(self, side: Backend, job_id: str, task: str, *, offset: int, limit: int, tail: int = 0) -> dict[str, Any]:
+    def part(
+        self, side: Backend, job_id: str, task: str, *, offset: int, limit: int, tail: int = 0
+    ) -> dict[str, Any]:
         """Text from a position on, cut at the end of a line where there is one."""
         job = side.job(job_id)
         source = self._source(side, job, task)

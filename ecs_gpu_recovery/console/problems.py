@@ -26,7 +26,11 @@ class BadField(Refused):
 
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self.fields = {key: list(texts) for key, texts in fields.items()}
-        super().__init__("; ".join(f"{key}: {text}" if key else text for key, texts in self.fields.items() for text in texts))
+        super().__init__(
+            "; ".join(
+                f"{key}: {text}" if key else text for key, texts in self.fields.items() for text in texts
+            )
+        )
 
 
 def by_field(message: str, known: Sequence[str]) -> dict[str, list[str]]:
@@ -46,7 +50,9 @@ def by_field(message: str, known: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def problem(status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
+def problem(
+    status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+) -> JSONResponse:
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
@@ -88,7 +94,9 @@ def install(app: FastAPI) -> None:
         ]
         if unreadable:
             return problem(400, "not readable", "the body is not valid JSON", errors=errors)
-        return problem(422, "not valid", "; ".join(f"{e['field']}: {e['message']}" for e in errors)[:500], errors=errors)
+        return problem(
+            422, "not valid", "; ".join(f"{e['field']}: {e['message']}" for e in errors)[:500], errors=errors
+        )
 
     @app.exception_handler(RecoveryError)
     async def ours(request: Request, exc: RecoveryError) -> Response:
@@ -101,7 +109,12 @@ def install(app: FastAPI) -> None:
         headers = dict(exc.headers or {})
         if exc.status_code == 405:
             headers["allow"] = allowed(app, request)
-        return problem(exc.status_code, "not possible" if exc.status_code != 404 else "not found", str(exc.detail), headers=headers)
+        return problem(
+            exc.status_code,
+            "not possible" if exc.status_code != 404 else "not found",
+            str(exc.detail),
+            headers=headers,
+        )
 
     @app.exception_handler(Exception)
     async def bug(request: Request, exc: Exception) -> Response:
@@ -111,7 +124,10 @@ def install(app: FastAPI) -> None:
 
 #: For every operation's documentation.
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    status: {
+        "description": text,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
     for status, text in {
         400: "The request can't be read.",
         401: "Nobody is signed in.",
@@ -137,7 +153,10 @@ PROBLEM_SCHEMA = {
         "detail": {"type": "string"},
         "errors": {
             "type": "array",
-            "items": {"type": "object", "properties": {"field": {"type": "string"}, "message": {"type": "string"}}},
+            "items": {
+                "type": "object",
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
         },
     },
 }

@@ -16,8 +16,12 @@ from ..ports import JobLine, Page
 from ..report import effective_ratio, phases, read_progress
 
 HIDDEN = "••••••"
-_SECRET = re.compile(r"(?i)(pass(word|wd)?|secret|token|credential|private|api_?key|access_?key|(^|_)key($|_))")
-_SECRET_OPTION = re.compile(r"(?i)^(--?[a-z0-9_-]*(?:password|passwd|secret|token|api[-_]?key|credential)[a-z0-9_-]*)(=(.*))?$")
+_SECRET = re.compile(
+    r"(?i)(pass(word|wd)?|secret|token|credential|private|api_?key|access_?key|(^|_)key($|_))"
+)
+_SECRET_OPTION = re.compile(
+    r"(?i)^(--?[a-z0-9_-]*(?:password|passwd|secret|token|api[-_]?key|credential)[a-z0-9_-]*)(=(.*))?$"
+)
 _ADDRESS_WITH_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^/\s:@]*):[^@/\s]+@")
 _AWS_KEY = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")
 
@@ -28,7 +32,9 @@ def masked_text(text: str) -> str:
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     """Values of variables that sound like secrets never leave the server."""
-    return {key: HIDDEN if _SECRET.search(key) and value else masked_text(value) for key, value in env.items()}
+    return {
+        key: HIDDEN if _SECRET.search(key) and value else masked_text(value) for key, value in env.items()
+    }
 
 
 def masked_command(command: Sequence[str]) -> list[str]:

@@ -29,6 +29,11 @@ def is_passing(reason: str) -> bool:
     return reason.removeprefix("TaskFailedToStart:").strip().startswith(PASSING)
 
 
+def host_gone(ev: TaskEnded) -> bool:
+    """The machine itself was taken away, whatever the cluster still says about its agent."""
+    return ev.stop_code in _NODE_GONE or ("Host EC2" in ev.reason and "terminated" in ev.reason)
+
+
 def classify(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
     """Decide by reason and stop code first, then by exit code, and believe a 0 only where nothing speaks against it."""
     reason = ev.reason
@@ -36,7 +41,7 @@ def classify(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
         return Exit.STOPPED_BY_US  # first: our reason may quote what happened to another rank
     if any(word in reason.lower() for word in _OUT_OF_MEMORY):
         return Exit.OUT_OF_MEMORY
-    if ev.stop_code in _NODE_GONE or ("Host EC2" in reason and "terminated" in reason):
+    if host_gone(ev):
         return Exit.LOST
     if ev.stop_code == "TaskFailedToStart" or (ev.exit_code is None and any(w in reason for w in _NEVER_RAN)):
         return Exit.NEVER_STARTED

@@ -169,8 +169,10 @@ def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
 
 
 def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
-    if ev.check_try != d.node.check_try or d.node.status is not NodeStatus.PENDING_HEALTHCHECK:
+    if d.node.job_id or ev.check_try != d.node.check_try or d.node.status is not NodeStatus.PENDING_HEALTHCHECK:
         return
+    if d.node.check_id and ev.check_id and d.node.check_id != ev.check_id:
+        return  # the same try of a job that held the node
     d.drop(d.check_key)
     if ev.verdict is Verdict.INCONCLUSIVE:
         _no_answer(d, ev.findings or "the check could not tell")
@@ -237,6 +239,7 @@ def tick(d: NodeDraft, ev: Tick) -> None:
         d.set(deadline=None)
         if node.status is NodeStatus.REBOOTING:
             d.set(errands=node.errands + 1)
+            d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
             d.fail("did not come back from its reboot in time")
         elif node.status is NodeStatus.PENDING_HEALTHCHECK:
             d.drop(d.check_key)
@@ -253,8 +256,14 @@ def order_sent(d: NodeDraft, ev: OrderSent) -> None:
 
 
 def order_failed(d: NodeDraft, ev: OrderFailed) -> None:
-    if d.pending(ev.key) is not None:
-        d.postpone(ev.key, ev.error)
+    """Try again later. An order that keeps failing is told to a person, once."""
+    order = d.pending(ev.key)
+    if order is None:
+        return
+    d.postpone(ev.key, ev.error)
+    if order.tries + 1 == d.policy.alarm_tries:
+        d.note(d.node.status, d.node.status, "an order keeps failing", f"{ev.key}: {ev.error}")
+        d.order(messages.stuck_order(d.node.name, ev.key, ev.error))
 
 
 def _settle(d: NodeDraft) -> None:

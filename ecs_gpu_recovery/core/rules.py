@@ -28,7 +28,7 @@ from .events import (
     TaskStarted,
     Tick,
 )
-from .exits import classify, is_passing
+from .exits import classify, host_gone, is_passing
 from .model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 
 
@@ -40,7 +40,8 @@ def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
     if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
         return None
     rank = draft.ranks[ev.rank]
-    awaited = rank.task_status is None and rank.start_try > 0 and ev.task_id not in rank.spent
+    known = {*rank.spent, *(past.partition("/")[2] for past in rank.past_tasks)}
+    awaited = rank.task_status is None and rank.start_try > 0 and ev.task_id not in known
     return rank if awaited and not rank.task_id else None
 
 
@@ -110,6 +111,8 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
               exit_code=ev.exit_code, exit_reason=ev.reason or ev.stop_code)  # fmt: skip
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
+    if host_gone(ev):  # it must be seen again before it counts as back
+        draft.set(rank.index, connected=False, away_since=rank.away_since or draft.at)
 
 
 def start_refused(draft: Draft, ev: StartRefused) -> None:

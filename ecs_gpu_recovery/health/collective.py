@@ -23,8 +23,8 @@ _PATIENCE_S = 60.0
 
 _TEXT = """\
 All nodes of a job at once: an all-reduce with NCCL where every node has GPUs and PyTorch, else around a ring
-with plain TCP and nothing but Python. When that fails or is slow, nodes are tested two by two, so that the report can name the node
-or the link. Start it on every node, with the variables of a training task.
+with plain TCP and nothing but Python. When that fails or is slow, nodes are tested two by two, so that the
+report can name the node or the link. Start it on every node, with the variables of a training task.
 
   0  all nodes reach each other, fast enough
   3  could not be tested (also: wrong arguments, rank 0 not reached)
@@ -72,8 +72,11 @@ def _test(options: argparse.Namespace) -> Message:
         return conductor.not_tested(f"port {options.port} cannot be listened on: {error.strerror}", world)
     own = threading.Thread(target=_follow, args=(options, plan, "localhost"), daemon=True)
     own.start()
-    done = Conductor(hall, plan).run()
-    own.join(_PATIENCE_S)
+    try:
+        done = Conductor(hall, plan).run()
+        own.join(_PATIENCE_S)
+    finally:
+        hall.close()
     return done
 
 
@@ -92,6 +95,7 @@ def _follow(options: argparse.Namespace, plan: Plan, master: str | None = None) 
     try:
         line = rendezvous.report_to(master or options.master, options.port, hello, plan.join_s)
     except OSError as error:
+        listener.close()
         at = f"{options.master}:{options.port}"
         return conductor.not_tested(f"rank 0 was not reached at {at}: {error}", world)
     node = Member(rank=options.node_rank, line=line, listener=listener, bytes_per_s=_throttle())
@@ -133,7 +137,13 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--nnodes", type=int, default=env.get("NNODES", "1"), metavar="N", help="how many nodes (NNODES)")
-    add("--node-rank", type=int, default=env.get("NODE_RANK", "0"), metavar="R", help="which one this is (NODE_RANK)")
+    add(
+        "--node-rank",
+        type=int,
+        default=env.get("NODE_RANK", "0"),
+        metavar="R",
+        help="which one this is (NODE_RANK)",
+    )
     add("--master", default=env.get("MASTER_ADDR", "127.0.0.1"), metavar="HOST", help="rank 0 (MASTER_ADDR)")
     add("--port", type=int, default=env.get("MASTER_PORT", "29500"), help="where it listens (MASTER_PORT)")
     add("--key", default=env.get("JOB_ID", ""), help="nodes with another key are turned away (JOB_ID)")

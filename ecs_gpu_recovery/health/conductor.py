@@ -83,7 +83,8 @@ class Conductor:
         alone = len(guests) == 1
         if complete and (not alone or self.backend != "tcp"):
             self._all_together(here)
-        if not alone and (self._went_badly() or not complete or self.plan.always_pairs or not self.plan.min_gbit_s):
+        unsure = self._went_badly() or not complete or self.plan.min_gbit_s is None
+        if not alone and (unsure or self.plan.always_pairs):
             self._pairs()
         report = self.report()
         self.hall.tell(self.hall.here(), {"do": "end", "report": report})
@@ -209,11 +210,13 @@ class Conductor:
         limit = pairs.limit_of(tested, self.plan.min_gbit_s, self.plan.slow_share)
         for blamed in pairs.blame(tested, limit):
             what = "node" if len(blamed.ranks) == 1 else "link"
-            found.append(self._name(f"{what}-{'broken' if blamed.broken else 'slow'}", blamed.ranks, blamed.evidence))
+            kind = f"{what}-{'broken' if blamed.broken else 'slow'}"
+            found.append(self._name(kind, blamed.ranks, blamed.evidence))
         if self._went_badly() and not found:
             speed = self.whole["gbit_s"]
             said = self.whole["problem"] or f"{speed:.3g} Gbit/s, and every pair by itself is fast enough"
-            found.append(self._name(f"all-nodes-{self.whole['status']}", tuple(g.rank for g in guests), str(said)))
+            everyone = tuple(guest.rank for guest in guests)
+            found.append(self._name(f"all-nodes-{self.whole['status']}", everyone, str(said)))
         return found
 
     def _name(self, kind: str, ranks: tuple[int, ...], evidence: str) -> Named:
@@ -236,15 +239,12 @@ class Conductor:
             "limit_gbit_s": None if limit is None else round(limit, 3),
             "started_at": self.started_at.isoformat(),
             "finished_at": datetime.now(UTC).isoformat(),
-            "nodes": [
-                {"rank": g.rank, "name": g.name or None, "address": g.address or None, "state": g.state, "gpus": g.gpus}
-                for g in self.hall.guests
-            ],
+            "nodes": [guest.to_json() for guest in self.hall.guests],
             "all_nodes": self.whole,
             "pairs": [result.to_json() for result in self.results],
             "findings": [one.to_json() for one in found],
             "strangers": self.hall.strangers[:20],
-        }  # fmt: skip
+        }
 
 
 def not_tested(why: str, world: int, named: Named | None = None) -> Message:
@@ -252,19 +252,20 @@ def not_tested(why: str, world: int, named: Named | None = None) -> Message:
     code = NAMED if named is not None else NOT_TESTED
     now = datetime.now(UTC).isoformat()
     return {
-        "schema": SCHEMA, "result": _RESULTS[code], "exit_code": code, "why": why, "backend": None, "world": world,
-        "size_mib": None, "limit_gbit_s": None, "started_at": now, "finished_at": now, "nodes": [],
-        "all_nodes": {"status": "left_out", "gbit_s": None, "problem": ""}, "pairs": [],
+        "schema": SCHEMA, "result": _RESULTS[code], "exit_code": code, "why": why, "backend": None,
+        "world": world, "size_mib": None, "limit_gbit_s": None, "started_at": now, "finished_at": now,
+        "nodes": [], "all_nodes": {"status": "left_out", "gbit_s": None, "problem": ""}, "pairs": [],
         "findings": [named.to_json()] if named is not None else [], "strangers": [],
     }  # fmt: skip
 
 
 def _why(found: Sequence[Named], whole: Message, backend: str, measured: bool) -> str:
     if found:
-        told = [f"{one.kind.replace('-', ' ')}: {' - '.join(one.nodes)} ({one.evidence})" for one in found[:3]]
+        told = [f"{one.kind}: {' - '.join(one.nodes)} ({one.evidence})" for one in found[:3]]
         more = len(found) - 3
         return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
     if not measured:
         return "a single node has no link to another; nothing was tested"
     speed = whole["gbit_s"]
-    return f"all nodes reach each other ({backend}{f', {speed:.3g} Gbit/s' if isinstance(speed, float) else ''})"
+    how_fast = f", {speed:.3g} Gbit/s" if isinstance(speed, float) else ""
+    return f"all nodes reach each other ({backend}{how_fast})"

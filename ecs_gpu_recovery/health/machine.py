@@ -64,7 +64,7 @@ class Machine:
 
     def read_kernel_log(self, emit: Emit) -> None:
         """This boot's kernel log from the first place that lets us read it."""
-        emit({"boot": _booted_at().isoformat()})
+        emit({"boot": booted_at().isoformat()})
         refused = _read_kmsg(emit)
         if refused is None:
             return
@@ -159,6 +159,7 @@ def _send_lines(lines: Iterable[str], emit: Emit) -> None:
                 return
 
 
-def _booted_at() -> datetime:
+def booted_at() -> datetime:
+    """When this machine was started."""
     uptime_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
     return datetime.now(UTC) - timedelta(seconds=uptime_s)

@@ -95,7 +95,8 @@ def _torch(order: Message) -> Message:
             "repeats": order["repeats"],
             "timeout": deadline_s,
         }
-        commands.append([*_TORCH, *(text for key, value in given.items() for text in (f"--{key}", str(value)))])
+        arguments = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+        commands.append([*_TORCH, *arguments])
     answers = _run_all(commands, deadline_s)
     problems = [str(answer["problem"]) for answer in answers if "problem" in answer]
     if problems:
@@ -106,7 +107,7 @@ def _torch(order: Message) -> Message:
 
 
 def _run_all(commands: list[list[str]], deadline_s: float) -> list[Message]:
-    """Programs side by side, each one's last line of JSON. At the deadline they are killed with all they started."""
+    """Programs side by side, each one's last line of JSON. At the deadline their sessions are killed."""
     until = time.monotonic() + deadline_s
     running = [
         subprocess.Popen(

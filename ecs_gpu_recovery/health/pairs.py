@@ -1,8 +1,8 @@
 """Which node, or which link? Rounds of pairs, and what follows from them.
 
 A ring runs at the speed of its worst link and does not say which one that is. So nodes are tested two by two:
-in every round each node has one partner, and over two rounds it has two different ones. A node that does badly
-with every partner is bad; two nodes that do badly only with each other have a bad link between them.
+in every round each node has one partner, and over two rounds it has two different ones. A node that does
+badly with every partner is bad; two nodes that do badly only with each other have a bad link between them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def schedule(ranks: Sequence[int]) -> list[Round]:
 
 
 def enough(rounds: Sequence[Round], results: Sequence[PairResult], limit: float | None) -> bool:
-    """Whether the rounds so far name the culprits. They don't while an accused node has met accused ones only."""
+    """Whether the rounds so far name the culprits: not while an accused node has met accused ones only."""
     ranks = {rank for a_round in rounds for pair in a_round for rank in pair}
     done = {rank: [r for r in results if rank in (r.a, r.b)] for rank in ranks}
     if any(len(met) < ROUNDS for met in done.values()):
@@ -69,7 +69,7 @@ def enough(rounds: Sequence[Round], results: Sequence[PairResult], limit: float 
 
 
 def usual(results: Sequence[PairResult]) -> float | None:
-    """The speed to compare with: the median, over nodes, of each one's best. One bad node does not move it."""
+    """The speed to compare with: the median, over nodes, of each one's best. One bad node can't move it."""
     best: dict[int, float] = {}
     for result in results:
         if result.gbit_s is not None and not result.problem:

@@ -89,9 +89,9 @@ def _sense(finding: Finding) -> str:
     if finding.kind == "recovery":
         return _wish(finding)
     if finding.kind == "driver-init":
-        return f"the driver could not start GPU {finding.gpu}" if finding.gpu else "the driver could not start a GPU"
+        return f"the driver could not start {f'GPU {finding.gpu}' if finding.gpu else 'a GPU'}"
     if finding.kind == "driver" and finding.code in ("hang", "hang-confirmed", "slow"):
-        return f"the driver hangs ({evidence})" if finding.code != "slow" else f"the driver is slow ({evidence})"
+        return f"the driver {'is slow' if finding.code == 'slow' else 'hangs'} ({evidence})"
     if finding.kind == "dcgm":
         return f"DCGM: {evidence}{where}"
     return f"{evidence}{where}"

@@ -96,6 +96,15 @@ class Guest:
     """absent, here, died (hung up) or silent (no answer in time)."""
     line: Line | None = None
 
+    def to_json(self) -> Message:
+        return {
+            "rank": self.rank,
+            "name": self.name or None,
+            "address": self.address or None,
+            "state": self.state,
+            "gpus": self.gpus,
+        }
+
 
 @dataclass(slots=True)
 class Hall:
@@ -106,6 +115,7 @@ class Hall:
     key: str
     master: str
     strangers: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
     def welcome(self, timeout_s: float) -> None:
         """Until all are here, or the time is up."""
@@ -138,6 +148,7 @@ class Hall:
         guest.port = int(str(hello.get("port") or 0))
         guest.gpus, guest.nccl = int(str(hello.get("gpus") or 0)), bool(hello.get("nccl"))
         guest.line, guest.state = line, HERE
+        self.lines.append(line)
 
     def _refusal(self, hello: Message) -> str:
         rank = hello.get("rank")
@@ -148,6 +159,11 @@ class Hall:
         if self.guests[rank].state != ABSENT:
             return f"rank {rank} is here already"
         return ""
+
+    def close(self) -> None:
+        self.listener.close()
+        for line in self.lines:
+            line.close()
 
     def here(self) -> list[int]:
         return [guest.rank for guest in self.guests if guest.state == HERE]
@@ -214,11 +230,14 @@ def report_to(master: str, port: int, hello: Message, timeout_s: float) -> Line:
     until = time.monotonic() + timeout_s
     while True:
         left = until - time.monotonic()
+        line = None
         try:
             line = Line(socket.create_connection((master, port), timeout=max(0.1, min(5.0, left))))
             line.send(hello)
             answer = line.receive(max(1.0, min(left, _HELLO_S * 2)))
-        except (OSError, TimeoutError):
+        except OSError:
+            if line is not None:
+                line.close()
             if left <= 0:
                 raise
             time.sleep(_RETRY_S)

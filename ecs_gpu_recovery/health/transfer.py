@@ -69,7 +69,7 @@ def ring(place: Place, ranks: Sequence[int], step: Step) -> float:
         came = stack.enter_context(_accept(place, before, step))
         best = float("inf")
         for _ in range(step.repeats):
-            parts = [wanted[here]]
+            parts: list[Data] = [wanted[here]]
             began = time.monotonic()
             for _ in range(count - 1):
                 parts.append(_both(place, (out, came), parts[-1], (before, after), step))

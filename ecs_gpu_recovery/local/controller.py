@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from ..core.errors import RecoveryError, Refused, Transient
 from ..core.model import Node
@@ -30,7 +29,7 @@ from .views import NodeView
 log = logging.getLogger("ecs_gpu_recovery")
 LOCK = "controller.lock"
 POLL_S = 0.1
-#: How long to rest when something did not answer, so that the log tells it once a second and not all the time.
+#: How long to rest when something did not answer: the log shall tell it once a second, not all the time.
 PAUSE_S = 1.0
 #: A command that asks who the controller is touches the lock for an instant. That is no second controller.
 LOCK_PATIENCE_S = 1.0
@@ -48,7 +47,7 @@ class NodeWish:
 
 @dataclass(slots=True)
 class Looks:
-    """How many looks at everything there were, and how long they took. Written by one thread, read by another."""
+    """How many looks there were, and how long they took. Written by one thread, read by another."""
 
     count: int = 0
     seconds: float = 0.0
@@ -76,7 +75,7 @@ class Controller:
         poll_s: float = POLL_S,
     ) -> None:
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
         self._parts: wiring.Embedded | None = None
         self.looks = Looks()
 
@@ -137,8 +136,11 @@ class Controller:
 
     def step(self) -> Report:
         """One look at everything."""
+        began = time.monotonic()
         self.parts.cluster.tend()
-        return self.parts.sweeper.sweep(wiring.now())
+        report = self.parts.sweeper.sweep(wiring.now())
+        self.looks.add(time.monotonic() - began)
+        return report
 
     def run(self, stop: threading.Event) -> None:
         """Look again and again until told to stop. A full disk or a busy database is waited out."""
@@ -166,33 +168,37 @@ class Controller:
             self._parts.close()
             self._parts = None
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
 
-def take_lock(state: Path) -> IO[str]:
+def take_lock(state: Path) -> int:
     """Two controllers on one state would both send; the second is told who the first is."""
-    lock = open(state / LOCK, "a+")  # noqa: SIM115 (held as long as the controller lives)
+    lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
-        raise Refused(
-            f"another controller (pid {holder}) already runs on {state}:"
-            " use that one, stop it, or choose another --state"
-        )
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    try:
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                holder = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
+                raise Refused(
+                    f"another controller (pid {holder}) already runs on {state}:"
+                    " use that one, stop it, or choose another --state"
+                )
+            time.sleep(0.02)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
     return lock
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def unusable(state: Path, exc: OSError) -> RecoveryError:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
 from ..core.errors import StartRefused, Transient
-from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.events import CheckStarted as CheckWasStarted
+from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..environment import training_environment
 from .cluster import Cluster
@@ -32,13 +32,22 @@ class LocalFleet:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster, self._now = cluster, now
 
-    # -- orders ------------------------------------------------------------------------------------------------
+    # -- orders --------------------------------------------------------------------------------------------
 
     def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
         rank = job.ranks[order.rank]
-        spec = TaskSpec(task_id=order.token, kind="train", argv=job.spec.command, env=environment(job, rank),
-                        cwd=job.spec.workdir or None, gpus=job.spec.gpus_per_node or rank.gpus,
-                        memory_mib=job.spec.memory_mib or None, job=job.id, attempt=order.attempt, rank=order.rank)  # fmt: skip
+        spec = TaskSpec(
+            task_id=order.token,
+            kind="train",
+            argv=job.spec.command,
+            env=environment(job, rank),
+            cwd=job.spec.workdir or None,
+            gpus=job.spec.gpus_per_node or rank.gpus,
+            memory_mib=job.spec.memory_mib or None,
+            job=job.id,
+            attempt=order.attempt,
+            rank=order.rank,
+        )
         self._start(order.node, spec)
         return [TaskStarted(at=self._now(), task_id=order.token, attempt=order.attempt, rank=order.rank)]
 
@@ -56,14 +65,36 @@ class LocalFleet:
             view = self._cluster.node(node.name)
         since = (job.created_at if job is not None else self._now()) - LOOK_BACK
         report = view.folder / "tasks" / order.token / "report.json"
-        argv = [sys.executable, "-m", "ecs_gpu_recovery.health", "--json", "--report", str(report), "--since", since.isoformat(),
-                "--expect-gpus", str(node.gpus), "--level", order.level]  # fmt: skip
+        argv = [
+            sys.executable,
+            "-m",
+            "ecs_gpu_recovery.health",
+            "--json",
+            "--report",
+            str(report),
+            "--since",
+            since.isoformat(),
+            "--expect-gpus",
+            str(node.gpus),
+            "--level",
+            order.level,
+        ]
         env = {"GPU_HEALTH_SIMULATED": str(view.folder)} if view.kind == "simulated" else {}
         gpus = min(node.gpus, view.gpus_seen)  # it needs those that are there, to find that one is missing
-        spec = TaskSpec(task_id=order.token, kind="check", argv=tuple(argv), env=env, gpus=gpus, rank=order.rank,
-                        job=job.id if job is not None else f"node/{node.name}", attempt=order.attempt)  # fmt: skip
+        spec = TaskSpec(
+            task_id=order.token,
+            kind="check",
+            argv=tuple(argv),
+            env=env,
+            gpus=gpus,
+            rank=order.rank,
+            job=job.id if job is not None else f"node/{node.name}",
+            attempt=order.attempt,
+        )
         self._start(node.name, spec)
-        return [CheckWasStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)]
+        return [
+            CheckWasStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)
+        ]
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         with _answering(node.name):
@@ -74,7 +105,7 @@ class LocalFleet:
         with _answering(node):
             self._cluster.start_task(node, spec)
 
-    # -- what can be seen --------------------------------------------------------------------------------------
+    # -- what can be seen ----------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         for rank in job.ranks:
@@ -83,7 +114,7 @@ class LocalFleet:
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         yield from self._see_node(rank.node, rank.boot_id, rank.gpus_seen, connected=rank.connected)
         yield from self._see_tasks(job, rank)
-        # While the rank's task lives no check of it has been ordered: the answer there is to an earlier question.
+        # While the rank's task lives no check was ordered: the answer that lies there is to an old question.
         if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
             check_id = token(job.id, rank.index, "check", rank.check_try)
             yield from self._see_check(rank.node, check_id, rank.check_try)
@@ -91,7 +122,7 @@ class LocalFleet:
             yield from self._see_reboot(rank.node, f"{job.id}/{job.attempt}/{rank.index}/reboot")
 
     def _or_away(self, node: str, seen: Iterator[Fact], *, connected: bool) -> list[Fact]:
-        """A node whose folder is gone or can't be read is one that does not answer. The others are not its concern."""
+        """A node whose folder is gone or can't be read is one that does not answer; the others go on."""
         try:
             return list(seen)
         except (Refused, OSError, ValueError) as exc:
@@ -109,17 +140,29 @@ class LocalFleet:
     def _observe_node(self, node: Node) -> Iterator[Fact]:
         yield from self._see_node(node.name, node.boot_id, node.gpus_seen, connected=node.connected)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
-            yield from self._see_check(node.name, token("node", node.name, "check", node.check_try), node.check_try)
+            yield from self._see_check(
+                node.name, token("node", node.name, "check", node.check_try), node.check_try
+            )
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
             yield from self._see_reboot(node.name, node.reboot_key)
 
     def _see_node(self, name: str, boot_id: str, gpus: int | None, *, connected: bool) -> Iterator[Fact]:
         view = self._cluster.node(name)
         seen = view.gpus_seen if view.connected else None
-        changed = view.connected is not connected or (view.boot_id or "") != boot_id or (seen is not None and seen != gpus)
+        changed = (
+            view.connected is not connected
+            or (view.boot_id or "") != boot_id
+            or (seen is not None and seen != gpus)
+        )
         if changed:
-            yield NodeSeen(at=self._now(), node=name, connected=view.connected, gpus=seen, boot_id=view.boot_id or "",
-                           why=view.why_off or "")  # fmt: skip
+            yield NodeSeen(
+                at=self._now(),
+                node=name,
+                connected=view.connected,
+                gpus=seen,
+                boot_id=view.boot_id or "",
+                why=view.why_off or "",
+            )
 
     def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
         """The rank's own task, and any other live task here that says it is of this job."""
@@ -128,19 +171,42 @@ class LocalFleet:
             task = self._cluster.task(rank.node, own)
             if task.state is TaskState.ENDED or (task.state is TaskState.ABSENT and rank.live):
                 yield self._ended(job, rank, task)
-            elif task.state is TaskState.RUNNING and (rank.deadline is not None or not rank.task_id) and job.ending is None:
-                yield TaskStarted(at=self._now(), task_id=own, attempt=job.attempt, rank=rank.index, running=True)
+            elif (
+                task.state is TaskState.RUNNING
+                and (rank.deadline is not None or not rank.task_id)
+                and job.ending is None
+            ):
+                yield TaskStarted(
+                    at=self._now(), task_id=own, attempt=job.attempt, rank=rank.index, running=True
+                )
         if job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.task_id:
             return
         for task in self._cluster.tasks(rank.node, live_only=True):
             if task.kind == "train" and task.job == job.id and task.task_id != own and not task.stop_ordered:
-                yield TaskStarted(at=self._now(), task_id=task.task_id, attempt=task.attempt or 0, rank=rank.index, running=True)
+                yield TaskStarted(
+                    at=self._now(),
+                    task_id=task.task_id,
+                    attempt=task.attempt or 0,
+                    rank=rank.index,
+                    running=True,
+                )
 
     def _ended(self, job: Job, rank: Rank, task: TaskView) -> TaskEnded:
         """A task that was started and of which its node knows nothing has gone with its node's folder."""
-        reason = "the node does not know this task any more" if task.state is TaskState.ABSENT else task.reason or ""
-        return TaskEnded(at=_time(task.ended_at) or self._now(), task_id=task.task_id, attempt=job.attempt, rank=rank.index,
-                         exit_code=task.exit_code, reason=reason, stop_code=task.stop_code or "")  # fmt: skip
+        reason = (
+            "the node does not know this task any more"
+            if task.state is TaskState.ABSENT
+            else task.reason or ""
+        )
+        return TaskEnded(
+            at=_time(task.ended_at) or self._now(),
+            task_id=task.task_id,
+            attempt=rank.task_attempt,
+            rank=rank.index,
+            exit_code=task.exit_code,
+            reason=reason,
+            stop_code=task.stop_code or "",
+        )
 
     def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
         task = self._cluster.task(node, check_id)
@@ -148,9 +214,17 @@ class LocalFleet:
             report = _report(task.folder / "report.json")
             verdict = Verdict.from_exit_code(task.exit_code)
             if verdict is not Verdict.INCONCLUSIVE and report.get("verdict") != verdict.value:
-                verdict = Verdict.INCONCLUSIVE  # a program that crashes also exits with 1: only its own report makes it a verdict
-            yield NodeChecked(at=_time(task.ended_at) or self._now(), node=node, check_id=check_id, check_try=check_try, verdict=verdict,
-                              findings=str(report.get("why") or task.reason or "")[:500])  # fmt: skip
+                verdict = (
+                    Verdict.INCONCLUSIVE
+                )  # a program that crashes also exits with 1: only its own report makes it a verdict
+            yield NodeChecked(
+                at=_time(task.ended_at) or self._now(),
+                node=node,
+                check_id=check_id,
+                check_try=check_try,
+                verdict=verdict,
+                findings=str(report.get("why") or task.reason or "")[:500],
+            )
 
     def _see_reboot(self, node: str, key: str) -> Iterator[Fact]:
         if self._cluster.reboot_state(node, key) is RebootState.DONE:
@@ -171,7 +245,13 @@ def _answering(node: str) -> Iterator[None]:
 def environment(job: Job, rank: Rank) -> dict[str, str]:
     """One process per node here, so the world is as large as the gang."""
     world = str(len(job.ranks))
-    return {"PYTHONUNBUFFERED": "1", **training_environment(job, rank), "WORLD_SIZE": world, "RANK": str(rank.index), "LOCAL_RANK": "0"}
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **training_environment(job, rank),
+        "WORLD_SIZE": world,
+        "RANK": str(rank.index),
+        "LOCAL_RANK": "0",
+    }
 
 
 def _time(text: str | None) -> datetime | None:

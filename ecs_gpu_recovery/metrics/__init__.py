@@ -1,1 +1,1 @@
-"""Numbers about nodes, jobs and the control plane: sampled, kept for a day, shown to Prometheus and CloudWatch."""
+"""Numbers about nodes, jobs and the control plane: sampled, kept for a day, shown to other tools."""

@@ -1,4 +1,4 @@
-"""Every metric that there is, with its kind, its labels and a sentence. All else is checked against this list."""
+"""Every metric that there is, with its kind, its labels and a sentence. All else is held against this."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ CONTROL = (
     _counter("sweep_seconds_total", "", "Time that all of these looks took."),
     _gauge("sweep_slowest_seconds", "", "The slowest look since the last sample."),
     _gauge("sample_seconds", "", "Time that taking the sample before this one took."),
-    _gauge("sample_age_seconds", "", "How old the numbers on this page are; alone on it when they are too old."),
+    _gauge("sample_age_seconds", "", "How old these numbers are; told alone when they are too old."),
     _counter("sample_failures_total", "part", "Parts of a sample that could not be taken."),
     _gauge("series_kept", "", "Time series in the store of the last day."),
 )  # fmt: skip

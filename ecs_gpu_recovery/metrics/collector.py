@@ -1,4 +1,4 @@
-"""The thread that takes samples. The recovery never waits for it, and whatever goes wrong here is only logged."""
+"""The thread that takes samples. The recovery never waits for it; what goes wrong here is only logged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -57,8 +58,8 @@ class Collector:
         try:
             while not self._stop.is_set():
                 began = time.monotonic()
-                self.latest = sample = self.sample()
-                self._try("store", lambda: self._keep(sample))
+                self.latest = self.sample()
+                self._try("store", partial(self._keep, self.latest))
                 self._took_s = time.monotonic() - began
                 self._stop.wait(max(0.1, self._interval_s - self._took_s))
         finally:
@@ -95,7 +96,7 @@ class Collector:
             raise
 
     def _try(self, part: str, work: Callable[[], None]) -> None:
-        """A fault is told once, until it is another. A broken gauge must not end the thread, nor a full disk."""
+        """A fault is told once, until it is another. Neither a bad gauge nor a full disk ends the thread."""
         try:
             work()
             self._said.pop(part, None)

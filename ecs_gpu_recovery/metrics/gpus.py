@@ -1,7 +1,7 @@
 """The GPUs of every node: simulated ones from their file, real ones from a reader in a process of its own.
 
-A question to a broken driver may never return, and then neither does its process. So the control plane never asks
-a driver itself: a child does, in a loop, and prints what it learns. When it falls silent, that is the news.
+A question to a broken driver may never return, and then neither does its process. So the control plane never
+asks a driver itself: a child does, in a loop, and prints what it learns. Its silence is the news then.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 class RealGpus:
-    """The child that asks the driver. It ends when our end of its pipe closes, so it never outlives us for long."""
+    """The child that asks the driver. It ends when our end of its pipe closes, so it does not outlive us."""
 
     def __init__(self, argv: list[str] | None = None, silent_s: float = _SILENT_S) -> None:
         self._argv = argv or _reader_argv()

@@ -1,7 +1,7 @@
 """The machine, and each node's share of it.
 
-Embedded nodes are processes on one machine. So processors, disks and network are the machine's, under the label
-`host`; a node has what its own processes use, found by the marker in their environment.
+Embedded nodes are processes on one machine. So processors, disks and network are the machine's, under the
+label `host`; a node has what its own processes use, found by the marker in their environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The newest sample for Prometheus: text format 0.0.4 over HTTP, written by hand because it is so little.
 
-It listens on this machine only, unless told otherwise: it has no password, and job names may be nobody else's business.
+It listens on this machine only, unless told otherwise: it has no password, and the names of jobs may be
+nobody else's business.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def exposition(sample: Sample | None, now: float) -> str:
         return ""
     age = max(0.0, now - sample.at)
     lines: list[str] = []
-    for name, found in sample.by_metric() if age <= STALE_S else ():
+    known = [pair for pair in sample.by_metric() if pair[0] != _AGE] if age <= STALE_S else []
+    for name, found in known:
         lines += _head(name)
         lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in found]
     return "\n".join([*lines, *_head(_AGE), f"{_AGE} {_number(round(age, 3))}"]) + "\n"
@@ -148,5 +150,5 @@ class _Handler(BaseHTTPRequestHandler):
         if body:
             self.wfile.write(data)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name that the library calls it by)
+    def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is no news."""

@@ -26,7 +26,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class ProgressTail:
-    """A job's progress.jsonl, read on as it grows. The same numbers as in the report, without the whole file."""
+    """A job's progress.jsonl, read on as it grows: the report's numbers without reading it all again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

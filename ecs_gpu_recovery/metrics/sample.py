@@ -19,7 +19,7 @@ class Sample:
     at: float
     values: dict[Key, float] = field(default_factory=dict)
 
-    def put(self, name: str, value: float | None, **labels: str) -> None:
+    def put(self, name: str, value: float | None, /, **labels: str) -> None:
         """Note a number. None means that it is not known, which is not the same as zero."""
         metric = METRICS[PREFIX + name]
         if set(labels) != set(metric.labels):
@@ -27,7 +27,7 @@ class Sample:
         if value is not None:
             self.values[metric.name, tuple((label, labels[label]) for label in metric.labels)] = float(value)
 
-    def get(self, name: str, **labels: str) -> float | None:
+    def get(self, name: str, /, **labels: str) -> float | None:
         metric = METRICS[PREFIX + name]
         return self.values.get((metric.name, tuple((label, labels[label]) for label in metric.labels)))
 

@@ -1,11 +1,12 @@
 """The last day at ten-second resolution, in a file of its own.
 
-A sample is first kept whole, as one row. When an hour is over, its samples are turned into one block per metric:
-a column per series, bytes of equal weight side by side, compressed. A day of 64 nodes is some tens of megabytes.
+A sample is first kept whole, as one row. When an hour is over, its samples are turned into one block per
+metric: a column per series, bytes of equal weight side by side, compressed. A day of 64 nodes with 8 GPUs
+each is some tens of megabytes.
 
 The file is no record: nothing is decided from it. So it is written without waiting for the disk
-(`synchronous=OFF`): a loss of power may cost it, and then a new one is begun. It never makes a disk busier that the
-recovery's own database waits for.
+(`synchronous=OFF`): a loss of power may cost it, and then a new one is begun. It never makes the disk flush,
+which is what the recovery's own database waits for.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ MAX_SERIES = 50_000
 MAX_BYTES = 512 * 1024 * 1024
 _VERSION = 1
 _SCHEMA = (
-    "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL, labels TEXT NOT NULL, seen INTEGER NOT NULL,"
-    " UNIQUE (name, labels))",
+    "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT NOT NULL, labels TEXT NOT NULL,"
+    " seen INTEGER NOT NULL, UNIQUE (name, labels))",
     "CREATE TABLE layout (digest TEXT PRIMARY KEY, ids BLOB NOT NULL)",
     "CREATE TABLE tick (slot INTEGER PRIMARY KEY, digest TEXT NOT NULL, frame BLOB NOT NULL)",
-    "CREATE TABLE block (id INTEGER PRIMARY KEY, name TEXT NOT NULL, start INTEGER NOT NULL, body BLOB NOT NULL,"
-    " UNIQUE (name, start))",
+    "CREATE TABLE block (id INTEGER PRIMARY KEY, name TEXT NOT NULL, start INTEGER NOT NULL,"
+    " body BLOB NOT NULL, UNIQUE (name, start))",
     f"PRAGMA user_version={_VERSION}",
 )
 
@@ -62,13 +63,15 @@ class SeriesStore:
         self, path: Path, *, keep_s: int = KEEP_S, max_series: int = MAX_SERIES, max_bytes: int = MAX_BYTES
     ) -> None:
         self.path, self._keep, self._max_series, self._max_bytes = path, keep_s, max_series, max_bytes
-        self._conn = self._open()
-        self._ids: dict[Key, int] = {
-            (name, _labels(text)): number
-            for number, name, text in self._conn.execute("SELECT id, name, labels FROM series")
-        }
-        self._last = self._newest()
+        self._ids: dict[Key, int] = {}
         self._layout = ""
+        self._conn = self._open()
+        try:
+            self._reload()
+            self._last = self._newest()
+        except BaseException:
+            self._conn.close()
+            raise
         self.refused = 0  #: numbers that were not kept because there were too many series
 
     def _open(self) -> sqlite3.Connection:
@@ -114,7 +117,7 @@ class SeriesStore:
         (page,) = self._conn.execute("PRAGMA page_size").fetchone()
         return int((pages - free) * page)
 
-    # -- writing -----------------------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------
 
     def add(self, sample: Sample) -> bool:
         """Keep a sample, unless one of the same ten seconds is kept already."""
@@ -223,7 +226,7 @@ class SeriesStore:
         self._ids = {(name, _labels(text)): number for number, name, text in rows}
         self._layout = ""
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def series(
         self,
@@ -246,8 +249,8 @@ def read_series(
 ) -> list[Series]:
     """Every series of a metric that has these labels, from `since` up to and with `until`.
 
-    With `step`, each point stands for so many seconds: a gauge's mean, a counter's last value. May be called by any
-    thread or process; there is nothing where no file is.
+    With `step`, each point stands for so many seconds: a gauge's mean, a counter's last value. Any thread or
+    process may call it; there is nothing where no file is.
     """
     if name not in METRICS:
         raise ValueError(f"no metric {name}")
@@ -300,7 +303,7 @@ def _stepped(
     return tuple((at, sum(values) / len(values)) for at, values in buckets.items())
 
 
-# -- the format ------------------------------------------------------------------------------------------------
+# -- the format ---------------------------------------------------------------------------------
 
 
 def _ticks(conn: sqlite3.Connection, low: int, high: int) -> Iterator[tuple[int, array[int], array[float]]]:
@@ -347,22 +350,14 @@ def _packed(
 ) -> bytes:
     """Counters keep every digit; for a gauge seven digits are more than anyone measures."""
     code = "d" if METRICS.get(name) is None or METRICS[name].kind is Kind.COUNTER else "f"
-    values = array(code)
+    values: array[float] = array(code)
     for number in numbers:
-        values.extend(_narrow(columns[number]) if code == "f" else columns[number])
+        values.extend(array(code, columns[number]))
     raw = values.tobytes()
     body = b"".join(raw[place :: values.itemsize] for place in range(values.itemsize))
     offsets = array("H", [slot - start for slot in slots])
     head = json.dumps({"code": code, "start": start, "slots": len(slots), "series": len(numbers)}).encode()
     return zlib.compress(b"\n".join((head, offsets.tobytes() + array("I", numbers).tobytes() + body)), 6)
-
-
-def _narrow(column: array[float]) -> array[float]:
-    try:
-        return array("f", column)
-    except OverflowError:  # a loss that has exploded: as large as it can be told
-        top = 3.4e38
-        return array("f", [max(-top, min(top, v)) if math.isfinite(v) else v for v in column])
 
 
 def _unpacked(body: bytes, wanted: Mapping[int, object]) -> tuple[list[int], dict[int, array[float]]]:
@@ -388,9 +383,13 @@ def _unpacked(body: bytes, wanted: Mapping[int, object]) -> tuple[list[int], dic
 
 def _connect(path: Path) -> sqlite3.Connection:
     conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
-    conn.execute("PRAGMA journal_mode=WAL")
-    conn.execute("PRAGMA synchronous=OFF")
-    conn.execute("PRAGMA journal_size_limit=4194304")
+    try:
+        conn.execute("PRAGMA journal_mode=WAL")
+        conn.execute("PRAGMA synchronous=OFF")
+        conn.execute("PRAGMA journal_size_limit=4194304")
+    except sqlite3.Error:
+        conn.close()
+        raise
     return conn
 
 

@@ -1,4 +1,4 @@
-"""`python -m ecs_gpu_recovery.simulation --seed N`: one night again, with its whole history; or many nights."""
+"""`python -m ecs_gpu_recovery.simulation --seed N`: one night again, or many nights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from .night import Outcome, run
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m ecs_gpu_recovery.simulation")
     parser.add_argument("--seed", type=int, help="run this night and print its history")
-    parser.add_argument("--seeds", default="0:200", help="run nights FIRST:LAST and print those that end badly")
-    parser.add_argument("--sqlite", action="store_true", help="with the embedded store instead of the one in memory")
+    parser.add_argument(
+        "--seeds", default="0:200", help="run nights FIRST:LAST and print those that end badly"
+    )
+    parser.add_argument(
+        "--sqlite", action="store_true", help="with the embedded store instead of the one in memory"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.seed is not None:
@@ -34,7 +38,9 @@ def _many(seeds: range, folder: Path | None) -> int:
             failed += 1
             sys.stdout.write(f"{outcome}\n")
     seconds = time.perf_counter() - began
-    sys.stdout.write(f"{len(seeds)} seeds, {failed} failed, {seconds:.1f} s, {len(seeds) / seconds:.0f} seeds/s\n")
+    sys.stdout.write(
+        f"{len(seeds)} seeds, {failed} failed, {seconds:.1f} s, {len(seeds) / seconds:.0f} seeds/s\n"
+    )
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""A store that dies, stalls and loses answers around a real one. The judge sees every record as it is committed."""
+"""A store that dies, stalls and loses answers around a real one. The judge sees every commit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class HostileStore:
         self._night.judge.committed(old, job)
         self._night.after("commit", job.id)
 
-    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None) -> None:
+    def write_rows(
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+    ) -> None:
         self._night.before("rows", job.id)
         self._store.write_rows(job, announce, since)
         self._night.after("rows", job.id)

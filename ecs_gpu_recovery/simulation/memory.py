@@ -1,4 +1,4 @@
-"""A store in memory with the same conditions as the real ones. Records are frozen, so nothing needs to be copied."""
+"""A store in memory with the same conditions as the real ones. Records are frozen: nothing is copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORPHAN_AGE = timedelta(minutes=10)
 
 
 class MemoryStore:
-    """`rows_in_commit` says whether node rows are written with the job, as in SQLite, or by an order of their own."""
+    """Node rows are written in the commit, as in SQLite, or by an order of their own."""
 
     def __init__(self, *, rows_in_commit: bool = True, lost_after: timedelta = timedelta(minutes=10)) -> None:
         self.writes_rows = rows_in_commit
@@ -23,12 +23,14 @@ class MemoryStore:
         self._nodes: dict[str, Node] = {}
         self._task_jobs: dict[str, str] = {}
 
-    # -- jobs --------------------------------------------------------------------------------------------------
+    # -- jobs ------------------------------------------------------------------------------------------
 
     def create(self, job: Job) -> None:
         if job.id in self._jobs:
             raise JobExists(f"job {job.id} exists already")
-        refused = {rank.node: self._nodes[rank.node].refusal for rank in job.ranks if self._nodes[rank.node].refusal}
+        refused = {
+            rank.node: self._nodes[rank.node].refusal for rank in job.ranks if self._nodes[rank.node].refusal
+        }
         if refused:
             raise NodesTaken(refused)
         self.claim(job)
@@ -55,8 +57,10 @@ class MemoryStore:
         if self.writes_rows:
             self._put_rows(job)
 
-    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None) -> None:
-        """From the newest record; with `since`, only what this one changed, and the fence keeps old news out."""
+    def write_rows(
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+    ) -> None:
+        """From the newest record; with `since`, only what this one changed, past the fence."""
         newest = self._jobs.get(job.id)
         if newest is not None:
             self._put_rows(newest if since is None else job, since)
@@ -75,22 +79,40 @@ class MemoryStore:
         return self._task_jobs.get(task_id)
 
     def jobs(self, *, status: JobStatus | None = None, limit: int = 50, after: str = "") -> Page:
-        found = sorted((j for j in self._jobs.values() if status in (None, j.status)), key=lambda j: (j.created_at, j.id), reverse=True)
+        found = sorted(
+            (j for j in self._jobs.values() if status in (None, j.status)),
+            key=lambda j: (j.created_at, j.id),
+            reverse=True,
+        )
         names = [f"{job.created_at.isoformat()} {job.id}" for job in found]
         begin = names.index(after) + 1 if after in names else 0
         shown = found[begin : begin + limit]
-        lines = tuple(JobLine(id=j.id, name=j.spec.name, status=j.status, attempt=j.attempt, nodes=len(j.ranks), created_at=j.created_at,
-                              updated_at=j.updated_at) for j in shown)  # fmt: skip
+        lines = tuple(
+            JobLine(
+                id=j.id,
+                name=j.spec.name,
+                status=j.status,
+                attempt=j.attempt,
+                nodes=len(j.ranks),
+                created_at=j.created_at,
+                updated_at=j.updated_at,
+            )
+            for j in shown
+        )
         return Page(jobs=lines, next=names[begin + limit - 1] if begin + limit < len(found) else "")
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
-        times = sorted((wake, j.id) for j in self._jobs.values() if (wake := j.wake_at(self._lost_after)) is not None and wake <= now)
+        times = sorted(
+            (wake, j.id)
+            for j in self._jobs.values()
+            if (wake := j.wake_at(self._lost_after)) is not None and wake <= now
+        )
         return [job_id for _, job_id in times[:limit]]
 
     def live_jobs(self) -> Sequence[str]:
         return sorted(j.id for j in self._jobs.values() if not j.status.final)
 
-    # -- nodes -------------------------------------------------------------------------------------------------
+    # -- nodes -----------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
         try:
@@ -114,7 +136,11 @@ class MemoryStore:
         self._nodes[node.name] = node
 
     def due_nodes(self, now: datetime) -> Sequence[str]:
-        return sorted(n.name for n in self._nodes.values() if (wake := n.wake_at(self._lost_after)) is not None and wake <= now)
+        return sorted(
+            n.name
+            for n in self._nodes.values()
+            if (wake := n.wake_at(self._lost_after)) is not None and wake <= now
+        )
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
         node = self.node(name)

@@ -1,7 +1,7 @@
-"""One night: the real runtime, sweeper and rules in a hostile world, in virtual time, the same for the same seed.
+"""One night: the real runtime, sweeper and rules in a hostile world, the same for the same seed.
 
-Processes are cut into steps by the ports they call. Between two steps the night may kill the process, let a call go
-unanswered, or let it stand still while the whole world, other processes included, goes on.
+Processes are cut into steps by the ports they call. Between two steps the night may kill the process, let a
+call go unanswered, or let it stand still while the whole world, other processes included, goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,9 +25,10 @@ from ..sweeper import Sweeper
 from .checkers import Judge, Violation
 from .cluster import SimulatedCluster
 from .hostile import HostileStore, Inbox
+from .luck import brew, poisson
 from .memory import MemoryStore
 from .weather import Weather, draw
-from .world import GPUS, T0, Machine, Reboot, Task, World, poisson
+from .world import GPUS, T0, Machine, Reboot, Task, World
 
 #: After the troubled hours everything must come to rest within this long.
 PATIENCE_S = 8 * 3600.0
@@ -67,20 +69,30 @@ class Night:
 
     def __init__(self, seed: int, *, database: Path | None = None) -> None:
         self.seed = seed
-        rng = Random(seed)
+        rng = Random(seed)  # noqa: S311 (chance that can be repeated is the point)
         self.weather = draw(rng)
         self.world = World(self.weather, rng)
         self.world.news = self._news
         self.judge = Judge(self.world)
         lost = self.weather.policy.node_lost_after
-        self.store: Store = (SqliteStore(database, lost_after=lost) if database is not None
-                             else MemoryStore(rows_in_commit=self.weather.rows_in_commit, lost_after=lost))  # fmt: skip
+        self.store: Store = (
+            SqliteStore(database, lost_after=lost)
+            if database is not None
+            else MemoryStore(rows_in_commit=self.weather.rows_in_commit, lost_after=lost)
+        )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
         self._hostile = HostileStore(self.store, self)
-        self.runtime = Runtime(store=self._hostile, fleet=self.cluster, notifier=self.inbox, policy=self.weather.policy)
-        self._desk = Runtime(store=self._hostile, fleet=self.cluster, notifier=self.inbox, policy=self.weather.policy,
-                             dispatch=rng.random() < 0.5)  # fmt: skip
+        self.runtime = Runtime(
+            store=self._hostile, fleet=self.cluster, notifier=self.inbox, policy=self.weather.policy
+        )
+        self._desk = Runtime(
+            store=self._hostile,
+            fleet=self.cluster,
+            notifier=self.inbox,
+            policy=self.weather.policy,
+            dispatch=rng.random() < 0.5,
+        )
         self._sweeper = Sweeper(self.runtime)
         self._depth = 0
         self._clock: datetime | None = None
@@ -93,7 +105,7 @@ class Night:
         """What the running process takes for now: the time of its event."""
         return self._clock or self.world.time
 
-    # -- a process between two steps ---------------------------------------------------------------------------
+    # -- a process between two steps -------------------------------------------------------------------
 
     def before(self, step: str, key: str) -> None:
         w, world = self.weather, self.world
@@ -104,8 +116,13 @@ class Night:
         if self.dies():
             self.die(f"before {step}", key)
         if world.strikes(w.transient):
+            self.judge.mishaps += 1
             raise Transient(f"{step} {key}: throttled")
-        if w.ordered and self._depth < _DEPTH and world.strikes(w.stall):
+        if (
+            w.ordered
+            and self._depth < _DEPTH
+            and world.strikes(w.stall * (3 if step in ("commit", "start", "stop") else 1))
+        ):
             world.note("stall", step, key)
             self._stand_still(world.rng.uniform(0, w.stall_s))
             if world.now > self._dies_at:
@@ -150,7 +167,7 @@ class Night:
             self._depth -= 1
             self._clock, self._dies_at = saved
 
-    # -- news --------------------------------------------------------------------------------------------------
+    # -- news ------------------------------------------------------------------------------------------
 
     def _news(self, kind: str, machine: Machine, what: Task | Reboot | None) -> None:
         """Something happened; whoever listens may hear of it once, never, twice, late, or out of order."""
@@ -190,28 +207,44 @@ class Night:
         else:
             self.runtime.handle_node(task.machine.name, facts)
 
-    # -- people and the clock ----------------------------------------------------------------------------------
+    # -- people and the clock --------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         w, rng, world = self.weather, self.world.rng, self.world
         boot = "" if w.blind else "boot0"
         for name in world.machines:
-            self.store.add_node(Node(name=name, cluster="c", created_at=T0, updated_at=T0, gpus=GPUS, gpus_seen=GPUS, instance=name, connected=True,
-                                     seen_version=1 if w.ordered else 0, boot_id=boot, status=NodeStatus.AVAILABLE))  # fmt: skip
+            self.store.add_node(
+                Node(
+                    name=name,
+                    cluster="c",
+                    created_at=T0,
+                    updated_at=T0,
+                    gpus=GPUS,
+                    gpus_seen=GPUS,
+                    instance=name,
+                    connected=True,
+                    seen_version=1 if w.ordered else 0,
+                    boot_id=boot,
+                    status=NodeStatus.AVAILABLE,
+                )
+            )
         for number in range(w.jobs):
             self._to_submit += 1
             size = rng.randint(1, max(1, w.nodes if w.jobs == 1 else w.nodes - 1))
             nodes = sorted(rng.sample(sorted(world.machines), size))
             check = rng.random() < 0.3
             world.sizes[f"j{number}"] = size
-            world.after(rng.uniform(0, 60 if number == 0 else 2400), lambda n=number, nodes=nodes, check=check: self._submit(n, nodes, check, 6))  # type: ignore[misc]
+            world.after(
+                rng.uniform(0, 60 if number == 0 else 2400),
+                lambda n=number, nodes=nodes, check=check: self._submit(n, nodes, check, 6),
+            )  # type: ignore[misc]
         for _ in range(poisson(rng, w.stops)):
             world.after(rng.uniform(0, w.trouble_s), self._stop_a_job)
         for _ in range(poisson(rng, w.task_stops)):
             world.after(rng.uniform(0, w.trouble_s), self._stop_a_task)
         for _ in range(poisson(rng, w.node_asks)):
             world.after(rng.uniform(0, w.trouble_s), self._ask_a_node)
-        world.brew()
+        brew(world)
         world.after(rng.uniform(1, w.sweep_s), self._sweep)
 
     def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
@@ -219,10 +252,15 @@ class Night:
 
         def act() -> None:
             nonlocal done
-            try:
-                self.runtime.submit(job_id=f"j{number}", cluster="c", spec=JobSpec(), nodes=nodes, at=self.world.time, check=check)
-            except JobExists:
-                pass  # the first try was made after all
+            with suppress(JobExists):  # the first try was made after all
+                self.runtime.submit(
+                    job_id=f"j{number}",
+                    cluster="c",
+                    spec=JobSpec(),
+                    nodes=nodes,
+                    at=self.world.time,
+                    check=check,
+                )
             done = True
 
         self._process(act, self.world.time)
@@ -233,7 +271,9 @@ class Night:
 
     def _stop_a_job(self) -> None:
         job_id = f"j{self.world.rng.randrange(self.weather.jobs)}"
-        self._process(lambda: self._desk.stop(job_id, by="ann", why="enough", at=self.world.time), self.world.time)
+        self._process(
+            lambda: self._desk.stop(job_id, by="ann", why="enough", at=self.world.time), self.world.time
+        )
 
     def _stop_a_task(self) -> None:
         alive = [t for t in self.world.tasks.values() if t.alive and t.running and not t.check]
@@ -242,7 +282,10 @@ class Night:
 
     def _ask_a_node(self) -> None:
         rng = self.world.rng
-        name, ask = rng.choice(sorted(self.world.machines)), rng.choice(("drain", "release", "check", "reboot", "release"))
+        name, ask = (
+            rng.choice(sorted(self.world.machines)),
+            rng.choice(("drain", "release", "check", "reboot", "release")),
+        )
         if ask == "reboot":
             self.judge.asked_by_person(name)
         fact = NodeAsked(at=self.world.time, node=name, ask=ask, by="ben", why="to see")
@@ -255,7 +298,7 @@ class Night:
         self._process(lambda: self._sweeper.sweep(now), now)
         self.world.after(self.weather.sweep_s, self._sweep)
 
-    # -- the whole night ---------------------------------------------------------------------------------------
+    # -- the whole night -------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         violation = ""
@@ -274,7 +317,9 @@ class Night:
         history = self.world.history
         digest = hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
         ended = tuple(f"{job} {status}" for job, status in sorted(self.judge.final.items()))
-        return Outcome(self.seed, violation, digest, self.world.now, len(history), ended, tuple(history), self.weather)
+        return Outcome(
+            self.seed, violation, digest, self.world.now, len(history), ended, tuple(history), self.weather
+        )
 
     def _until_rest(self) -> None:
         """Step by sweeps until nothing is left to do, and then once more."""

@@ -1,12 +1,12 @@
-"""How hostile one night is. The seed draws it: most seeds switch most faults off, so that each gets its turn alone.
+"""How hostile one night is. The seed draws it, and most seeds switch most faults off.
 
-A fault that is always mixed with all the others hides behind them. Swarm testing draws which faults exist at all,
-and only then how often they strike.
+A fault that is always mixed with all the others hides behind them. So the seed draws first which faults exist
+at all, and only then how often they strike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from random import Random
 
@@ -15,7 +15,7 @@ from ..core.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """Rates are chances per occasion unless the name says otherwise; 0 means that this fault does not exist tonight."""
+    """Rates are chances per occasion unless said otherwise; 0 means that there is no such fault tonight."""
 
     nodes: int
     jobs: int
@@ -63,12 +63,19 @@ class Weather:
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
     rows_in_commit: bool = True
+    roomy: bool = (
+        False  #: jobs leave room beside them, so that the cluster would start a second task on the same node
+    )
     tombstones: bool = True  #: a stop that came first keeps its task from ever starting
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
 
     def __str__(self) -> str:
         """Only what is not zero."""
-        shown = [f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self) if f.name != "policy" and getattr(self, f.name)]
+        shown = [
+            f"{f.name}={_short(getattr(self, f.name))}"
+            for f in fields(self)
+            if f.name != "policy" and getattr(self, f.name)
+        ]
         return " ".join(shown) + f" retries={self.policy.max_retries}"
 
 
@@ -78,20 +85,45 @@ def _short(value: object) -> str:
 
 #: name: the highest rate that is drawn.
 _DELIVERY = {"lost": 0.6, "repeated": 0.5, "late": 0.6}
-_PROCESS = {"crash": 0.05, "stall": 0.05, "transient": 0.08, "unanswered": 0.05}
-_HARDWARE = {"gpu_faults": 2.5, "dead_gpus": 0.2, "crashes": 0.4, "other_exits": 0.2, "power_cuts": 1.2, "flaps": 4.0,
-             "terminations": 0.1, "refused": 0.15}  # fmt: skip
-_REPAIR = {"no_cure": 0.6, "slow_reboot": 0.5, "no_return": 0.4, "fewer_gpus": 0.4, "reboot_fails": 0.2, "hung_check": 0.3,
-           "broken_check": 0.4, "wrong_check": 0.1, "deaf": 0.2}  # fmt: skip
+_PROCESS = {"crash": 0.05, "stall": 0.1, "transient": 0.08, "unanswered": 0.05}
+_HARDWARE = {
+    "gpu_faults": 2.5,
+    "dead_gpus": 0.2,
+    "crashes": 0.4,
+    "other_exits": 0.2,
+    "power_cuts": 1.2,
+    "flaps": 4.0,
+    "terminations": 0.1,
+    "refused": 0.15,
+}
+_REPAIR = {
+    "no_cure": 0.6,
+    "slow_reboot": 0.5,
+    "no_return": 0.4,
+    "fewer_gpus": 0.4,
+    "reboot_fails": 0.2,
+    "hung_check": 0.3,
+    "broken_check": 0.4,
+    "wrong_check": 0.1,
+    "deaf": 0.2,
+}
 _PEOPLE = {"stops": 0.6, "task_stops": 0.4, "node_asks": 1.5}
 
 
 def draw(rng: Random) -> Weather:
     """Each group is absent in many nights; within a group each fault is drawn for itself."""
     rates: dict[str, float] = {}
-    for group, there in ((_DELIVERY, 0.6), (_PROCESS, 0.6), (_HARDWARE, 0.95), (_REPAIR, 0.6), (_PEOPLE, 0.4)):
+    for group, there in (
+        (_DELIVERY, 0.6),
+        (_PROCESS, 0.7),
+        (_HARDWARE, 0.95),
+        (_REPAIR, 0.6),
+        (_PEOPLE, 0.4),
+    ):
         if rng.random() < there:
-            rates |= {name: rng.uniform(0.1, 1.0) * most for name, most in group.items() if rng.random() < 0.4}
+            rates |= {
+                name: rng.uniform(0.1, 1.0) * most for name, most in group.items() if rng.random() < 0.4
+            }
     if rng.random() < 0.6:
         rates["gpu_faults"] = rng.uniform(0.3, 2.0)  # what the whole thing is for
     if rates.get("lost") and rng.random() < 0.1:
@@ -105,15 +137,20 @@ def draw(rng: Random) -> Weather:
         sweep_s=rng.choice((60.0, 120.0, 180.0, 300.0)),
         trouble_s=rng.uniform(1200, 5400),
         late_s=rng.choice((5.0, 60.0, 600.0)),
-        stall_s=rng.choice((5.0, 40.0, 100.0)),
+        stall_s=rng.choice((10.0, 60.0, 115.0)),
         retried=rng.choice((0.0, 0.5, 1.0)),
         skew_s=rng.choice((0.0, 0.0, 0.0, 30.0, 1200.0)),
         lies=0.0 if blind else rng.choice((0.0, 0.5, 1.0)),
         blind=blind,
         ordered=ordered,
         rows_in_commit=rng.random() < 0.5,
+        roomy=rng.random() < 0.3,
         tombstones=rng.random() < 0.5,
-        policy=Policy(max_retries=rng.choice((0, 1, 1, 2, 3)), post_reboot_check=rng.random() < 0.3,
-                      check_timeout=timedelta(minutes=rng.choice((10, 30))), reboot_timeout=timedelta(minutes=rng.choice((15, 30)))),
+        policy=Policy(
+            max_retries=rng.choice((0, 1, 1, 2, 3)),
+            post_reboot_check=rng.random() < 0.3,
+            check_timeout=timedelta(minutes=rng.choice((10, 30))),
+            reboot_timeout=timedelta(minutes=rng.choice((15, 30))),
+        ),
         **rates,
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """What really happens: machines, tasks, checks and reboots in virtual time, and the news they make.
 
-Nothing here knows the rules under test. `World` keeps the truth; `cluster` shows it through the fleet port, and
-`night` delivers its news to the control plane, or doesn't.
+Nothing here knows the rules under test. `World` keeps the truth; `cluster` shows it through the fleet port,
+and `night` delivers its news to the control plane, or doesn't.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class World:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
-    # -- time --------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------
 
     @property
     def time(self) -> datetime:
@@ -113,7 +113,7 @@ class World:
         heapq.heappush(self._agenda, (self.now + delay, self._count, act))
 
     def run_until(self, end: float) -> None:
-        """Everything that happens up to then. May be called from within: the caller stands still meanwhile."""
+        """Everything that happens up to then. Called from within, the caller stands still meanwhile."""
         while self._agenda and self._agenda[0][0] <= end:
             at, _, act = heapq.heappop(self._agenda)
             self.now = max(self.now, at)
@@ -130,12 +130,34 @@ class World:
     def troubled(self) -> bool:
         return self.now < self.weather.trouble_s
 
-    # -- tasks -------------------------------------------------------------------------------------------------
+    # -- tasks -----------------------------------------------------------------------------------------
 
-    def start(self, machine: Machine, *, token: str, check: bool, job: str, rank: int, attempt: int, check_try: int, start_key: str) -> Task:
+    def start(
+        self,
+        machine: Machine,
+        *,
+        token: str,
+        check: bool,
+        job: str,
+        rank: int,
+        attempt: int,
+        check_try: int,
+        start_key: str,
+    ) -> Task:
         """The cluster has accepted a task; its container runs a little later, or never."""
         self._count += 1
-        task = Task(f"{'c' if check else 't'}{self._count}", token, check, job, machine, rank, attempt, check_try, start_key, self.now)
+        task = Task(
+            f"{'c' if check else 't'}{self._count}",
+            token,
+            check,
+            job,
+            machine,
+            rank,
+            attempt,
+            check_try,
+            start_key,
+            self.now,
+        )
         machine.tasks.append(task)
         self.tasks[task.id] = task
         self.note("start", task.id, job, rank, attempt, machine.name)
@@ -150,7 +172,13 @@ class World:
             self.after(30, lambda: self._runs(task))
             return
         if self.troubled and not task.check and self.strikes(self.weather.refused):
-            why = self.rng.choice(("CannotPullContainerError: no such image", "RESOURCE:GPU", "CannotStartContainerError: device gone"))
+            why = self.rng.choice(
+                (
+                    "CannotPullContainerError: no such image",
+                    "RESOURCE:GPU",
+                    "CannotStartContainerError: device gone",
+                )
+            )
             self.end(task, None, why, "TaskFailedToStart")
             return
         task.running = True
@@ -163,13 +191,18 @@ class World:
         else:
             self.after(self.weather.work_s * self.rng.uniform(0.95, 1.1), lambda: self._finish(task))
             if task.machine.fault and self.strikes(0.9):
-                self.after(self.rng.uniform(5, 600), lambda: self._fail(task, 1, "Essential container in task exited"))
+                self.after(
+                    self.rng.uniform(5, 600),
+                    lambda: self.fail(task, 1, "Essential container in task exited"),
+                )
 
     def _finish(self, task: Task) -> None:
-        """A rank ends well only if its whole gang has come as far; a gang with a dead member hangs for ever."""
+        """A rank ends well only if its whole gang has come as far. With a dead member it hangs for ever."""
         if not task.alive:
             return
-        gang = [t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check]
+        gang = [
+            t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check
+        ]
         if any(not t.alive and not t.finished and t.running for t in gang):
             return
         size = self.gang_size(task.job)
@@ -182,7 +215,7 @@ class World:
     def gang_size(self, job: str) -> int:
         return self.sizes.get(job, 1)
 
-    def _fail(self, task: Task, code: int, reason: str) -> None:
+    def fail(self, task: Task, code: int, reason: str) -> None:
         if task.alive and task.running and task.machine.up:
             self.end(task, code, reason, "EssentialContainerExited")
 
@@ -206,7 +239,7 @@ class World:
             code = self.rng.choice((3, 126, 137))
         elif self.troubled and self.strikes(weather.wrong_check):
             code = self.rng.choice((0, 1))
-        self.after(self.rng.uniform(5, 120), lambda: self._fail(task, code, ""))
+        self.after(self.rng.uniform(5, 120), lambda: self.fail(task, code, ""))
 
     def stop(self, task: Task, reason: str) -> None:
         """The cluster wants it stopped. A machine that is not connected hears of it later."""
@@ -219,18 +252,22 @@ class World:
 
     def _obey(self, task: Task) -> None:
         slow = self.troubled and self.strikes(self.weather.deaf)
-        self.after(self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task))
+        self.after(
+            self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task)
+        )
 
     def _stopped(self, task: Task) -> None:
         if task.alive and task.machine.up:
             self.end(task, 143, task.stop_reason, "UserInitiated")
 
-    # -- machines ----------------------------------------------------------------------------------------------
+    # -- machines --------------------------------------------------------------------------------------
 
     def changed(self, machine: Machine) -> None:
         """How the cluster sees the machine has changed, or a placement made it say so again."""
         machine.version += 1
-        machine.away_since = None if machine.connected else self.now if machine.away_since is None else machine.away_since
+        machine.away_since = (
+            None if machine.connected else self.now if machine.away_since is None else machine.away_since
+        )
         self.note("node", machine.name, machine.connected, machine.boot, machine.version)
         self.news("node", machine, None)
 
@@ -242,7 +279,12 @@ class World:
         for task in machine.tasks:
             if task.alive:
                 lie = self.strikes(self.weather.lies) and not task.check
-                self.end(task, 0 if lie else 137, "" if lie else "node restarted while the task ran", "EssentialContainerExited")
+                self.end(
+                    task,
+                    0 if lie else 137,
+                    "" if lie else "node restarted while the task ran",
+                    "EssentialContainerExited",
+                )
         self.changed(machine)
 
     def boots(self, machine: Machine, *, cure: bool = True) -> None:
@@ -305,7 +347,10 @@ class World:
             return
         slow = trouble and self.strikes(self.weather.slow_reboot)
         cure = not (trouble and self.strikes(self.weather.no_cure))
-        self.after(self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400), lambda: self._rebooted(machine, reboot, cure))
+        self.after(
+            self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400),
+            lambda: self._rebooted(machine, reboot, cure),
+        )
 
     def _rebooted(self, machine: Machine, reboot: Reboot, cure: bool) -> None:
         self.boots(machine, cure=cure)
@@ -317,55 +362,6 @@ class World:
             reboot.done = True
             self.note("rebooted", machine.name, reboot.key)
             self.news("rebooted", machine, reboot)
-
-    # -- bad luck ----------------------------------------------------------------------------------------------
-
-    def brew(self) -> None:
-        """Put the night's bad luck on the agenda."""
-        w, rng = self.weather, self.rng
-        for machine in self.machines.values():
-            strikes: tuple[tuple[float, Callable[[Machine], None]], ...] = (
-                (w.gpu_faults, lambda m: self._break(m, "reboot")),
-                (w.dead_gpus, lambda m: self._break(m, "replace")),
-                (w.crashes, lambda m: self._crash(m, 1, "Essential container in task exited")),
-                (w.other_exits, lambda m: self._crash(m, rng.choice((139, 2)), "OutOfMemoryError: killed" if rng.random() < 0.5 else "")),
-                (w.power_cuts, self._cut),
-                (w.flaps, lambda m: self.agent_away(m, rng.choice((20.0, 90.0, 300.0, 900.0, 2400.0)))),
-                (w.terminations, self.terminate),
-            )  # fmt: skip
-            for mean, act in strikes:
-                for _ in range(poisson(rng, mean)):
-                    self.after(rng.uniform(0, w.trouble_s), lambda act=act, machine=machine: act(machine))  # type: ignore[misc]
-
-    def _break(self, machine: Machine, fault: str) -> None:
-        if not machine.up or machine.fault == "replace":
-            return
-        machine.fault = fault
-        self.note("fault", machine.name, fault)
-        self._crash(machine, 1, "Essential container in task exited")
-
-    def _crash(self, machine: Machine, code: int, reason: str) -> None:
-        for task in machine.tasks:
-            if task.alive and not task.check:
-                self._fail(task, code, reason)
-
-    def _cut(self, machine: Machine) -> None:
-        if not machine.up:
-            return
-        self.down(machine)
-        if not self.strikes(self.weather.no_return):
-            self.after(self.rng.choice((5.0, 60.0, 300.0, 1200.0, 3000.0)), lambda: self.boots(machine))
-
-
-def poisson(rng: Random, mean: float) -> int:
-    """How many, when so many are expected. Small means only."""
-    if mean <= 0:
-        return 0
-    count, left = 0, rng.expovariate(1.0)
-    while left < mean:
-        count += 1
-        left += rng.expovariate(1.0)
-    return count
 
 
 def verdict_of(task: Task) -> Verdict:

@@ -65,7 +65,9 @@ class TestJobFiles:
 
     def test_unknown_keys_are_named_with_what_was_meant(self, here: Command, tmp_path: Path) -> None:
         told = submit_file(here, tmp_path, 'any_node = 2\nscrpt = "x"\ncommand = ["true"]\nany_nodes = 1\n')
-        refused(told, "any_node: unknown key; did you mean any_nodes?", "scrpt: unknown key; did you mean script?")
+        refused(
+            told, "any_node: unknown key; did you mean any_nodes?", "scrpt: unknown key; did you mean script?"
+        )
         assert told.err.count(", ".join(KEYS)) == 1
 
     @pytest.mark.parametrize(
@@ -172,7 +174,9 @@ class TestSubmissions:
             here("submit", "--nodes", "node-1", "--gpus", 3, "--", "true"),
             "node-1: has 2 GPUs, the job wants 3 of each node",
         )
-        refused(here("submit", "--any", 1, "--gpus", 3, "--", "true"), "1 nodes with 3 GPUs each and 0 are free")
+        refused(
+            here("submit", "--any", 1, "--gpus", 3, "--", "true"), "1 nodes with 3 GPUs each and 0 are free"
+        )
 
     def test_negative_retries(self, here: Command) -> None:
         told = here("submit", "--any", 1, "--max-retries", -2, "--", "true")
@@ -256,14 +260,14 @@ class TestStates:
         assert command("doctor", "--state", tmp_path).code == 1
 
     @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/below", "a file"])
-    def test_a_state_folder_that_cannot_be_written(self, command: Command, tmp_path: Path, place: str) -> None:
+    def test_a_state_folder_that_cannot_be_written(
+        self, command: Command, tmp_path: Path, place: str
+    ) -> None:
         (tmp_path / "file").touch()
         state = tmp_path / "file" if place == "a file" else Path(place)
         refused(command("up", "--state", state), "cannot be used as a state folder")
 
-    def test_an_environment_that_makes_no_sense(
-        self, here: Command, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_environment_that_makes_no_sense(self, here: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MAX_RETRIES", "many")
         monkeypatch.setenv("STOP_TIMEOUT_S", "0")
         refused(here("jobs"), "MAX_RETRIES='many': use a whole number", "STOP_TIMEOUT_S='0'")

@@ -56,7 +56,9 @@ def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_p
         second = command("up", "--state", state)
         assert second.code == 4
         assert f"another controller (pid {process.pid}) already runs on {state}" in second.err
-        told = command("submit", "--state", state, "--any", 2, "--check", "none", "--id", "j", "--", "sleep", "60")
+        told = command(
+            "submit", "--state", state, "--any", 2, "--check", "none", "--id", "j", "--", "sleep", "60"
+        )
         assert told.code == 0, told
         assert not told.err
         started = f"{state}/nodes/node-1/tasks"
@@ -66,7 +68,9 @@ def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_p
         assert process.returncode == 0, err
         assert "2 nodes; Ctrl-C ends it" in out
         assert f"gpu-recovery submit --state {state} --any 2 -- python train.py" in out
-        assert "job: IN_PROGRESS: submitted by" not in out, "the command that submits says so, not the controller"
+        assert "job: IN_PROGRESS: submitted by" not in out, (
+            "the command that submits says so, not the controller"
+        )
         assert "node-1: ASSIGNED -> IN_PROGRESS" in out
         assert Cluster(state).processes() == []
     alone = command("jobs", "--state", state)
@@ -74,7 +78,8 @@ def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_p
     assert "nothing will move until you start  gpu-recovery up" in alone.err
     with up(state) as process:  # without any number: the nodes that are there
         eventually(
-            lambda: command("job", "j", "--state", state, "--json").data["attempt"] == 1, "the job starts again"
+            lambda: command("job", "j", "--state", state, "--json").data["attempt"] == 1,
+            "the job starts again",
         )
         assert command("stop", "j", "--state", state, "--wait").code == 0
         assert len(command("nodes", "--state", state, "--json").data["nodes"]) == 2

@@ -98,7 +98,9 @@ def test_a_backend_that_is_not_there_is_refused(command: Command) -> None:
 def test_a_completion_script_is_made(shell: str) -> None:
     env = {**os.environ, "_GPU_RECOVERY_COMPLETE": f"source_{shell}"}
     program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
-    made = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
     assert "complete" in made.stdout
     assert "_GPU_RECOVERY_COMPLETE" in made.stdout
     assert not made.stderr
@@ -108,7 +110,11 @@ def test_completion_knows_the_commands() -> None:
     words = {"COMP_WORDS": "gpu-recovery no", "COMP_CWORD": "1", "_GPU_RECOVERY_COMPLETE": "complete_bash"}
     program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
     made = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **words}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env={**os.environ, **words},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert set(made.stdout.split()) == {"nodes", "node", "notices"}
 

@@ -17,7 +17,17 @@ from tests.cli.conftest import Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
 SLEEP = (sys.executable, "-c", "import time; print('here', flush=True); time.sleep(3600)")
-RANK_KEYS = {"index", "node", "node_status", "task_id", "task_status", "exit", "exit_code", "verdict", "findings"}
+RANK_KEYS = {
+    "index",
+    "node",
+    "node_status",
+    "task_id",
+    "task_status",
+    "exit",
+    "exit_code",
+    "verdict",
+    "findings",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +35,9 @@ def free_nodes(live: LiveController) -> None:
     eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
 
 
-def test_a_job_by_options_runs_here_with_what_it_was_given(here: Command, tmp_path: Path, script: Path) -> None:
+def test_a_job_by_options_runs_here_with_what_it_was_given(
+    here: Command, tmp_path: Path, script: Path
+) -> None:
     kept, port = tmp_path / "kept", free_port()
     told = here(
         *("submit", "--any", 2, "--name", "mine", "--env", "MINE=a=b", "--check", "none", "--port", port),
@@ -62,7 +74,9 @@ def test_a_job_by_file_is_the_same_job(here: Command, tmp_path: Path, script: Pa
     if kind == "json":
         path.write_text(json.dumps(job))
     else:
-        path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items() if key != "env"))
+        path.write_text(
+            "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items() if key != "env")
+        )
         path.write_text(path.read_text() + '\n[env]\nMINE = "x"\n')
     told = here("submit", "-f", path, "--wait", "--json")
     assert told.code == 0, told
@@ -81,7 +95,20 @@ def test_options_win_over_the_file(here: Command, tmp_path: Path, script: Path) 
         'check = "4"\n[env]\nMINE = "file"\n'
     )
     told = here(
-        *("submit", "-f", path, "--any", 1, "--check", "none", "--max-retries", 0, "-e", "MINE=option", "--json"),
+        *(
+            "submit",
+            "-f",
+            path,
+            "--any",
+            1,
+            "--check",
+            "none",
+            "--max-retries",
+            0,
+            "-e",
+            "MINE=option",
+            "--json",
+        ),
         *("--wait", "--", sys.executable, "-c", "import os; print('mine', os.environ['MINE'])"),
     )
     assert told.code == 0, told
@@ -106,7 +133,15 @@ def test_a_job_is_shown_in_words_and_as_json(here: Command, live: LiveController
     live.started(job_id)
     told = here("job", job_id)
     assert told.code == 0
-    for word in (job_id, "IN_PROGRESS", "node-1", "node-2", "submitted by", "checkpoints", "time.sleep(3600)"):
+    for word in (
+        job_id,
+        "IN_PROGRESS",
+        "node-1",
+        "node-2",
+        "submitted by",
+        "checkpoints",
+        "time.sleep(3600)",
+    ):
         assert word in told.out
     data = here("job", job_id, "--json").data
     assert {"id", "status", "attempt", "max_retries", "ranks", "timeline", "outbox", "outcome", "phases", "progress",
@@ -179,7 +214,15 @@ def test_lists_of_jobs_come_page_by_page(here: Command, live: LiveController) ->
     after = ""
     while not found or after:
         data = here("jobs", "--limit", 1, "--json", *(["--after", after] if after else [])).data
-        assert set(data["jobs"][0]) == {"id", "name", "status", "attempt", "nodes", "created_at", "updated_at"}
+        assert set(data["jobs"][0]) == {
+            "id",
+            "name",
+            "status",
+            "attempt",
+            "nodes",
+            "created_at",
+            "updated_at",
+        }
         found += [job["id"] for job in data["jobs"]]
         after = data["next"]
     assert found[:3] == ["page-2", "page-1", "page-0"]
@@ -244,14 +287,28 @@ def test_a_job_that_is_not_there_is_code_3(here: Command, what: tuple[str, str])
 
 def test_many_commands_at_once_claim_each_node_once(here: Command, live: LiveController) -> None:
     """Six people want one node each of three: three get one, three are told that none is free."""
-    cli = [sys.executable, "-m", "ecs_gpu_recovery.cli.main", "submit", "--any", "1", "--check", "none", "--", *SLEEP]
+    cli = [
+        sys.executable,
+        "-m",
+        "ecs_gpu_recovery.cli.main",
+        "submit",
+        "--any",
+        "1",
+        "--check",
+        "none",
+        "--",
+        *SLEEP,
+    ]
     racers = [
-        subprocess.Popen(cli, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)
+        subprocess.Popen(cli, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
     ]
     said = [racer.communicate(timeout=120) for racer in racers]
     codes = [racer.returncode for racer in racers]
     assert sorted(codes) == [0, 0, 0, 4, 4, 4], said
-    assert all("wants 1 nodes and 0 are free" in err for (_, err), code in zip(said, codes, strict=True) if code)
+    assert all(
+        "wants 1 nodes and 0 are free" in err for (_, err), code in zip(said, codes, strict=True) if code
+    )
     jobs = [out.split()[1] for (out, _), code in zip(said, codes, strict=True) if code == 0]
     assert {live.job(job_id).ranks[0].node for job_id in jobs} == {"node-1", "node-2", "node-3"}
     for job_id in jobs:

@@ -147,7 +147,9 @@ def test_the_faults_are_listed_with_a_word_about_each(here: Command) -> None:
         (("node-9", "ecc"), 3, "no node node-9"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(here: Command, args: tuple[object, ...], code: int, words: str) -> None:
+def test_a_fault_that_cannot_be_is_refused(
+    here: Command, args: tuple[object, ...], code: int, words: str
+) -> None:
     told = here("node", "inject", *args)
     assert told.code == code
     assert words in told.err

@@ -79,7 +79,9 @@ def test_a_folder_one_may_not_even_enter(unprivileged: Callable[..., Result], fo
     assert unprivileged("doctor", "--state", folder).code == 1
 
 
-def test_a_checkpoint_folder_one_may_not_write_into(unprivileged: Callable[..., Result], folder: Path) -> None:
+def test_a_checkpoint_folder_one_may_not_write_into(
+    unprivileged: Callable[..., Result], folder: Path
+) -> None:
     state, kept = folder / "state", folder / "kept"
     kept.mkdir()
     kept.chmod(0o555)

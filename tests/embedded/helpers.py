@@ -233,7 +233,9 @@ def check_the_steps(plane: ControlPlane, job: Job, steps: int, digest: str) -> N
 def check_that_nothing_is_left(plane: ControlPlane, job: Job) -> None:
     """Only the agents run, every node is free, no order waits, the record keeps all rules."""
     eventually(lambda: not plane.cluster.strays(), "no process without a task")
-    alive = eventually(lambda: len(found := plane.cluster.processes()) == plane.nodes and found, "agents only")
+    alive = eventually(
+        lambda: len(found := plane.cluster.processes()) == plane.nodes and found, "agents only"
+    )
     assert {process.task_id for process in alive} == {None}
     assert broken(job) == []
     assert job.outbox == ()

@@ -73,7 +73,9 @@ class Assassin:
         self.kills -= 1
 
     def kill_soon(self, now: str) -> None:
-        restarts = now.startswith("RESTARTING") or (now.startswith("PENDING_RESTART") and self.spent[now] == 2)
+        restarts = now.startswith("RESTARTING") or (
+            now.startswith("PENDING_RESTART") and self.spent[now] == 2
+        )
         if restarts:  # the gang is started within an instant: only a death between two starts hits it
             self.plane.start("--die-at", str(self.chance.randint(1, 2 * NODES)), "--only", "start_task")
             patience_s = 1.0 if now.startswith("RESTARTING") else 5.0

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.core.errors import Transient
+from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.model import JobStatus
-from ecs_gpu_recovery.local.controller import Controller, unusable
+from ecs_gpu_recovery.local.cluster import Cluster
+from ecs_gpu_recovery.local.controller import unusable
 from ecs_gpu_recovery.local.store import SqliteStore
+from ecs_gpu_recovery.local.views import TaskSpec
 from tests.cli.conftest import run_command
 from tests.embedded.helpers import eventually, live_controller, training
 from tests.embedded.writer_program import a_node
 
 SIZE = "4m"
+FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
 
 
 @pytest.fixture
@@ -69,17 +72,55 @@ def test_a_full_disk_refuses_a_write_whole_and_the_next_one_works(small_disk: Pa
     store.close()
 
 
-def test_a_job_is_refused_on_a_full_disk_and_leaves_nothing(small_disk: Path) -> None:
-    with live_controller(small_disk / "state", nodes=1) as live:
-        args = ("submit", "--state", live.state, "--any", 1, "--check", "none", "--", sys.executable, "-c", "0")
+def test_commands_on_a_full_disk_say_so_and_change_nothing(small_disk: Path) -> None:
+    with live_controller(small_disk / "state", nodes=2) as live:
+        state = ("--state", str(live.state))
+        live.submit("sleeper", FOREVER, nodes=["node-1"])
+        live.started("sleeper")
+        eventually(lambda: live.job("sleeper").ranks[0].deadline is None, "it is known to run")
+        before = live.job("sleeper")
         ballast = fill(small_disk)
-        for _ in range(200):  # the log of the database has some room of its own
-            told = run_command(*args)
-            if told.code != 0:
-                break
-            eventually(lambda: all(n.claimable for n in live.side.nodes()) or not ballast.exists(), "free", 20)
-        assert told.code in (4, 5), told
-        assert "full" in told.err or "No space left" in told.err
+        big = f"BIG={'x' * 200_000}"
+        told = run_command("submit", *state, "--id", "late", "--any", 1, "--env", big, "--", sys.executable)
+        assert told.code == 5, told
+        assert "is full: nothing was changed" in told.err
+        told = run_command("stop", "sleeper", *state, "--why", "x" * 200_000)
+        assert told.code == 5, told
+        assert live.job("sleeper") == before
+        assert not (live.state / "checkpoints" / "late").exists()
+        assert live.side.node("node-2").claimable
         ballast.unlink()
-        eventually(lambda: all(node.claimable for node in live.side.nodes()), "the node is free")
-        assert run_command(*args, "--wait").code == 1 or True
+        assert run_command("stop", "sleeper", *state, "--why", "room again").code == 0
+        live.ends("sleeper", JobStatus.USER_STOPPED)
+        live.submit("after", training(5, 0), nodes=["node-1", "node-2"])
+        live.ends("after", JobStatus.COMPLETE)
+
+
+def test_a_control_plane_that_finds_its_disk_full_says_so(small_disk: Path) -> None:
+    fill(small_disk)
+    told = run_command("up", "--state", small_disk / "state", "--nodes", 1)
+    assert told.code == 5, told
+    assert "is full" in told.err
+    assert "Traceback" not in told.err
+
+
+def test_an_order_that_finds_the_disk_full_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refusals = Cluster.start_task, iter(range(3))
+
+    def no_room_at_first(self: Cluster, name: str, spec: TaskSpec) -> None:
+        if next(refusals, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        start(self, name, spec)
+
+    with live_controller(tmp_path) as live:
+        monkeypatch.setattr(Cluster, "start_task", no_room_at_first)
+        live.submit("job", training(5, 0))
+        live.ends("job", JobStatus.COMPLETE)
+    assert next(refusals, None) is None
+
+
+def test_only_a_full_disk_is_worth_waiting_for(tmp_path: Path) -> None:
+    assert isinstance(unusable(tmp_path, OSError(errno.ENOSPC, "No space left on device")), Transient)
+    assert isinstance(unusable(tmp_path, OSError(errno.EACCES, "Permission denied")), Refused)

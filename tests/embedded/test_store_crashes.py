@@ -19,6 +19,7 @@ import pytest
 from ecs_gpu_recovery.core.errors import NodesTaken, Refused, Transient, VersionConflict
 from ecs_gpu_recovery.core.machine import submit
 from ecs_gpu_recovery.core.model import Job, JobSpec
+from ecs_gpu_recovery.local import database
 from ecs_gpu_recovery.local import store as store_module
 from ecs_gpu_recovery.local.schema import SCHEMA_VERSION
 from ecs_gpu_recovery.local.store import SqliteStore
@@ -182,7 +183,10 @@ def test_a_refused_write_does_not_disturb_its_neighbours_in_the_same_commit(tmp_
     job = a_job(store, 0)
     good = [a_node(f"m{i}") for i in range(20)]
     acts: list[Callable[[], object]] = [lambda node=node: store.add_node(node) for node in good]
-    acts[5:5] = [lambda: store.create(replace(job, id="other")), lambda: store.commit(replace(job, version=9))]
+    acts[5:5] = [
+        lambda: store.create(replace(job, id="other")),
+        lambda: store.commit(replace(job, version=9)),
+    ]
     errors = at_once(acts)
     assert sorted(type(error).__name__ for error in errors) == [NodesTaken.__name__, VersionConflict.__name__]
     assert len(store.nodes()) == 21
@@ -208,7 +212,7 @@ def test_a_write_that_crashes_takes_its_batch_back_whole(tmp_path: Path) -> None
 def test_another_process_that_holds_the_lock_too_long_is_told_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_BUSY_S", 0.2)
+    monkeypatch.setattr(database, "_BUSY_S", 0.2)
     store = SqliteStore(tmp_path / "recovery.db")
     other = sqlite3.connect(tmp_path / "recovery.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

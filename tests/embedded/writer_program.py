@@ -69,7 +69,12 @@ def live_jobs_for_ever(runtime: Runtime, notes: Notes, thread: int) -> None:
 
 def ended(job_id: str, rank: int) -> TaskEnded:
     return TaskEnded(
-        at=now(), task_id=f"{job_id}/{rank}", attempt=0, rank=rank, exit_code=0, stop_code="EssentialContainerExited"
+        at=now(),
+        task_id=f"{job_id}/{rank}",
+        attempt=0,
+        rank=rank,
+        exit_code=0,
+        stop_code="EssentialContainerExited",
     )
 
 

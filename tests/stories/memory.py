@@ -6,7 +6,6 @@ expression means is held against a local AWS by `test_memory.py`. One lock makes
 
 from __future__ import annotations
 
-import copy
 import re
 import threading
 from collections.abc import Mapping
@@ -73,7 +72,7 @@ class Tables:
                 None if index.carries == ("*",) else {self._schema[TableName].key, *index.keys, *index.carries}
             )
             shown = [
-                copy.deepcopy({k: v for k, v in row.items() if carried is None or k in carried})
+                {k: v for k, v in row.items() if carried is None or k in carried}
                 for row in page
                 if not FilterExpression or holds(FilterExpression, row, names, values)
             ]
@@ -118,7 +117,7 @@ class Tables:
     def _check(self, what: Item, keyed: Item, shown: str = "NONE") -> None:
         row = self._rows[what["TableName"]].get(self._key(what["TableName"], keyed), {})
         if not holds(what["ConditionExpression"], row, *_words(what)):
-            found = {"Item": copy.deepcopy(row)} if shown == "ALL_OLD" and row else {}
+            found = {"Item": dict(row)} if shown == "ALL_OLD" and row else {}
             raise error("ConditionalCheckFailedException", **found)
 
     def _apply(self, action: Item) -> None:
@@ -127,10 +126,10 @@ class Tables:
             return
         table = what["TableName"]
         if kind == "Put":
-            row = copy.deepcopy(what["Item"])
+            row = dict(what["Item"])
         else:
             old = self._rows[table].get(self._key(table, what["Key"]), what["Key"])
-            row = _updated(copy.deepcopy(old), what["UpdateExpression"], *_words(what))
+            row = _updated(dict(old), what["UpdateExpression"], *_words(what))
         for name in {key for index in self._schema[table].indexes for key in index.keys}:
             if name in row and (set(row[name]) != {"S"} or not row[name]["S"]):
                 raise error("ValidationException", f"{name} is the key of an index and must be a text that is not empty")
@@ -148,7 +147,7 @@ class Tables:
 
     def rows(self, table: str) -> dict[str, Item]:
         with self._lock:
-            return copy.deepcopy(self._rows[table])
+            return {key: dict(row) for key, row in self._rows[table].items()}
 
 
 class Topic:
@@ -196,7 +195,7 @@ def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:
     for name, kept, default, value in _SET.findall(sets):
         if kept and names[kept] in row:
             continue
-        row[names[name]] = copy.deepcopy(values[default or value])
+        row[names[name]] = values[default or value]
     for name in filter(None, removes.split(", ")):
         row.pop(names[name], None)
     return row
@@ -209,4 +208,4 @@ def _words(what: Item) -> tuple[Item, Item]:
 def _shown(row: Item, ask: Item) -> Item:
     names = ask.get("ExpressionAttributeNames", {})
     wanted = [names[part] for part in ask.get("ProjectionExpression", "").split(", ") if part]
-    return copy.deepcopy({k: v for k, v in row.items() if not wanted or k in wanted})
+    return {k: v for k, v in row.items() if not wanted or k in wanted}

@@ -1,14 +1,356 @@
-"""The stories people were promised, on the AWS side."""
+"""The stories people were promised, on the AWS side: records, rows, labels, calls and messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.stories.plots import PLOTS, Plot
-from tests.stories.world import a_world
+from ecs_gpu_recovery.core.errors import NodesTaken
+from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.core.model import JobStatus
+from tests.stories.ends import check_end, check_node_rows
+from tests.stories.plots import BY_NAME, PLOTS, Plot, flaps, gpu_fault
+from tests.stories.world import CHECK, CLUSTER, TRAIN, World, a_world
+
+OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
 
 
 @pytest.mark.parametrize("plot", PLOTS, ids=str)
 def test_a_story_ends_as_it_must(plot: Plot) -> None:
     with a_world(policy=plot.policy) as world:
         plot.tell(world)
+
+
+@pytest.mark.ministack
+@pytest.mark.parametrize("name", ["gpu fault", "healthy GPU", "retry spent", "job stopped by a person", "terminated"])
+def test_a_story_ends_so_in_real_tables_too(aws_url: str, name: str) -> None:
+    plot = BY_NAME[name]
+    with a_world(aws_url, policy=plot.policy) as world:
+        plot.tell(world)
+
+
+# -- step by step ----------------------------------------------------------------------------------------------
+
+
+def test_each_step_of_a_recovery_shows_in_the_rows(world: World) -> None:
+    """What the state graphs draw, seen from outside."""
+    world.begin(2)
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    check_node_rows(world, world.job(), {"n0": "IN_PROGRESS", "n1": "IN_PROGRESS"})
+    first = {world.task_of(0), world.task_of(1)}
+    world.fail_rank(0)
+    world.pass_time(0.1)
+    assert world.job().status is JobStatus.PENDING_HEALTHCHECK
+    check_node_rows(world, world.job(), {"n0": "PENDING_HEALTHCHECK", "n1": "PENDING"})
+    world.pass_time(2)
+    check_node_rows(world, world.job(), {"n0": "PENDING_HEALTHCHECK", "n1": "PENDING_HEALTHCHECK"})
+    assert {row["task_status"] for row in world.account.rows("task_table").values()} == {"TERMINATED"}
+    world.pass_time(8)
+    assert world.job().status is JobStatus.PENDING_RESTART
+    check_node_rows(world, world.job(), {"n0": "AVAILABLE", "n1": "REBOOTING"})
+    assert world.account.rows("job_table")["j1"]["retry"] == "1"
+    world.pass_time(70)
+    assert world.job().status is JobStatus.IN_PROGRESS
+    check_node_rows(world, world.job(), {"n0": "IN_PROGRESS", "n1": "IN_PROGRESS"})
+    rows = world.account.rows("task_table")
+    assert {rows[task]["task_status"] for task in first} == {"TERMINATED"}
+    assert {rows[task]["retry"] for task in first} == {"0"}
+    assert {row["retry"] for task, row in rows.items() if task not in first} == {"1"}
+
+
+def test_our_own_stops_say_so(world: World) -> None:
+    world.begin(2)
+    world.fail_rank(0)
+    world.run()
+    reasons = {t["stoppedReason"] for t in world.tasks() if t.get("stopCode") == "UserInitiated"}
+    assert reasons == {"gpu-recovery j1/0: another rank failed"}
+
+
+def test_a_message_tells_what_to_do_next(world: World) -> None:
+    world.begin(2)
+    world.cloud.control.health("n1", 2)
+    world.fail_rank(0)
+    world.run()
+    (message,) = world.messages()
+    assert message.startswith("Job j1 failed: n1 must be replaced\n")
+    for part in ("n1", "verdict replace", "exit code 1", "Done: ", "marked failed", "Next: ", "gpu-recovery node release n1"):
+        assert part in message, message
+
+
+# -- starting --------------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_the_agent_missed_is_tried_again(world: World) -> None:
+    names = world.add_nodes(2)
+    world.cloud.control.disconnect("n1", 200)
+    world.finish_attempt(0)
+    world.submit(names)
+    assert world.job().ranks[1].task_status is None
+    world.run()
+    check_end(world, OK)
+    assert world.sent("StartTask") > 2
+
+
+def test_an_agent_that_stays_away_ends_the_start_in_time(world: World) -> None:
+    names = world.add_nodes(2)
+    world.cloud.control.power_off("n1")
+    world.submit(names)
+    job = world.run()
+    check_end(world, job.status, attempt=job.attempt, messages=1, nodes={"n1": job.ranks[1].node_status}, unreachable=("n1",))
+    assert job.status is FAILED
+
+
+def test_a_task_definition_that_is_gone_fails_the_job_with_the_reason(world: World) -> None:
+    names = world.add_nodes(2)
+    world.cloud.client("ecs").deregister_task_definition(taskDefinition=f"{TRAIN}:1")
+    world.submit(names)
+    world.run()
+    check_end(world, FAILED, messages=1)
+    assert "TaskDefinition is inactive" in world.messages()[0]
+
+
+def test_a_check_waits_for_gpus_that_are_still_held(world: World) -> None:
+    """Somebody's own task took the GPUs of a node; the check is refused until it is gone."""
+    world.begin(2)
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n0")
+    world.cloud.control.script(node="n0", env={"MINE": "1"}, exit_code=0, after_s=400)
+    world.fail_rank(0)
+    own = {"containerOverrides": [{"name": "main", "environment": [{"name": "MINE", "value": "1"}]}]}
+    assert ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own)["tasks"]
+    world.pass_time(60)
+    assert world.job().status is JobStatus.PENDING_HEALTHCHECK
+    assert "RESOURCE:GPU" in world.job().outbox[0].error
+    world.run()
+    check_end(world, OK, attempt=1)
+
+
+def test_a_restart_waits_for_gpus_that_are_still_held(world: World) -> None:
+    world.begin(2)
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.fail_rank(0)
+    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n0")
+    world.until(lambda: world.job().status is JobStatus.PENDING_RESTART)
+    world.cloud.control.script(node="n0", env={"MINE": "1"}, exit_code=0, after_s=200)
+    own = {"containerOverrides": [{"name": "main", "environment": [{"name": "MINE", "value": "1"}]}]}
+    assert ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own)["tasks"]
+    world.run()
+    check_end(world, OK, attempt=1)
+
+
+def test_a_slow_stop_is_waited_for(world: World) -> None:
+    """The sibling ignores SIGTERM; it is killed 30 seconds later, and only then is its node examined."""
+    names = world.add_nodes(2)
+    world.cloud.control.knobs(kill_s=30.0)
+    world.cloud.control.script(node="n1", env={"JOB_ATTEMPT": "0"}, on_term=None)
+    world.submit(names)
+    gpu_fault(world)
+    world.pass_time(20)
+    assert len(world.tasks("check")) == 1
+    world.run()
+    check_end(world, OK, attempt=1)
+
+
+# -- examining -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verdict", "bad"), [(1, {"n1": "FAILED"}), (2, {"n1": "FAILED"}), (3, {})])
+def test_a_bad_node_is_refused_before_the_first_start(world: World, verdict: int, bad: dict[str, str]) -> None:
+    names = world.add_nodes(3)
+    world.cloud.control.health("n1", verdict)
+    world.submit(names, check=True)
+    world.run()
+    check_end(world, FAILED, nodes=bad, messages=1)
+    assert world.tasks() == []
+    assert world.sent("SendCommand") == 0
+
+
+def test_a_check_that_never_answers_is_stopped(world: World) -> None:
+    world.begin(2)
+    BY_NAME["check never answers"].then(world)
+    world.run()
+    stopped = [t for t in world.cloud.control.tasks() if t["node"] == "n1" and t["env"].get("GPU_RECOVERY_KIND") == "check"]
+    assert all("did not answer in time" in t["stoppedReason"] for t in stopped)
+    check_end(world, FAILED, messages=1)
+    assert "n1 could not be tested" in world.messages()[0]
+
+
+def test_the_check_knows_what_to_expect(world: World) -> None:
+    world.begin(2)
+    world.fail_rank(0)
+    world.pass_time(4)
+    env = world.tasks("check")[0]["env"]
+    assert (env["JOB_ID"], env["GPU_HEALTH_EXPECT_GPUS"], env["GPU_HEALTH_LEVEL"]) == ("j1", "8", "quick")
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------
+
+
+def test_agents_that_flap_mean_nothing(world: World) -> None:
+    world.begin(2)
+    flaps(world)
+    world.run()
+    check_end(world, OK)
+    assert world.tasks("check") == []
+
+
+def test_a_draining_instance_keeps_its_job_and_cannot_be_restarted_on(world: World) -> None:
+    world.begin(2)
+    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n0")
+    ecs.update_container_instances_state(cluster=CLUSTER, containerInstances=[node["arn"]], status="DRAINING")
+    world.pass_time(120)
+    world.tick()
+    assert world.job().status is JobStatus.IN_PROGRESS
+    world.cloud.control.health("n1", 1)
+    world.fail_rank(1)
+    world.run()
+    check_end(world, FAILED, attempt=1, messages=1)
+    assert "INACTIVE" in world.messages()[0]
+
+
+def test_a_node_that_a_person_drained_keeps_its_job_and_gets_no_other(world: World) -> None:
+    names = world.begin(2)
+    world.side.runtime.handle_node("n0", [NodeAsked(at=world.now(), node="n0", ask="drain", by="ann", why="new fan")])
+    for rank in range(2):
+        world.fail_rank(rank, 0)
+    world.run()
+    check_end(world, OK)
+    with pytest.raises(NodesTaken, match="drained by ann: new fan"):
+        world.submit(names, job_id="j2")
+
+
+def test_a_failed_node_that_a_person_releases_says_so_on_its_instance(world: World) -> None:
+    world.begin(2)
+    BY_NAME["verdict replace"].then(world)
+    world.run()
+    assert world.labels()["n1"] == "FAILED"
+    world.side.runtime.handle_node("n1", [NodeAsked(at=world.now(), node="n1", ask="release", by="ann", why="new GPU")])
+    assert (world.labels()["n1"], world.node_statuses()["n1"]) == ("AVAILABLE", "AVAILABLE")
+
+
+def test_new_nodes_are_labelled_by_the_sweeper(world: World) -> None:
+    world.add_nodes(3)
+    assert set(world.labels().values()) == {""}
+    world.tick()
+    assert set(world.labels().values()) == {"AVAILABLE"}
+    calls = world.sent("PutAttributes")
+    world.tick()
+    assert world.sent("PutAttributes") == calls
+
+
+def test_a_free_node_can_be_checked_and_rebooted(world: World) -> None:
+    world.add_nodes(1)
+    world.cloud.control.health("n0", 1)
+    for ask, after in (("check", "FAILED"), ("reboot", "AVAILABLE"), ("check", "AVAILABLE")):
+        world.side.runtime.handle_node("n0", [NodeAsked(at=world.now(), node="n0", ask=ask, by="ann", why="odd noises")])
+        world.until(lambda: world.node_statuses()["n0"] in ("AVAILABLE", "FAILED"), minutes=40)
+        assert world.node_statuses()["n0"] == world.labels()["n0"] == after
+    assert len(world.messages()) == 1
+    world.watch.check()
+
+
+def test_ecs_reporting_a_gpu_fault_is_evidence_and_no_verdict(world: World) -> None:
+    world.begin(2)
+    world.cloud.control.impair("n1", reason="XID_79")
+    world.pass_time(0.1)
+    assert any("XID_79" in entry.evidence for entry in world.job().timeline)
+    world.fail_rank(0)
+    world.run()
+    check_end(world, FAILED, messages=1)
+
+
+# -- people ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS])
+def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
+    world.begin(2)
+    gpu_fault(world)
+    world.pass_time(0.1)
+    world.until(lambda: world.job().status is status, step=1)
+    world.stop()
+    job = world.run()
+    world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
+    check_end(world, STOPPED, attempt=job.attempt)
+
+
+def test_a_person_may_stop_the_job_before_its_first_start(world: World) -> None:
+    world.begin(2, check=True)
+    world.stop()
+    world.run()
+    check_end(world, STOPPED)
+    assert world.tasks() == []
+
+
+# -- strangers -------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_recover_beside_each_other(world: World) -> None:
+    names = world.add_nodes(4)
+    world.submit(names[:2], job_id="j1")
+    world.submit(names[2:], job_id="j2")
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.cloud.control.health("n2", 1)
+    for job_id in ("j1", "j2"):
+        world.cloud.control.exit_task(world.task_of(0, job_id), 1)
+    world.run("j1")
+    world.run("j2")
+    check_end(world, OK, attempt=1, job_id="j1")
+    check_end(world, OK, attempt=1, job_id="j2")
+
+
+def test_two_jobs_that_share_a_night_end_differently(world: World) -> None:
+    names = world.add_nodes(4)
+    world.submit(names[:2], job_id="j1")
+    world.submit(names[2:], job_id="j2")
+    world.fail_rank(0)
+    for rank in range(2):
+        world.cloud.control.exit_task(world.task_of(rank, "j2"), 0)
+    world.run("j1")
+    world.run("j2")
+    check_end(world, FAILED, messages=1, job_id="j1")
+    check_end(world, OK, job_id="j2")
+
+
+@pytest.mark.parametrize("attempt", ["0", "1", "7"])
+def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
+    """It says that it is ours, and nobody ordered it."""
+    names = world.add_nodes(3)
+    world.submit(names[:2])
+    env = {"JOB_ID": "j1", "JOB_ATTEMPT": attempt, "NODE_RANK": "1", "GPU_RECOVERY_KIND": "train"}
+    pairs = [{"name": name, "value": value} for name, value in env.items()]
+    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n2")
+    reply = ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], startedBy="gr-0123456789abcdef",
+                           overrides={"containerOverrides": [{"name": "main", "environment": pairs}]})  # fmt: skip
+    ghost = reply["tasks"][0]["taskArn"]
+    world.pass_time(5)
+    shown = next(t for t in world.cloud.control.tasks() if t["taskArn"] == ghost)
+    assert (shown["lastStatus"], shown["stoppedReason"]) == ("STOPPED", "gpu-recovery j1/0: not the task of this attempt")
+    assert world.job().status is JobStatus.IN_PROGRESS
+    assert len(world.tasks(live=True)) == 2
+
+
+def test_tasks_of_strangers_cost_one_look(world: World) -> None:
+    world.begin(2)
+    world.add_nodes(1, first=2)
+    node = world.cloud.control.node("n2")
+    version = world.job().version
+    world.wire.forget()
+    world.cloud.client("ecs").start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]])
+    world.pass_time(1)
+    assert world.job().version == version
+    assert [call for call in world.wire.calls if call[1] not in ("query", "get_item")] == []
+
+
+def test_a_check_that_nobody_ordered_changes_nothing(world: World) -> None:
+    world.begin(2)
+    world.add_nodes(1, first=2)
+    version = world.job().version
+    node = world.cloud.control.node("n2")
+    world.cloud.control.script(family=CHECK, exit_code=1, after_s=1)
+    world.cloud.client("ecs").start_task(cluster=CLUSTER, taskDefinition=CHECK, containerInstances=[node["arn"]])
+    world.pass_time(5)
+    assert world.job().version == version

@@ -165,13 +165,13 @@ class World:
                       "account": "123456789012", "region": "us-east-1", "resources": [], "detail": "{}"})  # fmt: skip
         self.pump()
 
-    def until(self, holds: Callable[[], bool], *, minutes: int = 240) -> None:
+    def until(self, holds: Callable[[], bool], *, minutes: int = 240, step: float = 10.0) -> None:
         """The sweeper comes every minute."""
-        for _ in range(minutes * 6):
+        for _ in range(int(minutes * 60 / step)):
             if holds():
                 return
-            self.pass_time(10)
-            if self.cloud.agenda.now() % 60 < 10:
+            self.pass_time(step)
+            if self.cloud.agenda.now() % 60 < step:
                 self.tick()
         raise AssertionError(f"never came true; the job: {[self.job(job_id) for job_id in self.account.rows('job_table')]}")
 

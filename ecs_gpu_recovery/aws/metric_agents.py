@@ -1,0 +1,108 @@
+"""One CloudWatch agent on every external node.
+
+ECS keeps a daemon on every EC2 instance by itself. It has no daemons for ECS Anywhere, so this does it: look which
+external nodes lack an agent, start it there. Calling it again changes nothing, so a clock may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.effects import token
+from .discover import instances
+from .errors import translated
+
+if TYPE_CHECKING:
+    from mypy_boto3_ecs import ECSClient
+
+#: StartTask takes so many instances in one call.
+_AT_ONCE = 10
+#: How ECS marks an instance of ECS Anywhere.
+_EXTERNAL = "ecs.capability.external"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents:
+    """What one call found and did; nodes by the ARN of their container instance."""
+
+    present: tuple[str, ...]
+    started: tuple[str, ...]
+    stopped: tuple[str, ...]  #: tasks that were one too many on their node, or of an older revision
+    refused: tuple[tuple[str, str], ...]  #: node and ECS's reason; the next call tries again
+
+
+def started_by(cluster: str, family: str) -> str:
+    """The name that all agents of a cluster carry. One list by it finds them all."""
+    return token("metrics-agent", cluster.rpartition("/")[2], family)
+
+
+def ensure_agents(ecs: ECSClient, cluster: str, family: str) -> Agents:
+    """Start an agent on each external node that lacks one. `family` names a task definition, its newest revision.
+
+    Two callers at the same moment can both start one, since StartTask has no client token. The next call stops the
+    younger; until then a number is reported twice, which harms nobody.
+    """
+    with translated(f"looking at the task definition {family}"):
+        definition = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
+    newest = str(definition["taskDefinitionArn"])
+    name = started_by(cluster, family)
+    nodes = [str(node["containerInstanceArn"]) for node in instances(ecs, cluster) if _usable(node)]
+    keep: dict[str, str] = {}
+    extra: list[str] = []
+    for task in sorted(_tasks(ecs, cluster, name), key=lambda task: (task["createdAt"], task["taskArn"])):
+        node, arn = str(task["containerInstanceArn"]), str(task["taskArn"])
+        if task["taskDefinitionArn"] != newest or node in keep:
+            extra.append(arn)
+        else:
+            keep[node] = arn
+    for arn in extra:
+        with translated(f"stopping {arn}"):
+            ecs.stop_task(cluster=cluster, task=arn, reason="gpu-recovery: another metrics agent takes over")
+    missing = [node for node in nodes if node not in keep]
+    started, refused = _start(ecs, cluster, newest, name, missing)
+    return Agents(
+        present=tuple(node for node in nodes if node in keep),
+        started=started,
+        stopped=tuple(extra),
+        refused=refused,
+    )
+
+
+def _usable(instance: Mapping[str, Any]) -> bool:
+    external = any(row.get("name") == _EXTERNAL for row in instance.get("attributes", []))
+    external = external or str(instance.get("ec2InstanceId", "")).startswith("mi-")
+    return external and bool(instance.get("agentConnected")) and instance.get("status") == "ACTIVE"
+
+
+def _tasks(ecs: ECSClient, cluster: str, name: str) -> Iterator[Mapping[str, Any]]:
+    """Those that are meant to run. ECS allows no second filter beside `startedBy`."""
+    page_token = ""
+    while True:
+        more: dict[str, Any] = {"nextToken": page_token} if page_token else {}
+        with translated(f"listing the agents of {cluster}"):
+            page = ecs.list_tasks(cluster=cluster, startedBy=name, maxResults=100, **more)
+        if page["taskArns"]:
+            with translated(f"describing the agents of {cluster}"):
+                found = ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"])
+            yield from (dict(task) for task in found["tasks"] if task.get("desiredStatus") != "STOPPED")
+        page_token = page.get("nextToken", "")
+        if not page_token:
+            return
+
+
+def _start(
+    ecs: ECSClient, cluster: str, definition: str, name: str, nodes: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    started: list[str] = []
+    refused: list[tuple[str, str]] = []
+    for begin in range(0, len(nodes), _AT_ONCE):
+        some = list(nodes[begin : begin + _AT_ONCE])
+        with translated(f"starting agents on {cluster}"):
+            reply = ecs.start_task(
+                cluster=cluster, taskDefinition=definition, containerInstances=some, startedBy=name
+            )
+        started += [str(task["containerInstanceArn"]) for task in reply["tasks"]]
+        refused += [(str(no.get("arn", "")), str(no.get("reason", ""))) for no in reply["failures"]]
+    return tuple(started), tuple(refused)

@@ -1,0 +1,86 @@
+"""Commands of the web console: console, console-user."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import BackendOption, StateOption
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(console)
+    app.command("console-user")(console_user)
+
+
+def console(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8080,
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Where to listen. Anything but this machine needs --users or --proxy."),
+    ] = "127.0.0.1",
+    users: Annotated[
+        Path | None,
+        typer.Option("--users", help="File of NAME:ROLE:HASH lines; see console-user.", show_default=False),
+    ] = None,
+    proxy: Annotated[
+        str, typer.Option("--proxy", help="Addresses of a load balancer that signs people in, with commas.")
+    ] = "",
+    proxy_header: Annotated[
+        str, typer.Option("--proxy-header", help="The header in which it names them.")
+    ] = "x-amzn-oidc-identity",
+    operators: Annotated[
+        str, typer.Option("--operators", help="Who of them may act, with commas; all others may look.")
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The console's own folder [default: STATE/console].", show_default=False),
+    ] = None,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Serve the web console, until Ctrl-C."""
+    from ..console.app import Settings, prepare
+    from ..console.auth import Proxy
+    from ..console.desk import Backend
+    from ..core.errors import Refused
+    from .backend import LocalBackend, default_state
+
+    folder = (state or default_state()).resolve()
+    local = backend == "local"
+
+    def factory() -> Backend:
+        if local:
+            return LocalBackend(folder)
+        from .aws_backend import AwsBackend
+
+        return AwsBackend()
+
+    if backend not in ("local", "aws"):
+        raise Refused(f"there is no backend {backend!r}: use local or aws")
+    trusted = Proxy.parse(proxy_header, proxy.split(","), operators.split(",")) if proxy else None
+    settings = Settings(data=data or folder / "console", host=host, port=port, users_file=users, proxy=trusted,
+                        state=folder if local else None, tick_s=1.0 if local else 5.0)  # fmt: skip
+    served = prepare(factory, settings)
+    print(f"console on {served.address}  (Ctrl-C ends it)", flush=True)
+    served.server.run(sockets=[served.socket])
+
+
+def console_user(
+    name: Annotated[str, typer.Argument(help="Who shall sign in.")],
+    role: Annotated[str, typer.Option("--role", help="viewer or operator.")] = "viewer",
+) -> None:
+    """Make a line for the console's users file; the password is asked for, or read from standard input."""
+    import getpass
+
+    from ..console.auth import ROLES, Users, hash_password
+
+    if role not in ROLES:
+        raise typer.BadParameter(f"--role {role}: use {' or '.join(ROLES)}")
+    password = getpass.getpass("Password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    line = f"{name}:{role}:{hash_password(password)}"
+    Users.parse(line)
+    print(line)

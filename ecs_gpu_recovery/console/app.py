@@ -1,0 +1,227 @@
+"""Puts the console together, and serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Scope
+
+from .. import __version__
+from ..core.errors import RecoveryError, Refused
+from . import api, pages, problems
+from .auth import Proxy, UserFile, is_loopback
+from .context import Console
+from .desk import PATIENCE_S, Backend, Desk
+from .forms import Desktop
+from .guard import Door, Guard
+from .live import Hub, Shared
+from .logs import Logs
+from .memory import Memory
+
+STATIC = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a console is run."""
+
+    data: Path  #: the console's own folder: sessions, audit, submissions
+    host: str = "127.0.0.1"
+    port: int = 8080
+    users_file: Path | None = None
+    proxy: Proxy | None = None
+    hosts: frozenset[str] = frozenset()
+    state: Path | None = None  #: the embedded control plane's folder, if it is one
+    tick_s: float = 1.0
+    patience_s: float = PATIENCE_S
+
+
+def door_of(settings: Settings, memory: Memory) -> Door:
+    """Without authentication the console answers this machine only, and does not start anywhere else."""
+    users = UserFile(settings.users_file)
+    guarded = bool(users().known) or settings.proxy is not None
+    if settings.proxy is not None and not settings.proxy.addresses:
+        raise Refused(
+            "--proxy: name the addresses of the load balancer; its word is believed from nowhere else"
+        )
+    if not guarded and not is_loopback(settings.host):
+        raise Refused(
+            f"the console does not listen on {settings.host} without authentication: make a users file with"
+            "  gpu-recovery console-user NAME  and give it with --users, or name a load balancer with --proxy"
+        )
+    hosts = settings.hosts
+    if not guarded:
+        hosts = hosts | {"localhost", "127.0.0.1", "::1"}
+    try:
+        me = getpass.getuser()
+    except (KeyError, OSError):
+        me = "local"
+    return Door(users=users, memory=memory, proxy=settings.proxy, open_as="" if guarded else me, hosts=hosts)
+
+
+class _Static(StaticFiles):
+    """Files of ours and of others; browsers ask again whether they changed."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
+    memory = Memory(settings.data / "console.db")
+    desk = Desk(factory, patience_s=settings.patience_s)
+    hub = Hub(desk, every_s=settings.tick_s / 2)
+    door = door_of(settings, memory)
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await hub.close()
+        desk.close()
+        memory.close()
+
+    app = FastAPI(title="ECS GPU Recovery", version=__version__, docs_url=None, redoc_url=None,
+                  openapi_url="/api/openapi.json", lifespan=life)  # fmt: skip
+    scripts = settings.state / "scripts" if settings.state is not None else None
+    app.state.console = Console(desk=desk, memory=memory, door=door, hub=hub, shared=Shared(settings.tick_s * 0.4), logs=Logs(),
+                                desktop=Desktop(scripts), state=settings.state, tick_s=settings.tick_s)  # fmt: skip
+    app.include_router(api.router)
+    app.include_router(pages.router)
+    app.mount("/static", _Static(directory=STATIC), name="static")
+    _document(app)
+    problems.install(app)
+    _errors_for_people(app)
+    app.add_middleware(GZipMiddleware, minimum_size=1024)
+    app.add_middleware(_guarded, door=door)
+    return app
+
+
+def _guarded(app: ASGIApp, door: Door) -> ASGIApp:
+    return Guard(app, door)
+
+
+def _document(app: FastAPI) -> None:
+    """The description of the API, with the one shape that every error has."""
+
+    def made() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            kinds = schema.setdefault("components", {}).setdefault("schemas", {})
+            kinds["Problem"] = problems.PROBLEM_SCHEMA
+            for unused in ("HTTPValidationError", "ValidationError"):
+                kinds.pop(unused, None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = made  # type: ignore[method-assign]
+
+
+def _errors_for_people(app: FastAPI) -> None:
+    """Pages get pages; everything below /api keeps its problem documents."""
+    plain: dict[Any, Any] = dict(app.exception_handlers)
+
+    def for_machine(request: Request) -> bool:
+        return request.url.path.startswith(("/api/", "/live/")) or "text/html" not in request.headers.get(
+            "accept", ""
+        )
+
+    async def ours(request: Request, exc: Exception) -> Response:
+        if for_machine(request) or not isinstance(exc, RecoveryError):
+            found: Response = await plain[RecoveryError](request, exc)
+            return found
+        return pages.refused_page(request, exc)
+
+    async def http(request: Request, exc: Exception) -> Response:
+        if for_machine(request) or not isinstance(exc, HTTPException):
+            found: Response = await plain[HTTPException](request, exc)
+            return found
+        return pages.error_page(request, exc.status_code, str(exc.detail))
+
+    app.add_exception_handler(RecoveryError, ours)
+    app.add_exception_handler(HTTPException, http)
+
+
+@dataclass(slots=True)
+class Served:
+    """A console that runs in a thread of its own."""
+
+    server: uvicorn.Server
+    socket: socket.socket
+    host: str
+    thread: threading.Thread | None = None
+    failed: list[BaseException] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def start(self) -> Served:
+        self.thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self.thread.start()
+        return self
+
+    def _run(self) -> None:
+        asyncio.run(self.server.serve(sockets=[self.socket]))
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        if self.thread is not None:
+            self.thread.join(10)
+        self.socket.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells open streams to end as soon as it is told itself; they would hold it for its whole patience."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._hub.close()
+        await super().shutdown(sockets)
+
+
+def prepare(factory: Callable[[], Backend], settings: Settings) -> Served:
+    """Bind the port and build the application; a port that is taken is told at once."""
+    app = create_app(factory, settings)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as exc:
+        listening.close()
+        raise Refused(
+            f"the console can't listen on {settings.host} port {settings.port}: {exc.strerror}"
+        ) from exc
+    config = uvicorn.Config(app, log_level=logging.WARNING, access_log=False, timeout_graceful_shutdown=2, server_header=False,
+                            proxy_headers=False, h11_max_incomplete_event_size=32768)  # fmt: skip
+    return Served(_Server(config, app.state.console.hub), listening, settings.host)
+
+
+def serve(factory: Callable[[], Backend], host: str = "127.0.0.1", port: int = 8080, **more: Any) -> Served:
+    """Start a console in a thread. `more` are the other settings; `stop()` ends it within a few seconds."""
+    return prepare(factory, Settings(host=host, port=port, **more)).start()

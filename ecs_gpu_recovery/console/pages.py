@@ -1,0 +1,324 @@
+"""The pages for people. Each is a frame around its regions; what people press is an action like the API's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from ..core.errors import NotFound, RecoveryError, Transient
+from ..core.model import JobStatus
+from . import forms, regions, texts
+from .actions import Actions
+from .auth import Identity
+from .context import Console, ConsoleArg, IdentityArg
+from .guard import COOKIE, peer, session_token
+from .live import page_stream
+from .memory import SESSION_HOURS, Deed
+from .problems import BadField, of_error
+
+router = APIRouter(include_in_schema=False)
+
+
+def writer_of(request: Request) -> regions.Writer:
+    language = texts.choose(request.cookies.get("lang", ""), request.headers.get("accept-language", ""))
+    theme = request.cookies.get("theme", "auto")
+    who: Identity | None = getattr(request.state, "identity", None)
+    return regions.Writer(language, who, theme if theme in ("light", "dark") else "auto")
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    raw = (await request.body()).decode(errors="replace")
+    return parse_qs(raw, keep_blank_values=True, max_num_fields=5000)
+
+
+def see(path: str) -> Response:
+    """After a change the browser is sent to look at the result."""
+    return RedirectResponse(path, status_code=303)
+
+
+async def show(
+    request: Request,
+    console: Console,
+    page: str,
+    template: str,
+    args: Mapping[str, str],
+    *,
+    status: int = 200,
+    **more: Any,
+) -> Response:
+    """A page with its regions. A backend that does not answer leaves the frame standing, with the reason."""
+    writer = writer_of(request)
+    trouble = ""
+    try:
+        found, _ = await regions.PAGES[page](console, writer, args)
+    except Transient as exc:
+        found, trouble, status = {}, str(exc), 503
+    found["trouble"] = writer.render("_trouble.html", detail=trouble)
+    query = {key: value for key, value in args.items() if value}
+    html = writer.render(
+        template,
+        page=page,
+        regions=found,
+        stream=f"/live/{page}?{urlencode(query)}",
+        path=request.url.path,
+        **{**args, **more},
+    )
+    return HTMLResponse(html, status_code=status)
+
+
+def error_page(request: Request, status: int, detail: str) -> Response:
+    writer = writer_of(request)
+    title = {404: "This page does not exist", 503: "The control plane does not answer"}.get(
+        status, "It was refused" if status < 500 else "Something went wrong"
+    )
+    html = writer.render(
+        "error.html", page="", title=title, detail=detail, path=request.url.path, regions={}, stream=""
+    )
+    return HTMLResponse(html, status_code=status)
+
+
+def refused_page(request: Request, exc: RecoveryError) -> Response:
+    return error_page(request, of_error(exc)[0], str(exc))
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/")
+async def overview(request: Request, console: ConsoleArg) -> Response:
+    return await show(request, console, "overview", "overview.html", {})
+
+
+@router.get("/jobs")
+async def jobs(request: Request, console: ConsoleArg, status: str = "", after: str = "") -> Response:
+    return await show(
+        request,
+        console,
+        "jobs",
+        "jobs.html",
+        {"status": status, "after": after},
+        statuses=[s.value for s in JobStatus],
+    )
+
+
+@router.get("/jobs/{job_id}")
+async def job(request: Request, console: ConsoleArg, job_id: str) -> Response:
+    if job_id == "new":
+        return await _form(request, console, dict(forms.EMPTY), {})
+    return await show(request, console, "job", "job.html", {"job_id": job_id})
+
+
+@router.get("/nodes/{name}")
+async def node(request: Request, console: ConsoleArg, name: str) -> Response:
+    return await show(request, console, "node", "node.html", {"name": name}, problem="")
+
+
+@router.get("/alerts")
+async def alerts(request: Request, console: ConsoleArg, before: str = "") -> Response:
+    return await show(request, console, "alerts", "alerts.html", {"before": before})
+
+
+@router.get("/live/{page}")
+async def live(request: Request, console: ConsoleArg, page: str) -> Response:
+    """The page's one stream."""
+    if page not in regions.PAGES:
+        raise HTTPException(404, "no such page")
+    args = dict(request.query_params)
+    if any(key not in args for key in {"job": ["job_id"], "node": ["name"]}.get(page, [])):
+        raise HTTPException(404, "no such page")
+    writer = writer_of(request)
+    role = writer.who.role if writer.who else ""
+    key = (page, writer.language, role, json.dumps(args, sort_keys=True))
+
+    async def build() -> regions.Regions:
+        found: regions.Regions = await console.shared.get(
+            key, lambda: regions.PAGES[page](console, writer, args)
+        )
+        return dict(found[0]), found[1]
+
+    stream = page_stream(
+        build,
+        trouble=lambda detail: writer.render("_trouble.html", detail=detail),
+        last=request.headers.get("last-event-id", ""),
+        closing=console.hub.closing,
+        every_s=console.tick_s,
+    )
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+# -- a new job -----------------------------------------------------------------------------------------------------
+
+
+async def _form(request: Request, console: Console, values: dict[str, str], problems: dict[str, list[str]], *,
+                chosen: str = "", status: int = 200) -> Response:  # fmt: skip
+    return await show(
+        request, console, "new", "new.html", {"nodes": chosen}, status=status, values=values, problems=problems,
+        templates=forms.TEMPLATES, levels=forms.levels(), largest=forms.LARGEST_SCRIPT,
+        with_image="image" in forms.KEYS, local=console.state is not None,
+    )  # fmt: skip
+
+
+def _values(form: Mapping[str, list[str]]) -> dict[str, str]:
+    return {key: form[key][-1] if form.get(key) else default for key, default in forms.EMPTY.items()}
+
+
+@router.post("/jobs/new")
+async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    form = await form_of(request)
+    once = form.get("once", [""])[-1][:100]
+    try:
+        made, _ = await Actions(console, who, request).submit(forms.from_form(form), once)
+    except BadField as exc:
+        return await _form(
+            request, console, _values(form), exc.fields, chosen=",".join(form.get("nodes", [])), status=422
+        )
+    except RecoveryError as exc:
+        known = {"": [line.strip() for line in str(exc).splitlines() if line.strip()]}
+        return await _form(
+            request,
+            console,
+            _values(form),
+            known,
+            chosen=",".join(form.get("nodes", [])),
+            status=of_error(exc)[0],
+        )
+    return see(f"/jobs/{quote(made.id)}")
+
+
+@router.post("/jobs/new/preview")
+async def preview(request: Request, console: ConsoleArg) -> Response:
+    form = await form_of(request)
+    writer = writer_of(request)
+    try:
+        data = forms.from_form(form)
+        found = await console.desk.ask(lambda side: forms.preview(side, data, console.desktop))
+    except RecoveryError as exc:
+        fields = exc.fields if isinstance(exc, BadField) else {"": [str(exc)]}
+        return HTMLResponse(writer.render("_preview.html", preview=None, problems=fields))
+    return HTMLResponse(writer.render("_preview.html", preview=found, problems={}))
+
+
+# -- acting --------------------------------------------------------------------------------------------------------
+
+
+@router.post("/jobs/{job_id}/stop")
+async def stop(request: Request, console: ConsoleArg, who: IdentityArg, job_id: str) -> Response:
+    form = await form_of(request)
+    await Actions(console, who, request).stop(job_id, form.get("why", [""])[-1][:400])
+    return see(f"/jobs/{quote(job_id)}")
+
+
+@router.post("/jobs/{job_id}/retry")
+async def retry(request: Request, console: ConsoleArg, who: IdentityArg, job_id: str) -> Response:
+    made = await Actions(console, who, request).retry(job_id)
+    return see(f"/jobs/{quote(made.id)}")
+
+
+@router.post("/nodes/{name}/ask")
+async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name: str) -> Response:
+    form = await form_of(request)
+    ask, why = form.get("ask", [""])[-1], form.get("why", [""])[-1][:400]
+    level = form.get("level", ["quick"])[-1]
+    if level not in forms.levels() or level == "none":
+        level = "quick"
+    try:
+        await Actions(console, who, request).ask_node(name, ask, why, level)
+    except NotFound:
+        raise
+    except RecoveryError as exc:
+        return await show(
+            request, console, "node", "node.html", {"name": name}, status=of_error(exc)[0], problem=str(exc)
+        )
+    return see(f"/nodes/{quote(name)}")
+
+
+@router.post("/orders/again")
+async def again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    form = await form_of(request)
+    await Actions(console, who, request).send_again(form.get("record", [""])[-1], form.get("key", [""])[-1])
+    return see("/alerts")
+
+
+# -- coming and going ----------------------------------------------------------------------------------------------
+
+
+def _inside(path: str) -> str:
+    """A path of this console, never another site."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\n" not in path else "/"
+
+
+@router.get("/signin")
+async def sign_in_page(request: Request, next: str = "/") -> Response:
+    if getattr(request.state, "identity", None) is not None:
+        return see(_inside(next))
+    return _sign_in(request, next, "", 200)
+
+
+def _sign_in(request: Request, next: str, problem: str, status: int) -> Response:
+    html = writer_of(request).render(
+        "signin.html",
+        page="signin",
+        next=_inside(next),
+        problem=problem,
+        path="/signin",
+        regions={},
+        stream="",
+    )
+    return HTMLResponse(html, status_code=status)
+
+
+@router.post("/signin")
+async def sign_in(request: Request, console: ConsoleArg) -> Response:
+    form = await form_of(request)
+    name, password = form.get("name", [""])[-1][:64], form.get("password", [""])[-1][:1024]
+    next = _inside(form.get("next", ["/"])[-1])
+    door, address = console.door, peer(request.scope)
+    keys = (f"address {address}", f"name {name}")
+    if (wait := door.attempts.wait_s(*keys)) > 0:
+        response = _sign_in(request, next, "Too many tries. Wait a few minutes.", 429)
+        response.headers["retry-after"] = str(int(wait) + 1)
+        return response
+    users = door.users()
+    if not await asyncio.to_thread(users.check, name, password):
+        door.attempts.failed(*keys)
+        console.memory.note(Deed(who=name, role="", action="sign in", outcome="refused", address=address))
+        return _sign_in(request, next, "The name or the password is wrong.", 401)
+    door.attempts.worked(*keys)
+    token, _ = console.memory.open_session(name)
+    console.memory.note(Deed(who=name, role=users.role(name), action="sign in", address=address))
+    response = see(next)
+    secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+    response.set_cookie(
+        COOKIE, token, max_age=SESSION_HOURS * 3600, httponly=True, samesite="strict", secure=secure, path="/"
+    )
+    return response
+
+
+@router.post("/signout")
+async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    console.memory.end_session(session_token(request.headers))
+    console.memory.note(Deed(who=who.name, role=who.role, action="sign out", address=peer(request.scope)))
+    response = see("/signin")
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+@router.get("/lang/{language}")
+async def choose_language(language: str, next: str = "/") -> Response:
+    response = see(_inside(next))
+    if language in texts.LANGUAGES:
+        response.set_cookie("lang", language, max_age=31536000, samesite="lax", path="/")
+    return response
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """For a load balancer: the console itself answers."""
+    return {"status": "ok"}

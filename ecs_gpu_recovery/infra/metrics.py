@@ -1,0 +1,201 @@
+"""Numbers of the nodes themselves, in CloudWatch: the agent on every node, and a page that finds them all.
+
+EC2 nodes get the agent from a daemon service. ECS Anywhere has no daemons: there `aws.metric_agents` starts it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from aws_cdk import Aws, Duration, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_ssm as ssm
+from constructs import Construct, IDependable
+
+from ..config import Config
+from ..metrics import cloudwatch_agent as agent
+from .logs import log_group
+from .naming import Name, accept, accept_wildcard
+
+_Definition = ecs.CfnTaskDefinition
+_WIDTH, _ACROSS = 8, 3
+
+
+class NodeMetrics(Construct):
+    """`family` is what `ensure_agents` starts; `roles` are those that its caller must be allowed to pass on.
+
+    `agent_image` must be there before the stack is made, or the service never becomes stable: it is built from
+    docker/metrics-agent.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        agent_image: str,
+        after: IDependable | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        stack = Stack.of(self).stack_name
+        self.family = f"{stack}-metrics-agent"
+        self._log = log_group(self, "Log", f"/ecs/{stack}/metrics-agent", config)
+        told = json.dumps(agent.configuration(config.ECS_CLUSTER_NAME, Aws.REGION), separators=(",", ":"))
+        self.parameter = ssm.StringParameter(
+            self,
+            "Configuration",
+            parameter_name=f"/{stack}/metrics-agent",
+            string_value=told,
+            description="What the CloudWatch agent measures on the GPU nodes",
+        )
+        task, execution = self._task_role(), self._execution_role()
+        self.roles = [task.role_arn, execution.role_arn]
+        self.definition = self._definition(agent_image, task, execution)
+        service = ecs.CfnService(
+            self,
+            "Daemon",
+            cluster=config.ECS_CLUSTER_NAME,
+            task_definition=self.definition.ref,
+            launch_type="EC2",
+            scheduling_strategy="DAEMON",
+            enable_ecs_managed_tags=True,
+            propagate_tags="TASK_DEFINITION",
+        )
+        if after is not None:
+            service.node.add_dependency(after)
+        self._dashboard(config, f"{stack}-nodes")
+
+    def _definition(self, image: str, task: iam.Role, execution: iam.Role) -> ecs.CfnTaskDefinition:
+        """It reserves no GPU: the container runtime shows it all of them, to look at only."""
+        made = _Definition(
+            self,
+            "Agent",
+            family=self.family,
+            requires_compatibilities=["EC2", "EXTERNAL"],
+            network_mode="host",
+            task_role_arn=task.role_arn,
+            execution_role_arn=execution.role_arn,
+            volumes=[
+                _Definition.VolumeProperty(
+                    name="host", host=_Definition.HostVolumePropertiesProperty(source_path="/")
+                )
+            ],
+            container_definitions=[
+                _Definition.ContainerDefinitionProperty(
+                    name="metrics-agent",
+                    image=image,
+                    essential=True,
+                    cpu=64,
+                    memory_reservation=128,
+                    memory=512,
+                    environment=[
+                        _Definition.KeyValuePairProperty(name=name, value=value)
+                        for name, value in _ENVIRONMENT.items()
+                    ],
+                    secrets=[
+                        _Definition.SecretProperty(
+                            name="CW_CONFIG_CONTENT", value_from=self.parameter.parameter_arn
+                        )
+                    ],
+                    mount_points=[
+                        _Definition.MountPointProperty(
+                            source_volume="host", container_path=agent.HOST_ROOT, read_only=True
+                        )
+                    ],
+                    log_configuration=_Definition.LogConfigurationProperty(
+                        log_driver="awslogs",
+                        options={
+                            "awslogs-group": self._log.log_group_name,
+                            "awslogs-region": Aws.REGION,
+                            "awslogs-stream-prefix": "agent",
+                            "mode": "non-blocking",
+                            "max-buffer-size": "4m",
+                        },
+                    ),
+                )
+            ],
+        )
+        accept(
+            made, "ECS2", "Three switches of the agent, none of them secret; the rest is in the parameter."
+        )
+        return made
+
+    def _task_role(self) -> iam.Role:
+        """It may write metrics into one namespace and do nothing else."""
+        write = iam.PolicyStatement(
+            actions=["cloudwatch:PutMetricData"],
+            resources=["*"],
+            conditions={"StringEquals": {"cloudwatch:namespace": agent.NAMESPACE}},
+        )
+        role = iam.Role(
+            self,
+            "TaskRole",
+            assumed_by=_ecs_tasks(),
+            description="What the metrics agent may do",
+            inline_policies={"Write": iam.PolicyDocument(statements=[write])},
+        )
+        accept_wildcard(role, "*", "cloudwatch:PutMetricData takes no resource; the namespace is the limit.")
+        return role
+
+    def _execution_role(self) -> iam.Role:
+        """What ECS does to start it: pull its image, read its configuration, write its log."""
+        images = Name("ecr", "repository/*", why="The image is named by the deployment, in any repository.")
+        pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+        statements = [
+            iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
+            iam.PolicyStatement(actions=pull, resources=[images.arn]),
+            iam.PolicyStatement(actions=["ssm:GetParameters"], resources=[self.parameter.parameter_arn]),
+            iam.PolicyStatement(
+                actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[self._log.log_group_arn]
+            ),
+        ]
+        role = iam.Role(
+            self,
+            "ExecutionRole",
+            assumed_by=_ecs_tasks(),
+            description="What ECS does to start the metrics agent",
+            inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
+        )
+        accept_wildcard(role, "*", "ecr:GetAuthorizationToken takes no narrower resource.")
+        accept_wildcard(role, images.shown, images.why)
+        return role
+
+    def _dashboard(self, config: Config, name: str) -> None:
+        """Searches instead of metrics: a node that comes tomorrow is on the page tomorrow."""
+        page = cloudwatch.Dashboard(self, "Nodes", dashboard_name=name, default_interval=Duration.hours(3))
+        title = f"# Nodes of cluster {config.ECS_CLUSTER_NAME}"
+        page.add_widgets(cloudwatch.TextWidget(markdown=title, width=24, height=1))
+        widgets = [
+            cloudwatch.GraphWidget(
+                title=graph.title,
+                left=[
+                    cloudwatch.MathExpression(
+                        expression=agent.search(graph, config.ECS_CLUSTER_NAME),
+                        using_metrics={},
+                        label="",
+                        period=Duration.seconds(agent.INTERVAL_S),
+                    )
+                ],
+                width=_WIDTH,
+                height=6,
+            )
+            for graph in agent.GRAPHS
+        ]
+        for begin in range(0, len(widgets), _ACROSS):
+            page.add_widgets(*widgets[begin : begin + _ACROSS])
+
+
+#: The agent takes its credentials from the task's role, on external nodes too, only where it believes to be in AWS.
+_ENVIRONMENT = {
+    "RUN_IN_AWS": "True",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "utility",
+}
+
+
+def _ecs_tasks() -> iam.ServicePrincipal:
+    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
+    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)

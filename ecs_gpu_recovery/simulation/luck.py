@@ -1,0 +1,65 @@
+"""The night's bad luck: what breaks, when, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from .world import Machine, World
+
+
+def brew(world: World) -> None:
+    """Put the night's bad luck on the agenda."""
+    w, rng = world.weather, world.rng
+    for machine in world.machines.values():
+        strikes: tuple[tuple[float, Callable[[Machine], None]], ...] = (
+            (w.gpu_faults, lambda m: _break(world, m, "reboot")),
+            (w.dead_gpus, lambda m: _break(world, m, "replace")),
+            (w.crashes, lambda m: _crash(world, m, 1, "Essential container in task exited")),
+            (
+                w.other_exits,
+                lambda m: _crash(
+                    world, m, rng.choice((139, 2)), rng.choice(("", "OutOfMemoryError: killed"))
+                ),
+            ),
+            (w.power_cuts, lambda m: _cut(world, m)),
+            (w.flaps, lambda m: world.agent_away(m, rng.choice((20.0, 90.0, 300.0, 900.0, 2400.0)))),
+            (w.terminations, world.terminate),
+        )
+        for mean, act in strikes:
+            for _ in range(poisson(rng, mean)):
+                world.after(rng.uniform(0, w.trouble_s), partial(act, machine))
+
+
+def _break(world: World, machine: Machine, fault: str) -> None:
+    if not machine.up or machine.fault == "replace":
+        return
+    machine.fault = fault
+    world.note("fault", machine.name, fault)
+    _crash(world, machine, 1, "Essential container in task exited")
+
+
+def _crash(world: World, machine: Machine, code: int, reason: str) -> None:
+    for task in machine.tasks:
+        if task.alive and not task.check:
+            world.fail(task, code, reason)
+
+
+def _cut(world: World, machine: Machine) -> None:
+    if not machine.up:
+        return
+    world.down(machine)
+    if not world.strikes(world.weather.no_return):
+        world.after(world.rng.choice((5.0, 60.0, 300.0, 1200.0, 3000.0)), lambda: world.boots(machine))
+
+
+def poisson(rng: Random, mean: float) -> int:
+    """How many, when so many are expected. Small means only."""
+    if mean <= 0:
+        return 0
+    count, left = 0, rng.expovariate(1.0)
+    while left < mean:
+        count += 1
+        left += rng.expovariate(1.0)
+    return count

@@ -1,0 +1,108 @@
+"""What the time went into, and what a training says about itself. The program that says it may be anybody's."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
+from ecs_gpu_recovery.report import Progress, effective_ratio, phases, progress, read_progress
+
+T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
+
+
+def line(step: int, attempt: int = 0, second: float = 0, loss: object = 0.5) -> str:
+    at = T0 + timedelta(seconds=second)
+    return json.dumps({"at": at.isoformat(), "attempt": attempt, "step": step, "loss": loss})
+
+
+def a_job(moves: list[tuple[int, str, str, int]], status: JobStatus) -> Job:
+    timeline = tuple(
+        Entry(
+            at=T0 + timedelta(seconds=s), subject="job", before=before, after=after, why="", attempt=attempt
+        )
+        for s, before, after, attempt in moves
+    )
+    last = timeline[-1].at
+    return Job(
+        id="j",
+        cluster="c",
+        spec=JobSpec(),
+        status=status,
+        ranks=(),
+        created_at=T0,
+        updated_at=last,
+        timeline=timeline,
+    )
+
+
+def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:
+    lines = [
+        *(line(step, 0, step) for step in range(1, 26)),
+        *(line(step, 1, 30 + step) for step in range(21, 41)),
+    ]
+    assert progress(lines) == Progress(steps=40, loss=0.5, lost_steps=5, resumed_at=(21,), step_s=1.0)
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "", '{"at": "2026', "null", "[]", "7", '"x"', '{"step": 3}', line(3).replace("0.5", '"much"'), "[" * 5000,
+        '{"at": "never", "attempt": 0, "step": 3, "loss": 1}', '{"at": 5, "attempt": 0, "step": 3, "loss": 1}',
+        '{"at": "2026-11-15T02:00:00", "attempt": 0, "step": 1e999, "loss": 1}',
+    ],
+)  # fmt: skip
+def test_a_line_that_makes_no_sense_is_passed_over(torn: str) -> None:
+    done = progress([line(1), torn, line(2, second=1)])
+    assert (done.steps >= 2, done.loss) == (True, 0.5)
+
+
+def test_a_loss_that_is_no_number_is_none() -> None:
+    for loss in (float("nan"), float("inf")):
+        assert progress([line(1, loss=loss)]).loss is None
+
+
+def test_times_with_and_without_a_zone_do_not_quarrel() -> None:
+    naive = line(2, second=2).replace("+00:00", "")
+    assert progress([line(1), naive, line(3, second=4)]).step_s == 2.0
+
+
+def test_a_folder_that_cannot_be_read_shows_no_progress(tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").mkdir()
+    for folder in ("", str(tmp_path), str(tmp_path / "nothing"), "/dev/null"):
+        assert read_progress(folder) == Progress()
+
+
+def test_every_stretch_of_a_life_has_a_name() -> None:
+    job = a_job(
+        [
+            (0, "", "PENDING_HEALTHCHECK", 0),
+            (2, "PENDING_HEALTHCHECK", "IN_PROGRESS", 0),
+            (10, "IN_PROGRESS", "PENDING_HEALTHCHECK", 0),
+            (13, "PENDING_HEALTHCHECK", "PENDING_RESTART", 1),
+            (20, "PENDING_RESTART", "RESTARTING", 1),
+            (21, "RESTARTING", "IN_PROGRESS", 1),
+            (30, "IN_PROGRESS", "COMPLETE", 1),
+        ],
+        JobStatus.COMPLETE,
+    )
+    assert [(phase.name, phase.seconds, phase.attempt) for phase in phases(job, T0)] == [
+        ("checking before the start", 2, 0),
+        ("running", 8, 0),
+        ("stopping and checking", 3, 0),
+        ("rebooting", 7, 1),
+        ("restarting", 1, 1),
+        ("running", 9, 1),
+    ]
+
+
+def test_what_has_not_ended_goes_on_until_now() -> None:
+    job = a_job([(0, "", "IN_PROGRESS", 0)], JobStatus.IN_PROGRESS)
+    now = T0 + timedelta(seconds=50)
+    assert [phase.seconds for phase in phases(job, now)] == [50]
+    assert effective_ratio(job, Progress(steps=20, step_s=1.0), now) == 0.4
+    assert effective_ratio(job, Progress(), now) is None
+    assert effective_ratio(job, Progress(steps=20, step_s=100.0), now) == 1.0

@@ -1,0 +1,244 @@
+"""Jobs in a few words: a story hears facts, one after the other, and remembers what was ordered.
+
+After every fact the record must keep all its rules; that is asserted here, once, for every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from ecs_gpu_recovery.core.draft import Step
+from ecs_gpu_recovery.core.effects import Effect, Order, WriteRows
+from ecs_gpu_recovery.core.events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    NodeSeen,
+    OrderFailed,
+    OrderSent,
+    RebootFailed,
+    RebootProven,
+    StartRefused,
+    StopAsked,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
+from ecs_gpu_recovery.core.exits import our_reason
+from ecs_gpu_recovery.core.invariants import broken
+from ecs_gpu_recovery.core.machine import decide, submit
+from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.policy import Policy
+
+T0 = datetime(2026, 3, 1, 2, 0, tzinfo=timezone.utc)
+POLICY = Policy()
+MINUTE = timedelta(minutes=1)
+OOM = "OutOfMemoryError: Container killed due to memory usage"
+
+
+class Like:
+    """Equal to any effect of this kind that has these fields: a test names only what matters."""
+
+    def __init__(self, kind: type[Effect], **wanted: Any) -> None:
+        unknown = wanted.keys() - {f.name for f in fields(kind)}
+        assert not unknown, f"{kind.__name__} has no {unknown}"
+        self.kind, self.wanted = kind, wanted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, self.kind) and all(getattr(other, name) == value for name, value in self.wanted.items())
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__name__}({', '.join(f'{k}={v!r}' for k, v in self.wanted.items())})"
+
+
+like = Like
+
+
+def some_nodes(count: int, **about: Any) -> list[Node]:
+    given = {"gpus": 8, "gpus_seen": 8, "boot_id": "boot-1", "connected": True, "status": NodeStatus.AVAILABLE} | about
+    return [Node(name=f"n{i}", cluster="c", created_at=T0, updated_at=T0, **given) for i in range(count)]
+
+
+class Story:
+    """A job and its clock. Every method is something that happens; `orders` holds what the last one caused."""
+
+    def __init__(self, *, nodes: int = 4, check: bool = False, policy: Policy = POLICY, **about_nodes: Any) -> None:
+        self.policy = policy
+        self.now = T0
+        self.orders: list[Effect] = []
+        self.moves: list[tuple[str, str, str]] = []
+        step = submit(job_id="j", cluster="c", spec=JobSpec(), nodes=some_nodes(nodes, **about_nodes), policy=policy, at=T0, check=check)
+        self.job = step.job
+        self._keep(step)
+        assert broken(self.job) == []
+
+    def _keep(self, step: Step) -> None:
+        self.orders = [order.effect for order in step.orders if not isinstance(order.effect, WriteRows)]
+        self.moves = [(e.subject, e.before, e.after) for e in step.job.timeline]
+        self.job = step.job
+
+    # -- how things stand --------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> JobStatus:
+        return self.job.status
+
+    def rank(self, index: int) -> Rank:
+        return self.job.ranks[index]
+
+    @property
+    def node_statuses(self) -> list[NodeStatus]:
+        return [rank.node_status for rank in self.job.ranks]
+
+    @property
+    def outbox(self) -> list[Effect]:
+        return [order.effect for order in self.job.outbox if not isinstance(order.effect, WriteRows)]
+
+    def order(self, kind: type[Effect], **wanted: Any) -> Order:
+        return next(order for order in self.job.outbox if order.effect == Like(kind, **wanted))
+
+    # -- things that happen ------------------------------------------------------------------------------------
+
+    def hears(self, *facts: Fact) -> Story:
+        for fact in facts:
+            before = self.job
+            step = decide(before, fact, self.policy)
+            assert step.changed is (step.job is not before)
+            assert broken(step.job) == []
+            assert step.job.attempt >= before.attempt
+            if before.status.final:
+                assert step.job.status is before.status
+            self._keep(step)
+        return self
+
+    def after(self, wait: timedelta) -> Story:
+        """Time passes, and the sweeper looks."""
+        self.now += wait
+        return self.hears(Tick(at=self.now))
+
+    def task_id(self, rank: int) -> str:
+        return f"t{rank}.{self.job.ranks[rank].task_attempt}.{self.job.ranks[rank].start_try}"
+
+    def starts(self, *ranks: int, running: bool = True) -> Story:
+        for r in ranks or range(len(self.job.ranks)):
+            self.hears(TaskStarted(at=self.now, task_id=self.task_id(r), attempt=self.job.ranks[r].task_attempt, rank=r, running=running))
+        return self
+
+    def ended(self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited") -> TaskEnded:
+        known = self.job.ranks[rank]
+        return TaskEnded(at=self.now, task_id=known.task_id or self.task_id(rank), attempt=known.task_attempt, rank=rank,
+                         exit_code=exit_code, reason=reason, stop_code=stop_code)  # fmt: skip
+
+    def ends(self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited") -> Story:
+        return self.hears(self.ended(rank, exit_code, reason, stop_code))
+
+    def fails(self, *ranks: int) -> Story:
+        for r in ranks:
+            self.ends(r, 1)
+        return self
+
+    def finishes(self, *ranks: int) -> Story:
+        for r in ranks or range(len(self.job.ranks)):
+            self.ends(r, 0)
+        return self
+
+    def stops(self, *ranks: int) -> Story:
+        """Our own stop has reached these ranks, or all that are still alive."""
+        for r in ranks or [rank.index for rank in self.job.ranks if not rank.quiet]:
+            self.ends(r, 143, our_reason("j", self.job.ranks[r].task_attempt, "another rank failed"), "UserInitiated")
+        return self
+
+    def is_stopped_by_a_person(self, rank: int) -> Story:
+        return self.ends(rank, 143, "Task stopped by user", "UserInitiated")
+
+    def cannot_start(self, rank: int, reason: str) -> Story:
+        return self.hears(StartRefused(at=self.now, attempt=self.job.ranks[rank].task_attempt, rank=rank, reason=reason))
+
+    def check_starts(self, *ranks: int) -> Story:
+        for r in ranks:
+            self.hears(CheckStarted(at=self.now, node=f"n{r}", check_id=f"c{r}.{self.job.ranks[r].check_try}",
+                                    check_try=self.job.ranks[r].check_try))  # fmt: skip
+        return self
+
+    def check_is_refused(self, rank: int, reason: str) -> Story:
+        return self.hears(CheckRefused(at=self.now, node=f"n{rank}", check_try=self.job.ranks[rank].check_try, reason=reason))
+
+    def checked(self, rank: int, verdict: Verdict, findings: str = "") -> NodeChecked:
+        at = self.job.ranks[rank]
+        return NodeChecked(at=self.now, node=at.node, check_id=f"c{rank}.{at.check_try}", check_try=at.check_try, verdict=verdict,
+                           findings=findings)  # fmt: skip
+
+    def check_says(self, verdict: Verdict, *ranks: int, findings: str = "") -> Story:
+        for r in ranks or [rank.index for rank in self.job.ranks if rank.verdict is None]:
+            self.hears(self.checked(r, verdict, findings))
+        return self
+
+    def is_seen(self, rank: int, *, connected: bool = True, **about: Any) -> Story:
+        return self.hears(NodeSeen(at=self.now, node=f"n{rank}", connected=connected, **about))
+
+    def loses(self, rank: int) -> Story:
+        """The agent goes away and stays away for longer than a flap."""
+        return self.is_seen(rank, connected=False).after(self.policy.node_lost_after)
+
+    def reboots(self, *ranks: int, boot_id: str = "boot-2") -> Story:
+        for r in ranks:
+            key = f"j/{self.job.attempt}/{r}/reboot"
+            self.hears(RebootProven(at=self.now, node=f"n{r}", key=key, boot_id=boot_id))
+            self.is_seen(r, connected=True, boot_id=boot_id, gpus=8)
+        return self
+
+    def reboot_fails(self, rank: int, reason: str) -> Story:
+        return self.hears(RebootFailed(at=self.now, node=f"n{rank}", key=f"j/{self.job.attempt}/{rank}/reboot", reason=reason))
+
+    def person_stops_it(self, by: str = "ann", why: str = "") -> Story:
+        return self.hears(StopAsked(at=self.now, by=by, why=why))
+
+    def sent(self, *keys: str) -> Story:
+        return self.hears(*(OrderSent(at=self.now, key=key) for key in keys))
+
+    def could_not_send(self, key: str, error: str = "no answer") -> Story:
+        return self.hears(OrderFailed(at=self.now, key=key, error=error))
+
+
+# -- stories that many tests begin with --------------------------------------------------------------------------
+
+
+def a_new_job(nodes: int = 4, **about: Any) -> Story:
+    return Story(nodes=nodes, **about)
+
+
+def a_running_job(nodes: int = 4, **about: Any) -> Story:
+    return Story(nodes=nodes, **about).starts()
+
+
+def a_job_under_test(nodes: int = 4, failed: Iterable[int] = (0,), **about: Any) -> Story:
+    """A rank died, the gang has stopped, a check runs on every node."""
+    story = a_running_job(nodes, **about).fails(*failed).stops()
+    return story.check_starts(*range(nodes))
+
+
+def a_job_awaiting_reboot(nodes: int = 4, bad: Iterable[int] = (0,), **about: Any) -> Story:
+    bad = list(bad)
+    story = a_job_under_test(nodes, **about).check_says(Verdict.REBOOT, *bad)
+    healthy = [r for r in range(nodes) if r not in bad]
+    return story.check_says(Verdict.HEALTHY, *healthy) if healthy else story
+
+
+def a_restarting_job(nodes: int = 4, bad: Iterable[int] = (0,), **about: Any) -> Story:
+    bad = list(bad)
+    return a_job_awaiting_reboot(nodes, bad, **about).reboots(*bad)
+
+
+def a_job_in_its_second_attempt(nodes: int = 4, bad: Iterable[int] = (0,), **about: Any) -> Story:
+    return a_restarting_job(nodes, bad, **about).starts()
+
+
+def with_retries(count: int) -> Policy:
+    return replace(POLICY, max_retries=count)

@@ -1,0 +1,322 @@
+"""A node that no job holds: drained, released, checked, rebooted, lost and found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.core.effects import CheckNode, Effect, Notify, RebootNode, StopTask
+from ecs_gpu_recovery.core.errors import Bug, Refused
+from ecs_gpu_recovery.core.events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    FaultSeen,
+    NodeAsked,
+    NodeChecked,
+    NodeSeen,
+    OrderFailed,
+    OrderSent,
+    RebootFailed,
+    RebootProven,
+    TaskEnded,
+    Tick,
+)
+from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.nodes import decide_node
+from ecs_gpu_recovery.core.policy import Policy
+from tests.core.story import POLICY, T0, like, some_nodes
+
+AVAILABLE, UNKNOWN, FAILED = NodeStatus.AVAILABLE, NodeStatus.UNKNOWN, NodeStatus.FAILED
+UNDER_TEST, REBOOTING = NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING
+
+
+class Machine:
+    """A node and its clock; `orders` holds what the last fact caused."""
+
+    def __init__(self, policy: Policy = POLICY, **about: Any) -> None:
+        self.node: Node = some_nodes(1, **about)[0]
+        self.policy, self.now = policy, T0
+        self.orders: list[Effect] = []
+
+    def hears(self, *facts: Fact) -> Machine:
+        for fact in facts:
+            step = decide_node(self.node, fact, self.policy)
+            assert step.changed is (step.node is not self.node)
+            self.node, self.orders = step.node, [order.effect for order in step.orders]
+        return self
+
+    def asked(self, ask: str, why: str = "because") -> Machine:
+        return self.hears(NodeAsked(at=self.now, node="n0", ask=ask, by="ann", why=why))
+
+    def after(self, wait: timedelta) -> Machine:
+        self.now += wait
+        return self.hears(Tick(at=self.now))
+
+    def seen(self, *, connected: bool = True, **about: Any) -> Machine:
+        return self.hears(NodeSeen(at=self.now, node="n0", connected=connected, **about))
+
+    def check_says(self, verdict: Verdict, findings: str = "") -> Machine:
+        return self.hears(NodeChecked(at=self.now, node="n0", check_id=self.node.check_id, check_try=self.node.check_try,
+                                      verdict=verdict, findings=findings))  # fmt: skip
+
+    def reboots(self) -> Machine:
+        return self.hears(RebootProven(at=self.now, node="n0", key=self.node.reboot_key))
+
+    @property
+    def status(self) -> NodeStatus:
+        return self.node.status
+
+    @property
+    def outbox(self) -> list[Effect]:
+        return [order.effect for order in self.node.outbox]
+
+
+# -- drain and release ---------------------------------------------------------------------------------------------
+
+
+def test_a_drained_node_is_given_to_no_job_and_says_who_drained_it_and_why() -> None:
+    node = Machine().asked("drain", "fan noise").node
+    assert not node.claimable
+    assert node.refusal == "drained by ann: fan noise"
+
+
+def test_a_released_node_can_be_claimed_again() -> None:
+    assert Machine().asked("drain").asked("release").node.claimable
+
+
+def test_a_node_can_be_drained_while_a_job_runs_on_it_and_the_job_is_left_alone() -> None:
+    held = Machine(job_id="j", status=NodeStatus.IN_PROGRESS).asked("drain")
+    assert (held.status, held.orders) == (NodeStatus.IN_PROGRESS, [])
+    assert held.asked("release").node.hold is None
+
+
+def test_there_is_nothing_to_release_on_a_node_in_use() -> None:
+    with pytest.raises(Refused, match="in use by job j"):
+        Machine(job_id="j", status=NodeStatus.IN_PROGRESS).asked("release")
+
+
+@pytest.mark.parametrize("status", [FAILED, UNKNOWN])
+def test_an_operator_releases_a_node_with_a_reason(status: NodeStatus) -> None:
+    node = Machine(status=status, verdict=Verdict.REPLACE, findings="bad", connected=False).asked("release", "GPU replaced")
+    assert (node.status, node.node.verdict, node.node.findings) == (AVAILABLE, None, "")
+    assert node.node.timeline[-1].evidence == "GPU replaced"
+
+
+def test_an_unknown_wish_is_refused() -> None:
+    with pytest.raises(Refused, match="drain, release, check, reboot"):
+        Machine().asked("paint")
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [AVAILABLE, FAILED])
+def test_a_person_can_have_a_free_node_checked(status: NodeStatus) -> None:
+    node = Machine(status=status).asked("check")
+    assert (node.status, node.orders) == (UNDER_TEST, [like(CheckNode, node="n0", rank=-1, check_try=1)])
+    assert node.node.deadline == T0 + POLICY.check_timeout
+
+
+def test_a_lost_node_can_be_asked_for_a_check() -> None:
+    assert Machine(status=UNKNOWN, connected=False).asked("check").status is UNDER_TEST
+
+
+@pytest.mark.parametrize("ask", ["check", "reboot"])
+def test_a_node_in_use_is_neither_checked_nor_rebooted(ask: str) -> None:
+    with pytest.raises(Refused, match="stop the job before"):
+        Machine(job_id="j", status=NodeStatus.IN_PROGRESS).asked(ask)
+
+
+@pytest.mark.parametrize("ask", ["check", "reboot"])
+@pytest.mark.parametrize("busy", ["check", "reboot"])
+def test_one_errand_at_a_time(ask: str, busy: str) -> None:
+    with pytest.raises(Refused, match="wait until it has finished"):
+        Machine().asked(busy).asked(ask)
+
+
+def test_a_healthy_node_is_available_again() -> None:
+    node = Machine().asked("check").check_says(Verdict.HEALTHY)
+    assert (node.status, node.orders, node.node.deadline) == (AVAILABLE, [], None)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REBOOT, Verdict.REPLACE])
+def test_a_bad_node_is_failed_and_told_and_not_rebooted_by_itself(verdict: Verdict) -> None:
+    node = Machine().asked("check").check_says(verdict, "Xid 79")
+    assert (node.status, node.orders) == (FAILED, [like(Notify, node="n0")])
+    assert node.node.refusal == "is FAILED (Xid 79)"
+
+
+def test_an_inconclusive_check_is_tried_once_more_and_then_proves_nothing() -> None:
+    node = Machine().asked("check").check_says(Verdict.INCONCLUSIVE)
+    assert (node.status, node.orders) == (UNDER_TEST, [like(CheckNode, check_try=2)])
+    assert node.check_says(Verdict.INCONCLUSIVE).status is AVAILABLE
+
+
+def test_a_check_that_never_answers_is_stopped_and_tried_once_more() -> None:
+    node = Machine().asked("check").hears(CheckStarted(at=T0, node="n0", check_id="c1", check_try=1)).after(POLICY.check_timeout)
+    assert node.orders == [like(StopTask, task_id="c1"), like(CheckNode, check_try=2)]
+    assert node.after(POLICY.check_timeout).status is AVAILABLE
+
+
+def test_a_refused_check_waits_if_that_passes_and_counts_as_no_answer_if_not() -> None:
+    node = Machine().asked("check").hears(CheckRefused(at=T0, node="n0", check_try=1, reason="AGENT"))
+    assert (node.status, node.orders, node.node.outbox[0].tries) == (UNDER_TEST, [], 1)
+    node.hears(CheckRefused(at=T0, node="n0", check_try=1, reason="MISSING"))
+    assert node.orders == [like(CheckNode, check_try=2)]
+
+
+def test_the_verdict_of_an_earlier_check_is_ignored() -> None:
+    node = Machine().asked("check").check_says(Verdict.HEALTHY).asked("check")
+    before = node.node
+    stale = NodeChecked(at=T0, node="n0", check_id="", check_try=1, verdict=Verdict.REPLACE)
+    assert node.hears(stale).node is before
+
+
+def test_the_verdict_of_a_check_that_a_job_ordered_is_none_of_the_nodes_business() -> None:
+    held = Machine(job_id="j", status=UNDER_TEST, check_try=1)
+    before = held.node
+    verdict = NodeChecked(at=T0, node="n0", check_id="c", check_try=1, verdict=Verdict.REPLACE)
+    assert held.hears(verdict).node is before
+    free = Machine().asked("check").hears(CheckStarted(at=T0, node="n0", check_id="mine", check_try=1))
+    before = free.node
+    assert free.hears(verdict).node is before
+
+
+# -- reboots -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [AVAILABLE, FAILED, UNKNOWN])
+def test_a_person_can_have_a_free_node_rebooted(status: NodeStatus) -> None:
+    node = Machine(status=status, connected=status is not UNKNOWN).asked("reboot")
+    assert (node.status, node.orders) == (REBOOTING, [like(RebootNode, node="n0", key="node/n0/reboot/1")])
+    node.reboots().seen()
+    assert (node.status, node.node.deadline) == (AVAILABLE, None)
+
+
+def test_every_reboot_has_its_own_key() -> None:
+    node = Machine().asked("reboot").reboots().asked("reboot")
+    assert node.orders == [like(RebootNode, key="node/n0/reboot/2")]
+
+
+def test_a_rebooted_node_is_used_only_when_connected_with_all_its_gpus() -> None:
+    node = Machine().asked("reboot").seen(connected=False).reboots()
+    assert node.status is REBOOTING
+    assert node.seen(gpus=7).status is REBOOTING
+    assert node.seen(gpus=8).status is AVAILABLE
+
+
+def test_a_disconnect_and_a_connect_prove_no_reboot() -> None:
+    assert Machine().asked("reboot").seen(connected=False).seen().status is REBOOTING
+
+
+def test_a_reboot_that_does_not_return_fails_the_node_and_tells_somebody() -> None:
+    node = Machine().asked("reboot").after(POLICY.reboot_timeout)
+    assert (node.status, node.orders) == (FAILED, [like(Notify, node="n0")])
+
+
+def test_a_reboot_that_could_not_be_ordered_in_time_is_never_ordered() -> None:
+    node = Machine().asked("reboot").after(POLICY.reboot_timeout)
+    assert like(RebootNode) not in node.outbox, "the node may be in use again when it would arrive"
+
+
+def test_a_refused_reboot_fails_the_node() -> None:
+    node = Machine().asked("reboot")
+    node.hears(RebootFailed(at=T0, node="n0", key=node.node.reboot_key, reason="not managed"))
+    assert (node.status, node.node.findings) == (FAILED, "not managed")
+
+
+def test_a_proof_for_another_order_is_no_proof() -> None:
+    node = Machine().asked("reboot")
+    before = node.node
+    assert node.hears(RebootProven(at=T0, node="n0", key="node/n0/reboot/9")).node is before
+
+
+def test_with_a_check_after_the_reboot_the_node_is_examined_once_more() -> None:
+    node = Machine(replace(POLICY, post_reboot_check=True)).asked("reboot").reboots()
+    assert (node.status, node.orders) == (UNDER_TEST, [like(CheckNode)])
+    assert node.check_says(Verdict.HEALTHY).status is AVAILABLE
+
+
+# -- lost and found ------------------------------------------------------------------------------------------------
+
+
+def test_a_free_node_that_stays_away_is_unknown_and_not_given_to_a_job() -> None:
+    node = Machine().seen(connected=False)
+    assert node.after(POLICY.node_lost_after - timedelta(seconds=1)).status is AVAILABLE
+    assert node.after(timedelta(seconds=1)).status is UNKNOWN
+    assert not node.node.claimable
+
+
+def test_a_terminated_node_is_unknown_at_once() -> None:
+    assert Machine().seen(connected=False, gone=True, why="terminated").status is UNKNOWN
+
+
+def test_a_node_heard_from_again_is_available() -> None:
+    assert Machine(status=UNKNOWN, connected=False).seen().status is AVAILABLE
+
+
+def test_a_node_that_comes_back_with_a_gpu_missing_stays_unknown() -> None:
+    assert Machine(status=UNKNOWN, connected=False).seen(gpus=7).status is UNKNOWN
+
+
+def test_a_new_node_learns_how_many_gpus_it_has() -> None:
+    assert Machine(gpus=0, gpus_seen=None, status=UNKNOWN, connected=False).seen(gpus=4).node.gpus == 4
+
+
+def test_while_a_job_holds_it_only_sightings_are_kept() -> None:
+    held = Machine(job_id="j", status=NodeStatus.IN_PROGRESS).seen(connected=False).after(10 * POLICY.node_lost_after)
+    assert (held.status, held.node.connected) == (NodeStatus.IN_PROGRESS, False)
+
+
+def test_a_sighting_that_changes_nothing_costs_no_write() -> None:
+    node = Machine()
+    before = node.node
+    assert node.seen(gpus=8, boot_id="boot-1", version=3).node is before
+
+
+def test_an_older_sighting_does_not_undo_a_newer_one() -> None:
+    node = Machine().seen(connected=False, version=5)
+    before = node.node
+    assert node.seen(version=4).node is before
+
+
+# -- orders --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sent_order_leaves_the_outbox_but_a_check_stays_until_it_is_known() -> None:
+    node = Machine().asked("reboot")
+    assert node.hears(OrderSent(at=T0, key="node/n0/reboot/1")).outbox == []
+    node = Machine().asked("check")
+    assert node.hears(OrderSent(at=T0, key="node/n0/check/1")).outbox == [like(CheckNode)]
+    assert node.hears(CheckStarted(at=T0, node="n0", check_id="c", check_try=1)).outbox == []
+
+
+def test_an_order_that_keeps_failing_is_told_to_a_person_once() -> None:
+    node = Machine().asked("reboot")
+    told: list[Effect] = []
+    for _ in range(3 * POLICY.alarm_tries):
+        told += node.hears(OrderFailed(at=T0, key="node/n0/reboot/1", error="no answer")).orders
+    assert told == [like(Notify, key="node/n0/reboot/1/stuck")]
+
+
+def test_reported_faults_are_evidence_and_nothing_else() -> None:
+    node = Machine().hears(FaultSeen(at=T0, node="n0", evidence="Xid 79"))
+    assert (node.status, node.orders) == (AVAILABLE, [])
+    before = node.node
+    assert node.hears(FaultSeen(at=T0, node="n0", evidence="Xid 79")).node is before, "told twice is told once"
+
+
+def test_an_event_of_a_job_is_not_for_a_node() -> None:
+    with pytest.raises(Bug, match="not an event of a node"):
+        Machine().hears(TaskEnded(at=T0, task_id="t", attempt=0, rank=0, exit_code=1))
+
+
+def test_the_next_moment_to_look_is_the_earliest_deadline_or_due_order() -> None:
+    assert Machine().node.wake_at(POLICY.node_lost_after) is None
+    assert Machine().seen(connected=False).node.wake_at(POLICY.node_lost_after) == T0 + POLICY.node_lost_after
+    checked = Machine().asked("check").hears(CheckStarted(at=T0, node="n0", check_id="c", check_try=1))
+    assert checked.node.wake_at(POLICY.node_lost_after) == T0 + POLICY.check_timeout

@@ -1,0 +1,89 @@
+"""What other tools read follows from the job record, and an older record never speaks over a newer one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ecs_gpu_recovery.core.model import Job, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.rows import claimed_node, held_node, job_row, node_row, task_row
+from tests.core.story import T0, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job, some_nodes
+
+
+def held_by(job: Job, rank: int = 0) -> Node:
+    """The node's row as the job's claim left it."""
+    return replace(some_nodes(rank + 1)[rank], job_id=job.id, status=NodeStatus.ASSIGNED)
+
+
+def test_the_job_row_has_the_schemas_names_and_types() -> None:
+    row = job_row(a_running_job(nodes=2).job)
+    assert row["job_status"] == "IN_PROGRESS"
+    assert (row["retry"], row["num_nodes"]) == ("0", "2"), "digits as strings"
+    assert row["submitted_ecs_task_ids"] == ["t0.0.1", "t1.0.1"]
+
+
+def test_a_rank_without_a_task_has_no_task_row() -> None:
+    job = a_new_job(nodes=1).job
+    assert task_row(job, job.ranks[0]) is None
+
+
+def test_a_task_row_keeps_the_attempt_of_its_task_while_the_next_one_is_prepared() -> None:
+    job = a_job_awaiting_reboot(nodes=2).job
+    row = task_row(job, job.ranks[0])
+    assert row is not None
+    assert (job.attempt, row["retry"], row["task_status"], row["exit_code"]) == (1, "0", "TERMINATED", "1")
+    assert all(isinstance(value, str) for value in row.values())
+
+
+def test_a_held_node_shows_what_its_job_says() -> None:
+    job = a_running_job(nodes=1).job
+    node = held_node(held_by(job), job)
+    assert node is not None
+    assert (node.status, node.job_id, node.job_version) == (NodeStatus.IN_PROGRESS, "j", job.version)
+    assert node_row(node)["node_status"] == "IN_PROGRESS"
+
+
+def test_an_older_record_does_not_overwrite_a_newer_one() -> None:
+    story = a_new_job(nodes=1)
+    old = story.job
+    new = story.starts().job
+    node = held_node(held_by(old), new)
+    assert node is not None
+    assert held_node(node, old) is None
+    assert held_node(node, new) is None, "nor does the same one, twice"
+
+
+def test_a_job_says_nothing_about_a_node_it_does_not_hold() -> None:
+    job = a_running_job(nodes=1).job
+    assert held_node(replace(held_by(job), job_id="other"), job) is None
+    assert held_node(replace(held_by(job), name="n9"), job) is None
+
+
+def test_a_job_that_ended_gives_its_nodes_back() -> None:
+    job = a_running_job(nodes=1).finishes().job
+    node = held_node(held_by(job), job)
+    assert node is not None
+    assert (node.job_id, node.status, node.claimable) == ("", NodeStatus.AVAILABLE, True)
+
+
+def test_a_failed_node_is_given_back_with_its_verdict() -> None:
+    job = a_job_under_test(nodes=1).check_says(Verdict.REPLACE, findings="SRAM").job
+    node = held_node(held_by(job), job)
+    assert node is not None
+    assert (node.status, node.verdict, node.findings, node.claimable) == (NodeStatus.FAILED, Verdict.REPLACE, "SRAM", False)
+
+
+def test_an_unfinished_reboot_goes_on_as_the_nodes_own_errand() -> None:
+    job = a_job_awaiting_reboot(nodes=1).person_stops_it().job
+    node = held_node(held_by(job), job)
+    assert job.status is JobStatus.USER_STOPPED
+    assert node is not None
+    assert (node.status, node.reboot_key, node.deadline) == (NodeStatus.REBOOTING, "j/1/0/reboot", job.ranks[0].deadline)
+    assert not node.claimable
+
+
+def test_a_claimed_node_is_assigned_and_has_a_clean_slate() -> None:
+    job = a_new_job(nodes=1).job
+    node = claimed_node(replace(some_nodes(1)[0], findings="old", verdict=Verdict.HEALTHY), job)
+    assert (node.status, node.job_id, node.findings, node.verdict) == (NodeStatus.ASSIGNED, "j", "", None)
+    assert node.refusal == "in use by job j"
+    assert node.updated_at == T0

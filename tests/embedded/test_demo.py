@@ -1,0 +1,195 @@
+"""`gpu-recovery demo`, as a newcomer runs it: every fault ends as it should, and a wrong end is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.cli.control import FAULTS
+from ecs_gpu_recovery.cli.demo import SCENARIOS
+from ecs_gpu_recovery.local.cluster import Cluster
+from tests.embedded.helpers import PATIENCE_S, ROOT, eventually
+
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+SHORT = ["--nodes", "2", "--steps", "48"]
+#: What the story must tell, in this order.
+STORIES = {
+    "none": ["submitted", "passed the check", "training: step", "COMPLETE: every rank ended with success"],
+    "app": [
+        "Xid 31",
+        "IN_PROGRESS -> PENDING_HEALTHCHECK",
+        "FAILED: no GPU fault found",
+        "message to people",
+    ],
+    "gpu": [
+        *("Xid 79", "IN_PROGRESS -> PENDING_HEALTHCHECK", "PENDING_RESTART: GPU fault on node-2"),
+        *(
+            "PENDING_RESTART -> RESTARTING",
+            "attempt 1",
+            "COMPLETE",
+            "resumed at step",
+            "effective training time",
+        ),
+    ],
+    "gpu-permanent": [
+        "breaks for good",
+        "FAILED: node-2 must be replaced",
+        "gpu-recovery node release node-2",
+    ],
+    "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
+    "oom": ["out of memory", "FAILED: rank 1 on node-2 out of memory", "message to people"],
+}
+
+
+def demo(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI, "demo", *SHORT, *args],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+    )
+
+
+def test_every_fault_has_a_story() -> None:
+    assert set(STORIES) == set(FAULTS) == set(SCENARIOS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_ends_as_it_should(fault: str, tmp_path: Path) -> None:
+    told = demo("--fault", fault, TMPDIR=str(tmp_path))
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "\x1b" not in told.stdout, "no colour where there is no terminal"
+    assert not told.stderr
+    where = 0
+    for words in [*STORIES[fault], "as it should be"]:
+        found = told.stdout.find(words, where)
+        assert found >= 0, f"{words!r} is not told, or too early:\n{told.stdout}"
+        where = found
+    assert "NOT as it should be" not in told.stdout
+    assert list(tmp_path.iterdir()) == [], "the demo cleans up after itself"
+
+
+@pytest.mark.parametrize("fault", ["gpu", pytest.param("app", marks=pytest.mark.slow)])
+def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
+    told = demo("--fault", fault, "--json", "--state", str(tmp_path / "state"))
+    assert told.returncode == 0, told.stdout + told.stderr
+    data = json.loads(told.stdout)
+    assert {"fault", "status", "outcome", "as_expected", "attempts", "steps", "steps_lost", "resumed_at", "loss",
+            "seconds", "effective_training_time", "phases", "notices"} == set(data)  # fmt: skip
+    assert (data["fault"], data["as_expected"]) == (fault, True)
+    assert all(set(phase) == {"name", "attempt", "seconds"} for phase in data["phases"])
+    if fault == "gpu":
+        assert (data["status"], data["attempts"], data["steps"], data["notices"]) == ("COMPLETE", 2, 48, [])
+        assert [step % 20 for step in data["resumed_at"]] == [1], "one after a checkpoint"
+        assert data["steps_lost"] > 0
+        assert [phase["name"] for phase in data["phases"]] == [
+            *(
+                "checking before the start",
+                "running",
+                "stopping and checking",
+                "rebooting",
+                "restarting",
+                "running",
+            )
+        ]
+    else:
+        assert (data["status"], len(data["notices"])) == ("FAILED", 1)
+    cluster = Cluster(tmp_path / "state")
+    assert cluster.processes() == [], "the folder stays, the processes end"
+    listed = subprocess.run(
+        [*CLI, "jobs", "--json", "--state", str(tmp_path / "state")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert [job["status"] for job in json.loads(listed.stdout)["jobs"]] == [data["status"]]
+
+
+WRONG = """
+import sys
+from dataclasses import replace
+from ecs_gpu_recovery.cli import demo
+from ecs_gpu_recovery.core.model import JobStatus
+demo.SCENARIOS["none"] = replace(demo.SCENARIOS["none"], status=JobStatus.FAILED)
+from ecs_gpu_recovery.cli.main import run
+run()
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_demo_that_ends_otherwise_is_code_1(as_json: bool) -> None:
+    args = ["demo", "--fault", "none", "--nodes", "2", "--steps", "20", *(["--json"] if as_json else [])]
+    told = subprocess.run(
+        [sys.executable, "-c", WRONG, *args], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert told.returncode == 1, told.stdout + told.stderr
+    if as_json:
+        assert json.loads(told.stdout)["as_expected"] is False
+    else:
+        assert "NOT as it should be: expected FAILED in attempt 0, node-2 AVAILABLE" in told.stdout
+
+
+BROKEN = """
+from ecs_gpu_recovery.local.controller import Controller
+def step(self):
+    raise ZeroDivisionError("the control plane is broken")
+Controller.step = step
+from ecs_gpu_recovery.cli.main import run
+run()
+"""
+
+
+def test_a_demo_whose_control_plane_breaks_ends_at_once(tmp_path: Path) -> None:
+    args = ["demo", *SHORT]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-c", BROKEN, *args],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert told.returncode == 1
+    assert "the control plane is broken" in told.stderr
+    assert "has stopped with the error above" in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
+    state = tmp_path / "state"
+    process = subprocess.Popen(
+        [*CLI, "demo", "--nodes", "2", "--steps", "5000", "--state", str(state)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: list(state.glob("nodes/*/tasks/*/running.json")), "tasks run")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode not in (0, -number), "it ended in its own way"
+    assert "Traceback" not in err
+    assert Cluster(state).processes() == []
+
+
+def test_a_demo_on_a_state_with_a_broken_node_says_so_at_once(tmp_path: Path) -> None:
+    from ecs_gpu_recovery.core.model import NodeStatus
+    from tests.embedded.helpers import live_controller
+
+    with live_controller(tmp_path, nodes=2, boot_seconds=1.5) as live:
+        live.cluster.inject("node-2", "permanent")
+        live.side.ask_node("node-2", "check", "", "quick")
+        eventually(lambda: live.side.node("node-2").status is NodeStatus.FAILED, "node-2 failed")
+    told = demo("--fault", "none", "--state", str(tmp_path))
+    assert told.returncode == 4, told.stdout + told.stderr
+    assert "node-2 is FAILED" in told.stderr
+    assert "choose another folder with --state" in told.stderr
+    assert Cluster(tmp_path).processes() == []

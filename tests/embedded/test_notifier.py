@@ -1,0 +1,143 @@
+"""Messages to people: kept here first, then sent to a webhook, again and again until it takes them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core.effects import Archive, Notify
+from ecs_gpu_recovery.core.errors import Transient
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.local.notify import LocalNotifier
+from ecs_gpu_recovery.local.store import SqliteStore
+from ecs_gpu_recovery.local.wiring import now
+from tests.embedded.helpers import eventually, live_controller
+
+MESSAGE = Notify(
+    key="j/notify/failed", subject="s", happened="h", evidence="e", done="d", next="n", node="node-1"
+)
+
+
+class Hook(HTTPServer):
+    """A webhook that answers with these codes, one after the other, and then with 200."""
+
+    def __init__(self, codes: list[int]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.codes = codes
+        self.got: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        code = self.server.codes.pop(0) if self.server.codes else 200
+        if code == 200:
+            self.server.got.append(body)
+        self.send_response(code)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def webhook(*codes: int) -> Iterator[Hook]:
+    hook = Hook(list(codes))
+    thread = threading.Thread(target=hook.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hook
+    finally:
+        hook.shutdown()
+        thread.join()
+        hook.server_close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(tmp_path / "recovery.db")
+    yield made
+    made.close()
+
+
+def test_a_message_is_kept_once_however_often_it_is_sent(store: SqliteStore) -> None:
+    with webhook() as hook:
+        notifier = LocalNotifier(store, now, hook.url)
+        notifier.notify(MESSAGE)
+        notifier.notify(MESSAGE)
+        assert len(hook.got) == 2, "twice only if the process died right after the first"
+        assert [message["key"] for message in notifier.notices()] == [MESSAGE.key]
+        assert hook.got[0]["happened"] == "h"
+
+
+def test_a_message_is_kept_though_the_webhook_is_down(store: SqliteStore) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
+        notifier = LocalNotifier(store, now, url)
+        with pytest.raises(Transient, match="the webhook did not take the message"):
+            notifier.notify(MESSAGE)
+    assert [message["subject"] for message in notifier.notices()] == ["s"]
+
+
+@pytest.mark.parametrize(
+    "answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 500 no\r\nContent-Length: 0\r\n\r\n", b""]
+)
+def test_whatever_a_webhook_answers_is_no_crash(store: SqliteStore, answer: bytes) -> None:
+    with socket.socket() as odd:
+        odd.bind(("127.0.0.1", 0))
+        odd.listen(1)
+
+        def serve() -> None:
+            peer, _ = odd.accept()
+            peer.recv(65536)
+            peer.sendall(answer)
+            peer.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        notifier = LocalNotifier(store, now, f"http://127.0.0.1:{odd.getsockname()[1]}/")
+        with pytest.raises(Transient):
+            notifier.notify(MESSAGE)
+        thread.join()
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[half", "http://exa mple/", "http://x:port/"])
+def test_an_address_that_makes_no_sense_is_no_crash(store: SqliteStore, url: str) -> None:
+    with pytest.raises(Transient):
+        LocalNotifier(store, now, url).notify(MESSAGE)
+
+
+def test_a_failed_job_is_told_to_a_webhook_that_refused_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with webhook(503, 500) as hook:
+        monkeypatch.setenv("GPU_RECOVERY_WEBHOOK", hook.url)
+        with live_controller(tmp_path) as live:
+            live.submit("job", (sys.executable, "-c", "raise SystemExit(9)"))
+            live.ends("job", JobStatus.FAILED)
+            eventually(lambda: hook.got, "the message arrives")
+            assert [message["key"] for message in hook.got] == ["job/notify/failed"]
+            assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
+
+
+def test_old_lines_of_a_timeline_are_kept_in_order_and_once(store: SqliteStore) -> None:
+    notifier = LocalNotifier(store, now)
+    for key, lines in (("a/1", ("one", "two")), ("a/2", ("three",)), ("a/1", ("one", "two"))):
+        notifier.archive("a", Archive(key=key, lines=lines))
+    kept = store.read("SELECT seq, line FROM timeline WHERE record='a' ORDER BY seq")
+    assert kept == [(1, "one"), (2, "two"), (3, "three")]

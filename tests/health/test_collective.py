@@ -1,0 +1,229 @@
+"""Several local processes as the nodes of a job: all well, one slow, one dead, one frozen, one absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.health import transfer
+
+from .conftest import BUSY_MACHINE_S, ROOT
+
+QUICK = ("--mib", "1", "--repeats", "2", "--deadline", "10", "--join-deadline", "60", "--json")
+
+
+def free_port() -> int:
+    with transfer.listen() as listener:
+        return int(listener.getsockname()[1])
+
+
+class Gang:
+    """Nodes that are started one by one; none outlives the test."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.port = world, free_port()
+        self.running: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, rank: int, *more: str, wrapper: str = "", **env: str) -> None:
+        given = {
+            "NNODES": str(self.world),
+            "NODE_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "JOB_ID": "job-1",
+            "GPU_RECOVERY_NODE": f"node-{rank}",
+        }
+        program = ["-c", wrapper] if wrapper else ["-m", "ecs_gpu_recovery.health"]
+        self.running[rank] = subprocess.Popen(
+            [sys.executable, "-W", "error", *program, "collective", *QUICK, *more],
+            cwd=ROOT,
+            env={**os.environ, **given, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def start_all(self, *more: str, without: int | None = None) -> None:
+        for rank in range(self.world):
+            if rank != without:
+                self.start(rank, *more)
+
+    def end(self, rank: int) -> tuple[int, dict[str, Any], str]:
+        out, err = self.running[rank].communicate(timeout=BUSY_MACHINE_S)
+        return self.running[rank].returncode, json.loads(out) if out else {}, err
+
+    def close(self) -> None:
+        for process in self.running.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def gang() -> Iterator[Gang]:
+    made = Gang(4)
+    yield made
+    made.close()
+
+
+def named(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    return [(f["kind"], f["ranks"]) for f in report["findings"]]
+
+
+#: A node that behaves until its first test between two, and then does something else.
+MISBEHAVES = """
+import os, signal, sys
+from ecs_gpu_recovery.health import main, transfer
+def instead(*args):
+    {act}
+transfer.ring = instead
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+def test_healthy_nodes_all_tell_the_same(gang: Gang) -> None:
+    gang.start_all("--slow-share", "0.001")
+    ended = [gang.end(rank) for rank in range(4)]
+    assert [code for code, _, _ in ended] == [0, 0, 0, 0], ended
+    assert all(report == ended[0][1] for _, report, _ in ended)
+    report = ended[0][1]
+    assert report["schema"] == "gpu-health-collective/1"
+    assert report["all_nodes"]["status"] == "ok"
+    assert report["all_nodes"]["gbit_s"] > 0
+    assert len(report["pairs"]) == 4
+    assert [node["name"] for node in report["nodes"]] == [f"node-{rank}" for rank in range(4)]
+    assert all(err == "" for _, _, err in ended)
+
+
+def test_a_slow_node_is_named(gang: Gang, tmp_path: Path) -> None:
+    (tmp_path / "faults.json").write_text(json.dumps({"network_mbit": 10}))
+    for rank in (0, 1, 3):
+        gang.start(rank, "--slow-share", "0.2")
+    gang.start(2, GPU_HEALTH_SIMULATED=str(tmp_path))
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert named(report) == [("node-slow", [2])]
+    assert report["findings"][0]["nodes"] == ["node-2"]
+    assert gang.end(3)[0] == 4
+
+
+def test_a_node_that_dies_in_the_test_is_named_and_the_others_are_tested(gang: Gang) -> None:
+    for rank in (0, 1, 3):
+        gang.start(rank, "--slow-share", "0.001")
+    gang.start(2, wrapper=MISBEHAVES.format(act="os._exit(9)"))
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert named(report) == [("node-died", [2])]
+    assert report["all_nodes"]["status"] == "failed"
+    assert {(p["a"], p["b"]) for p in report["pairs"]} == {(0, 1), (0, 3), (1, 3)}
+    assert all(p["gbit_s"] for p in report["pairs"])
+    assert gang.end(1)[0] == gang.end(3)[0] == 4
+
+
+def test_a_node_that_freezes_costs_its_deadline_and_is_named(gang: Gang) -> None:
+    for rank in (0, 1, 3):
+        gang.start(rank, "--slow-share", "0.001", "--deadline", "3")
+    gang.start(2, wrapper=MISBEHAVES.format(act="os.kill(os.getpid(), signal.SIGSTOP)"))
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert named(report) == [("node-silent", [2])]
+
+
+def test_a_node_that_never_comes_is_named_and_the_others_are_tested(gang: Gang) -> None:
+    for rank in (0, 1, 3):
+        gang.start(rank, "--slow-share", "0.001", "--join-deadline", "8")
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert ("node-absent", [2]) in named(report)
+    assert report["all_nodes"]["status"] == "left_out"
+    assert gang.end(1)[0] == 4
+
+
+def test_without_rank_0_nothing_is_tested(gang: Gang) -> None:
+    gang.start(1, "--join-deadline", "1")
+    code, report, _ = gang.end(1)
+    assert (code, report["result"]) == (3, "not_tested")
+    assert "rank 0 was not reached" in report["why"]
+
+
+def test_rank_0_dying_is_noticed_by_the_others(gang: Gang) -> None:
+    gang.start(1)
+    with transfer.listen(gang.port) as listener:
+        listener.settimeout(BUSY_MACHINE_S)
+        link, _ = listener.accept()
+        link.recv(1 << 16)
+        link.sendall(b'{"do": "welcome"}\n')
+        link.close()
+    code, report, _ = gang.end(1)
+    assert (code, named(report)) == (4, [("node-died", [0])])
+
+
+def test_a_node_of_another_job_is_turned_away(gang: Gang) -> None:
+    gang.world = 2
+    gang.start(0, "--join-deadline", "15")
+    gang.start(1, JOB_ID="another")
+    code, report, _ = gang.end(1)
+    assert code == 3
+    assert "another job" in report["why"]
+    code, report, _ = gang.end(0)
+    assert named(report) == [("node-absent", [1])]
+    assert report["strangers"]
+
+
+def test_garbage_on_the_port_disturbs_nobody(gang: Gang) -> None:
+    gang.world = 2
+    gang.start(0, "--slow-share", "0.001")
+    until = time.monotonic() + BUSY_MACHINE_S
+    while time.monotonic() < until:
+        try:
+            with socket.create_connection(("127.0.0.1", gang.port), timeout=1) as link:
+                link.sendall(b"GET / HTTP/1.1\r\n\r\n\x00\xff\n")
+            break
+        except OSError:
+            time.sleep(0.05)
+    gang.start(1)
+    assert gang.end(0)[0] == 0
+
+
+def test_too_slow_for_a_given_limit_names_the_link(gang: Gang) -> None:
+    gang.world = 2
+    for rank in (0, 1):
+        gang.start(rank, "--min-gbit", "100000")
+    code, report, _ = gang.end(0)
+    assert (code, named(report)) == (4, [("link-slow", [0, 1])])
+    assert report["all_nodes"]["status"] == "slow"
+
+
+def test_a_single_node_has_nothing_to_test_with_tcp(gang: Gang) -> None:
+    gang.world = 1
+    gang.start(0, "--backend", "tcp")
+    code, report, _ = gang.end(0)
+    assert (code, report["result"]) == (3, "not_tested")
+
+
+def test_a_port_in_use_and_wrong_arguments_are_not_tested(gang: Gang) -> None:
+    with transfer.listen(gang.port):
+        gang.start(0)
+        code, report, _ = gang.end(0)
+    assert code == 3
+    assert "cannot be listened on" in report["why"]
+    gang.start(1, "--node-rank", "9")
+    assert gang.end(1)[0] == 3
+
+
+def test_no_process_of_ours_reads_as_a_gpu_fault(gang: Gang) -> None:
+    """1 and 2 would reboot or replace a node; even a killed test ends otherwise."""
+    gang.start(1, "--join-deadline", "60")
+    time.sleep(0.5)
+    gang.running[1].send_signal(signal.SIGTERM)
+    assert gang.end(1)[0] not in (1, 2)

@@ -1,0 +1,15 @@
+"""Tests of the tests: each planted bug is found, within a thousand nights."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.simulation.mutants import MUTANTS, Mutant, hunt
+from ecs_gpu_recovery.simulation.night import run
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.title)
+def test_the_nights_find(mutant: Mutant) -> None:
+    found = hunt(mutant, most=1000)
+    assert found is not None, f"{mutant.title}: not noticed"
+    assert not run(found.seed).violation, "without the bug the same night ends well"

@@ -1,0 +1,77 @@
+"""Hostile nights around the real control plane. Each one ends well, and the same seed is the same night."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.simulation.night import Night, run
+
+REGRESSIONS = Path(__file__).with_name("regressions.txt")
+BLOCK = 20
+
+
+def known_seeds() -> list[int]:
+    lines = (line.partition("#")[0].split() for line in REGRESSIONS.read_text().splitlines())
+    return [int(words[0]) for words in lines if words]
+
+
+@pytest.mark.parametrize("first", range(0, 200, BLOCK))
+def test_every_night_ends_well(first: int) -> None:
+    bad = [str(outcome) for seed in range(first, first + BLOCK) if (outcome := run(seed)).violation]
+    assert not bad, "\n".join(bad)
+
+
+def test_nights_that_once_ended_badly_end_well_now() -> None:
+    bad = [str(outcome) for seed in known_seeds() if (outcome := run(seed)).violation]
+    assert not bad, "\n".join(bad)
+
+
+def test_the_same_seed_is_the_same_night() -> None:
+    assert [run(seed).digest for seed in range(30)] == [run(seed).digest for seed in range(30)]
+
+
+def test_the_same_seed_is_the_same_night_in_another_process() -> None:
+    """The order in which sets and names are hashed differs from process to process."""
+    said = set()
+    for salt in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ecs_gpu_recovery.simulation", "--seed", "7"],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.add(done.stdout)
+    assert said == {done.stdout}
+    assert run(7).digest in done.stdout
+
+
+def test_the_embedded_store_stands_in_for_the_one_in_memory(tmp_path: Path) -> None:
+    """Where both write their rows in the commit, the same seed gives the same history."""
+    seeds = [seed for seed in range(12) if Night(seed).weather.rows_in_commit][:3]
+    for seed in seeds:
+        embedded = run(seed, database=tmp_path / f"{seed}.db")
+        assert not embedded.violation, str(embedded)
+        assert embedded.digest == run(seed).digest, f"seed {seed}"
+
+
+def test_a_night_that_ends_badly_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ecs_gpu_recovery.simulation.night.PATIENCE_S", -1e9)
+    outcome = run(3)
+    assert "never ended" in outcome.violation
+    assert str(outcome).endswith("python -m ecs_gpu_recovery.simulation --seed 3")
+
+
+def test_the_nights_are_troubled_enough() -> None:
+    """Every way a job can stand is reached, and every trouble strikes, within the nights that always run."""
+    seen: set[str] = set()
+    for seed in range(200):
+        for _, kind, *rest in run(seed).history:
+            seen.add(str(rest[1]) if kind == "job" else str(kind))
+    assert seen >= {"PENDING_RESTART", "RESTARTING", "COMPLETE", "FAILED", "USER_STOPPED", "PENDING_HEALTHCHECK"}
+    assert seen >= {"crash", "stall", "reboot", "rebooted", "boot", "fault", "stop", "told", "refused", "node"}
