@@ -187,24 +187,27 @@ class Runtime:
         """Carry out orders of a job; give back what is now known.
 
         A large gang takes a while to start. Before every few starts the record is read again, so that a start which
-        was withdrawn meanwhile is not sent. Whatever goes wrong with one order, what became of those before it is kept.
+        was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other: it is
+        raised when all are sent and what became of them is recorded.
         """
         facts: list[Fact] = []
-        starts = 0
-        seen = job
-        try:
-            for order in orders:
-                if isinstance(order.effect, StartTask):
-                    if starts and starts % STARTS_PER_LOOK == 0:
-                        seen = self.store.job(job.id)
-                    starts += 1
-                    if all(order.key != pending.key for pending in seen.outbox):
-                        continue
+        trouble: list[Exception] = []
+        starts, seen = 0, job
+        for order in orders:
+            if isinstance(order.effect, StartTask):
+                if starts and starts % STARTS_PER_LOOK == 0:
+                    seen = self.store.job(job.id)
+                starts += 1
+                if all(order.key != pending.key for pending in seen.outbox):
+                    continue
+            try:
                 facts += self._guarded(order, at, lambda o=order: self._carry_out(seen, o, at, again, rows_known))  # type: ignore[misc]
-        except Exception:
+            except Exception as exc:
+                trouble.append(exc)
+        if trouble:
             if facts:
                 self._decide(job.id, facts, seen)
-            raise
+            raise trouble[0]
         return facts
 
     def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime, *, again: bool = False) -> None:

@@ -44,6 +44,11 @@ class Sweeper:
         self._resume = False
         self._trouble: list[Exception] = []
 
+    @property
+    def trouble(self) -> Sequence[Exception]:
+        """What went wrong with single records in the last sweep. All others were swept."""
+        return tuple(self._trouble)
+
     def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
         """Everything that is due; with `observe`, every live job is also compared with the cluster.
 

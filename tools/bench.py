@@ -20,7 +20,9 @@ OUT = Path("build/bench.json")
 
 
 def topics() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(benches.__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(benches.__path__) if not module.name.startswith("_")
+    )
 
 
 def main() -> int:

@@ -27,10 +27,10 @@ from tools.project import ROOT, ProblemError
 PLATFORMS = {"arm64": "aarch64-manylinux2014", "x86_64": "x86_64-manylinux2014"}
 PYTHON = "3.13"
 PACKAGE = ROOT / "ecs_gpu_recovery"
-#: Parts of the package that no function imports.
-NOT_SHIPPED = frozenset(
-    {"cli", "console", "examples", "health", "infra", "local", "testing", "ecs_gpu_recovery_stack.py"}
-)
+#: The folders of the package that functions import; of the rest they need the modules at the top.
+SHIPPED = frozenset({"aws", "core", "lambdas"})
+#: At the top, but only for a deployment.
+NOT_SHIPPED = frozenset({"ecs_gpu_recovery_stack.py"})
 #: What installers leave behind; it differs from one installation to the next.
 _TRACES = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _FOLDER = ROOT / "build" / "lambda"
@@ -81,14 +81,9 @@ def digest(arch: str) -> str:
 
 def shipped() -> list[Path]:
     """The package's files, less what no function imports."""
-    return sorted(
-        file
-        for file in PACKAGE.rglob("*")
-        if file.is_file()
-        and file.relative_to(PACKAGE).parts[0] not in NOT_SHIPPED
-        and "__pycache__" not in file.parts
-        and file.suffix != ".pyc"
-    )
+    top = [file for file in PACKAGE.iterdir() if file.is_file() and file.name not in NOT_SHIPPED]
+    below = [file for name in SHIPPED for file in (PACKAGE / name).rglob("*") if file.is_file()]
+    return sorted(file for file in (*top, *below) if file.suffix != ".pyc")
 
 
 def locked() -> dict[str, str]:

@@ -76,7 +76,9 @@ def settings_page() -> str:
         elif isinstance(value, frozenset):
             value = ",".join(map(str, sorted(value)))
         parts.append(f"| `{variable}` | {value} | {meaning} |\n")
-    parts.append("\n## Job files\n\nTOML or JSON, for `gpu-recovery submit --file`.\n\n| key | type | meaning |\n|---|---|---|\n")
+    parts.append(
+        "\n## Job files\n\nTOML or JSON, for `gpu-recovery submit --file`.\n\n| key | type | meaning |\n|---|---|---|\n"
+    )
     kinds = {str: "text", int: "number", list: "list", dict: "table", bool: "true or false"}
     for key, (kind, meaning) in KEYS.items():
         parts.append(f"| `{key}` | {kinds[kind]} | {meaning} |\n")
@@ -86,7 +88,11 @@ def settings_page() -> str:
 def pages() -> dict[Path, Callable[[], str]]:
     from tools import state_docs
 
-    return {DOCS / "commands.md": commands_page, DOCS / "settings.md": settings_page, DOCS / "states.md": state_docs.page}
+    return {
+        DOCS / "commands.md": commands_page,
+        DOCS / "settings.md": settings_page,
+        DOCS / "states.md": state_docs.page,
+    }
 
 
 def main(arguments: list[str]) -> int:

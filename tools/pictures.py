@@ -16,7 +16,14 @@ WIDTH = 112
 
 def terminal_picture(fault: str) -> str:
     """A demo run as an SVG. The fonts of the reader's machine are used; nothing is fetched."""
-    console = Console(record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False, file=sys.stdout)
+    console = Console(
+        record=True,
+        width=WIDTH,
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+        file=sys.stdout,
+    )
     demo.console = lambda: console
     if demo.run_demo(fault=fault, nodes=4, steps=160, state=None, as_json=False) != 0:
         raise SystemExit("the demo did not end as it should; no picture was taken")

@@ -1,7 +1,7 @@
 """One CloudWatch agent on every external node.
 
-ECS keeps a daemon on every EC2 instance by itself. It has no daemons for ECS Anywhere, so this does it: look which
-external nodes lack an agent, start it there. Calling it again changes nothing, so a clock may call it.
+ECS keeps a daemon on every EC2 instance by itself. It has no daemons for ECS Anywhere, so this does it: look
+which external nodes lack an agent, start it there. Calling it again changes nothing, so a clock may call it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def started_by(cluster: str, family: str) -> str:
 
 
 def ensure_agents(ecs: ECSClient, cluster: str, family: str) -> Agents:
-    """Start an agent on each external node that lacks one. `family` names a task definition, its newest revision.
+    """Start an agent on each external node that lacks one: the newest revision of the family.
 
-    Two callers at the same moment can both start one, since StartTask has no client token. The next call stops the
-    younger; until then a number is reported twice, which harms nobody.
+    Two callers at the same moment can both start one, since StartTask has no client token. The next call
+    stops the younger; until then a number is reported twice, which harms nobody.
     """
     with translated(f"looking at the task definition {family}"):
         definition = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]

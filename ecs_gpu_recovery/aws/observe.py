@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.events import Fact, NodeChecked, NodeSeen, TaskEnded
-from ..core.model import Job, JobStatus, Rank
+from ..core.model import Job, Rank
 from .parse import parse_event
 from .task_end import check_verdict
 
 
 #: How the ECS API says that it does not know what it was asked about.
 MISSING = "MISSING"
+#: Shorter than the hour for which ECS remembers a stopped task, longer than its answers ever lag behind.
+FORGETS_AFTER = timedelta(minutes=10)
 
 
 def _as_event(detail_type: str, detail: Mapping[str, Any], at: datetime) -> dict[str, Any]:
@@ -34,16 +36,16 @@ def _plain(value: Any) -> Any:
 def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], job: Job, at: datetime) -> Iterator[Fact]:
     """Training tasks. One that ECS has forgotten ended more than an hour ago, nobody knows how.
 
-    Right after a start, an answer may not know the task yet. Until it was seen running, its deadline is what counts.
+    Right after a start, an answer may not know the task yet: that is believed only of a job that has been quiet.
     """
+    quiet = not job.timeline or at - job.timeline[-1].at >= FORGETS_AFTER
     for task in tasks:
         task_id = _id(task.get("taskArn"))
         rank = known.get(task_id)
         if rank is None:
             continue
         if task.get("lastStatus") == MISSING:
-            starting = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.deadline is not None
-            if not starting:
+            if quiet:
                 yield TaskEnded(at=at, task_id=task_id, attempt=rank.task_attempt, rank=rank.index, exit_code=None,
                                 reason="ECS does not know the task any more")  # fmt: skip
             continue

@@ -40,7 +40,9 @@ class Backend(Protocol):
     """What the commands need, whichever side it is."""
 
     name: str
+    local_files: bool  #: whether scripts and folders of a job are on this machine
 
+    def close(self) -> None: ...
     def now(self) -> datetime: ...
     def warning(self) -> str: ...
     def submit(self, request: JobRequest) -> Job: ...
@@ -51,6 +53,7 @@ class Backend(Protocol):
     def node(self, name: str) -> Node: ...
     def ask_node(self, name: str, ask: str, why: str, level: str) -> Node: ...
     def log_sources(self, job: Job) -> Sequence[LogSource]: ...
+    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]: ...
     def notices(self, limit: int) -> Sequence[dict[str, Any]]: ...
 
 
@@ -145,6 +148,7 @@ class LocalBackend:
     """The embedded mode: the store is the only channel between commands and the controller."""
 
     name = "local"
+    local_files = True
 
     def __init__(self, state: Path) -> None:
         from ..local import wiring
@@ -221,7 +225,10 @@ class LocalBackend:
 
     def _port(self, spec: JobSpec) -> int:
         """The port that was asked for, if it can be had. A repeated job may take another one."""
-        others = {job.spec.master_port: job.id for job in map(self.job, self.parts.store.live_jobs())}
+        others: dict[int, str] = {}
+        for job_id in self.parts.store.live_jobs():
+            with suppress(Refused):  # a record that can't be read, or a job that has just ended
+                others[self.job(job_id).spec.master_port] = job_id
         if not spec.master_port:
             return free_port(others)
         if spec.master_port not in others and port_is_free(spec.master_port):
@@ -275,6 +282,19 @@ class LocalBackend:
             for rank, attempt, node, task_id in found
         ]
 
+    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
+        """New whole lines. A last line without its end waits for it, unless nobody writes any more."""
+        if source.path is None or not source.path.exists():
+            return [], position
+        start = int(position or 0)
+        with open(source.path, "rb") as log:
+            log.seek(start)
+            data = log.read()
+        if not job.status.final and source.attempt == job.attempt:
+            data = data[: data.rfind(b"\n") + 1]
+        lines = data.decode(errors="replace").removesuffix("\n").split("\n") if data else []
+        return lines, str(start + len(data))
+
     def _log(self, node: str, task_id: str) -> Path:
         return self._state / "nodes" / node / "tasks" / task_id / "log"
 
@@ -283,18 +303,35 @@ class LocalBackend:
 
 
 @contextmanager
-def opened(backend: str, state: Path | None) -> Iterator[LocalBackend]:
+def opened(backend: str, state: Path | None) -> Iterator[Backend]:
     """The backend a command asked for; its warning, if any, goes to standard error."""
-    if backend != "local":
-        raise Refused(f"there is no backend {backend!r} in this release: use --backend local")
-    folder = (state or default_state()).resolve()
-    try:
-        side = LocalBackend(folder)
-    except OSError as exc:
-        raise Refused(f"{folder} cannot be used as a state folder: {exc}") from exc
+    side = _open(backend, state)
     try:
         if text := side.warning():
             print(f"gpu-recovery: {text}", file=sys.stderr)
         yield side
     finally:
         side.close()
+
+
+@contextmanager
+def opened_here(state: Path | None) -> Iterator[LocalBackend]:
+    """The embedded one, for what only it can do."""
+    with opened("local", state) as side:
+        if not isinstance(side, LocalBackend):
+            raise Refused("this works in the embedded mode only")
+        yield side
+
+
+def _open(backend: str, state: Path | None) -> Backend:
+    if backend == "aws":
+        from .aws_backend import AwsBackend
+
+        return AwsBackend()
+    if backend != "local":
+        raise Refused(f"there is no backend {backend!r}: use --backend local or --backend aws")
+    folder = (state or default_state()).resolve()
+    try:
+        return LocalBackend(folder)
+    except OSError as exc:
+        raise Refused(f"{folder} cannot be used as a state folder: {exc}") from exc

@@ -45,7 +45,7 @@ def demo(
     raise typer.Exit(run_demo(fault=fault, nodes=nodes, steps=steps, state=state, as_json=as_json))
 
 
-def up(
+def up(  # noqa: PLR0913, PLR0917 (each is an option)
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -79,6 +79,16 @@ def up(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="On which address; there is no password.")
     ] = "127.0.0.1",
+    check_idle_every: Annotated[
+        float | None,
+        typer.Option(
+            "--check-idle-every",
+            min=0.01,
+            metavar="MINUTES",
+            help="Examine free nodes this often [default: never].",
+            show_default=False,
+        ),
+    ] = None,
     state: StateOption = None,
 ) -> None:
     """Run the embedded control plane in the foreground, until Ctrl-C.
@@ -99,6 +109,7 @@ def up(
             keep_nodes=keep_nodes,
             metrics_port=metrics_port,
             metrics_host=metrics_host,
+            check_idle_every=check_idle_every,
         )
     )
 

@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
 from ..core.errors import Refused
 from ..local.controller import Controller, NodeWish, known_nodes
+from ..local.idle_checks import IdleChecks
 from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint
 
@@ -84,7 +86,7 @@ def _count_real() -> int:
     return len(found)
 
 
-def run_up(
+def run_up(  # noqa: PLR0913 (each is an option of the command)
     state: Path,
     *,
     nodes: int | None,
@@ -94,6 +96,7 @@ def run_up(
     keep_nodes: bool,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
+    check_idle_every: float | None = None,
 ) -> int:
     log_to_terminal()
     stop = threading.Event()
@@ -108,7 +111,8 @@ def run_up(
         endpoint = None
         if metrics_port is not None:
             endpoint = running.enter_context(Endpoint(metrics_host, metrics_port))
-        controller = running.enter_context(Controller(state, nodes=asked))
+        idle = IdleChecks(timedelta(minutes=check_idle_every)) if check_idle_every else None
+        controller = running.enter_context(Controller(state, nodes=asked, idle_checks=idle))
         collector = running.enter_context(Collector(controller.parts, controller.looks))
         if endpoint is not None:
             endpoint.latest = lambda: collector.latest

@@ -73,7 +73,7 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
 
     Keys of a job file: name, id, command or script and args, nodes or any_nodes, env, workdir,
     checkpoint_dir, port, gpus_per_node, memory_mib, check, max_retries; on AWS also task_definition,
-    container.
+    container, or image, mounts, shared_memory_mib, infiniband, log_group, task_role, execution_role.
     """
     from .. import jobfile
     from . import render
@@ -93,10 +93,9 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
         "command": list(command) if command else None,
         "max_retries": max_retries,
     }
-    request = jobfile.parse(
-        _merged(data, {key: value for key, value in given.items() if value is not None}, env or []),
-        python=sys.executable,
-    )
+    asked = _merged(data, {key: value for key, value in given.items() if value is not None}, env or [])
+    here = backend != "aws"
+    request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
     with opened(backend, state) as side:
         job = side.submit(request)
         if as_json and not wait:

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from . import console, control, jobs, nodes
+from . import console, control, jobs, nodes, simulate
 
 app = typer.Typer(
     name="gpu-recovery",
@@ -29,6 +29,7 @@ jobs.register(app)
 nodes.register(app)
 control.register(app)
 console.register(app)
+simulate.register(app)
 
 
 def _version(value: bool) -> None:

@@ -1,7 +1,8 @@
-"""Commands about nodes: nodes, node drain|release|reboot|check|inject."""
+"""Commands about nodes: nodes, nodes check, node drain|release|reboot|check|inject."""
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,29 +11,85 @@ import typer
 
 from .options import BackendOption, JsonOption, StateOption, WhyOption
 
+nodes_app = typer.Typer(
+    help="List the nodes, or examine all free ones.", invoke_without_command=True, rich_markup_mode=None
+)
 node_app = typer.Typer(help="Look after one node.", no_args_is_help=True, rich_markup_mode=None)
 NameArgument = Annotated[str, typer.Argument(help="The node.")]
+LevelOption = Annotated[str, typer.Option("--level", help="quick, or a DCGM level from 1 to 4.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Stay until it has finished.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("nodes")(list_nodes)
+    app.add_typer(nodes_app, name="nodes")
     app.add_typer(node_app, name="node")
 
 
+@nodes_app.callback()
 def list_nodes(
-    as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None
+    ctx: typer.Context,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
 ) -> None:
     """List the nodes: state, who holds them, why they are out of use."""
     from . import render
     from .backend import opened
 
+    if ctx.invoked_subcommand is not None:
+        return
     with opened(backend, state) as side:
         found = side.nodes()
         if as_json:
             render.emit_json({"nodes": [render.node_json(node) for node in found]})
         else:
             render.print_nodes(found, side.now())
+
+
+@nodes_app.command("check")
+def check_nodes(
+    all_idle: Annotated[bool, typer.Option("--all-idle", help="Every node that no job holds.")] = False,
+    level: LevelOption = "quick",
+    wait: WaitOption = False,
+    why: WhyOption = "",
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Examine all free nodes. With --wait: each verdict, and exit code 1 if any node failed."""
+    from ..core.errors import Refused
+    from ..core.model import NodeStatus
+    from . import render
+    from .backend import opened
+
+    if not all_idle:
+        raise typer.BadParameter("say --all-idle; one node by its name: gpu-recovery node check NAME")
+    _must_be_level(level)
+    with opened(backend, state) as side:
+        asked = []
+        for node in side.nodes():
+            if node.job_id or node.status is not NodeStatus.AVAILABLE:
+                continue
+            try:
+                asked.append(side.ask_node(node.name, "check", why, level))
+            except Refused as exc:  # a job took it in this moment
+                print(f"{node.name}: left out: {exc}", file=sys.stderr)
+        while wait and any(node.status is NodeStatus.PENDING_HEALTHCHECK for node in asked):
+            time.sleep(0.3)
+            asked = [side.node(node.name) for node in asked]
+    if as_json:
+        render.emit_json({"nodes": [render.node_json(node) for node in asked]})
+    elif not asked:
+        print("no node is free: nothing was asked for")
+    for node in [] if as_json else asked:
+        verdict = node.verdict.value if node.verdict else "check asked for"
+        print(f"{node.name}: {verdict}{f': {node.findings}' if node.findings else ''}")
+    raise typer.Exit(1 if wait and any(node.status is NodeStatus.FAILED for node in asked) else 0)
+
+
+def _must_be_level(level: str) -> None:
+    if level not in ("quick", "1", "2", "3", "4"):
+        raise typer.BadParameter(f"--level {level}: use quick, 1, 2, 3 or 4")
 
 
 @node_app.command()
@@ -70,8 +127,7 @@ def _ask(
 
     if ask in ("drain", "release", "reboot") and not why.strip():
         raise typer.BadParameter(f"--why: give a reason; whoever looks at {name} later will ask for it")
-    if level not in ("quick", "1", "2", "3", "4"):
-        raise typer.BadParameter(f"--level {level}: use quick, 1, 2, 3 or 4")
+    _must_be_level(level)
     with opened(backend, state) as side:
         node = side.ask_node(name, ask, why, level)
         print(f"{name}: {ask} noted; it is {node.status}")
@@ -115,7 +171,7 @@ def reboot(
 def check(
     name: NameArgument,
     why: WhyOption = "",
-    level: Annotated[str, typer.Option("--level", help="quick, or a DCGM level from 1 to 4.")] = "quick",
+    level: LevelOption = "quick",
     wait: WaitOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
@@ -145,7 +201,7 @@ def inject(
     from ..core.errors import Refused
     from ..local import gpus
     from ..local.views import Refused as NodeRefused
-    from .backend import opened
+    from .backend import opened_here
 
     if fault == "list":
         for known, sentence in gpus.FAULTS.items():
@@ -153,7 +209,7 @@ def inject(
         return
     if xid is not None and fault != "xid":
         raise typer.BadParameter(f"--xid belongs to the fault 'xid', not to {fault!r}")
-    with opened("local", state) as side:
+    with opened_here(state) as side:
         side.node(name)
         cluster = side.parts.cluster
         try:

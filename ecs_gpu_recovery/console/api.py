@@ -12,7 +12,7 @@ from ..core.model import JobStatus, NodeStatus
 from . import forms, views
 from .actions import Actions
 from .context import ConsoleArg, IdentityArg
-from .desk import pending_orders
+from .desk import Backend, pending_orders
 from .logs import LARGEST_PART, progress_points
 from .problems import RESPONSES
 
@@ -137,10 +137,13 @@ async def retry_job(
 @router.get("/jobs/{job_id}/timeline", tags=["jobs"])
 async def job_timeline(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
     """What happened, oldest first, with entries that no longer fit into the record."""
-    return await console.desk.ask(
-        lambda side: {"entries": [*([] if not side.job(job_id) else views.archived_timeline(side.parts.store, job_id)),
-                                  *map(views.entry_view, side.job(job_id).timeline)]}
-    )  # fmt: skip
+
+    def read(side: Backend) -> dict[str, Any]:
+        job = side.job(job_id)
+        old = views.archived_timeline(side.parts.store, job_id)
+        return {"entries": [*old, *map(views.entry_view, job.timeline)]}
+
+    return await console.desk.ask(read)
 
 
 @router.get("/jobs/{job_id}/progress", tags=["jobs"])

@@ -87,9 +87,13 @@ class _Static(StaticFiles):
 
 def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
     memory = Memory(settings.data / "console.db")
+    try:
+        door = door_of(settings, memory)
+    except RecoveryError:
+        memory.close()
+        raise
     desk = Desk(factory, patience_s=settings.patience_s)
     hub = Hub(desk, every_s=settings.tick_s / 2)
-    door = door_of(settings, memory)
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -206,19 +210,26 @@ class _Server(uvicorn.Server):
 
 def prepare(factory: Callable[[], Backend], settings: Settings) -> Served:
     """Bind the port and build the application; a port that is taken is told at once."""
-    app = create_app(factory, settings)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
+        app = create_app(factory, settings)
     except OSError as exc:
         listening.close()
-        raise Refused(
-            f"the console can't listen on {settings.host} port {settings.port}: {exc.strerror}"
-        ) from exc
-    config = uvicorn.Config(app, log_level=logging.WARNING, access_log=False, timeout_graceful_shutdown=2, server_header=False,
-                            proxy_headers=False, h11_max_incomplete_event_size=32768)  # fmt: skip
+        where = f"{settings.host} port {settings.port}"
+        raise Refused(f"the console can't listen on {where}: {exc.strerror}") from exc
+    except BaseException:
+        listening.close()
+        raise
+    config = uvicorn.Config(
+        app,
+        log_level=logging.WARNING,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+        proxy_headers=False,
+    )
     return Served(_Server(config, app.state.console.hub), listening, settings.host)
 
 

@@ -34,6 +34,7 @@ class Identity:
     name: str
     role: str
     csrf: str = ""
+    session: bool = False  #: signed in here, so signing out means something
     ambient: bool = True  #: the browser sends the proof by itself, so a CSRF token is needed as well
 
     @property

@@ -17,19 +17,19 @@ from ..core.edges import JOB, NEW
 from ..core.model import Job, JobStatus
 from ..report import phases
 
-_WIDTH, _HEIGHT = 176.0, 46.0
+_WIDTH, _HEIGHT = 150.0, 46.0
 #: The four waits form the recovery's circle, clockwise; the ends that any of them can reach are in its middle.
 PLACES: dict[str, tuple[float, float]] = {
-    NEW: (450, 16),
-    JobStatus.COMPLETE: (100, 86),
-    JobStatus.IN_PROGRESS: (350, 86),
-    JobStatus.PENDING_HEALTHCHECK: (770, 86),
-    JobStatus.PENDING_RESTART: (770, 346),
-    JobStatus.RESTARTING: (350, 346),
-    JobStatus.FAILED: (560, 176),
-    JobStatus.USER_STOPPED: (560, 260),
+    NEW: (345, 16),
+    JobStatus.COMPLETE: (82, 86),
+    JobStatus.IN_PROGRESS: (270, 86),
+    JobStatus.PENDING_HEALTHCHECK: (600, 86),
+    JobStatus.PENDING_RESTART: (600, 346),
+    JobStatus.RESTARTING: (270, 346),
+    JobStatus.FAILED: (435, 176),
+    JobStatus.USER_STOPPED: (435, 260),
 }
-VIEW = (870, 384)
+VIEW = (684, 376)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def attempts_picture(job: Job, now: datetime, words: Callable[[str], str], title
     for number, attempt in enumerate(rows):
         y = number * _ROW
         parts.append(
-            f'<text class="row" x="0" y="{y + 20:.0f}">{escape(words("Attempt"))} {attempt + 1}</text>'
+            f'<text class="row" x="0" y="{y + 20:.0f}">{escape(words("Attempt"))} {attempt}</text>'
         )
         for phase in (p for p in found if p.attempt == attempt):
             x = _LEFT + (phase.start - begin).total_seconds() / span * (_RIGHT - _LEFT)

@@ -135,7 +135,7 @@ class Guard:
         token = session_token(headers)
         session = door.memory.session(token) if token else None
         if session is not None and (role := door.users().role(session.who)):
-            return Identity(name=session.who, role=role, csrf=session.csrf), None
+            return Identity(name=session.who, role=role, csrf=session.csrf, session=True), None
         if headers.get("authorization", "").lower().startswith("basic "):
             return await self._basic(headers["authorization"], peer(scope))
         return None, None

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from ..core.errors import NotFound, RecoveryError, Transient
 from ..core.model import JobStatus
+from ..jobfile import KEYS
 from . import forms, regions, texts
 from .actions import Actions
 from .auth import Identity
@@ -161,7 +162,7 @@ async def _form(request: Request, console: Console, values: dict[str, str], prob
     return await show(
         request, console, "new", "new.html", {"nodes": chosen}, status=status, values=values, problems=problems,
         templates=forms.TEMPLATES, levels=forms.levels(), largest=forms.LARGEST_SCRIPT,
-        with_image="image" in forms.KEYS, local=console.state is not None,
+        with_image="image" in KEYS, local=console.state is not None,
     )  # fmt: skip
 
 

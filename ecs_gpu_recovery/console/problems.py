@@ -106,7 +106,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, exc: HTTPException) -> Response:
-        headers = dict(exc.headers or {})
+        headers = {name: value for name, value in (exc.headers or {}).items() if name.lower() != "allow"}
         if exc.status_code == 405:
             headers["allow"] = allowed(app, request)
         return problem(

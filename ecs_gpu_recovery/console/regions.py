@@ -126,7 +126,9 @@ async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regi
     )
     nexts = [(after, edge.why) for (before, after), edge in JOB.items() if before == found.status]
     regions = {
-        "head": writer.render("_job_head.html", job=view, nexts=nexts),
+        "head": writer.render("_job_head.html", job=view),
+        "nexts": writer.render("_nexts.html", nexts=nexts),
+        "phases": writer.render("_phases.html", job=view),
         "diagram": diagram,
         "preflight": writer.render(
             "_preflight.html", job=view, show=found.preflight, steps=_preflight(found)

@@ -1,4 +1,7 @@
-"""What the pages say, in English and Chinese. The English text is the key; what records say stays as it was written."""
+"""What the pages say, in English and Chinese. The English text is the key.
+
+What records say (reasons, evidence) stays as it was written.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,7 @@ The program and its arguments, as in a shell=程序及其参数，与命令行�
 Python, or a shell script that begins with #!=Python 脚本，或以 #! 开头的 Shell 脚本
 Upload a file=上传文件
 Arguments=参数
-One NAME=value on each line=每行一个 名称=值
+One NAME=value on each line=每行一个变量：名称、等号、值
 Working folder=工作目录
 Checkpoint folder=检查点目录
 made for the job if empty=留空则自动创建
@@ -212,11 +215,13 @@ Newest first=最新在前
 Older=更早
 not signed in=未登录
 Possible next=接下来可能
+Terminated=已终止
+at most=最多
 """
-ZH = dict(
-    line.split("=", 1) if line.count("=") == 1 else line.rsplit("=", 1) for line in _ZH.strip().splitlines()
-)
-ZH["One NAME=value on each line"] = "每行一个 NAME=value"
+ZH: dict[str, str] = {}
+for _line in _ZH.strip().splitlines():
+    _english, _, _chinese = _line.rpartition("=")
+    ZH[_english] = _chinese
 
 JOB_LABELS = {
     "IN_PROGRESS": "Running",
@@ -226,6 +231,7 @@ JOB_LABELS = {
     "COMPLETE": "Complete",
     "FAILED": "Failed",
     "USER_STOPPED": "Stopped",
+    "TERMINATED": "Terminated",  # of a task
 }
 NODE_LABELS = {
     "AVAILABLE": "Available",

@@ -65,11 +65,17 @@ class Draft:
     def max_retries(self) -> int:
         return self._job.max_retries
 
+    def cut(self, text: str) -> str:
+        """As much of a text as a record of so many ranks can keep: a job of 256 nodes must fit into 400 KB."""
+        return text[: max(100, min(1000, 32_000 // len(self.ranks)))]
+
     # -- ranks -------------------------------------------------------------------------------------------------
 
     def set(self, index: int, **changes: Any) -> Rank:
         """Change a rank; note whether other tools would see the difference in their rows."""
         old = self.ranks[index]
+        if all(getattr(old, name) == value for name, value in changes.items()):
+            return old
         new = replace(old, **changes)
         if new.task_status is not old.task_status and (str(old.task_status or ""), str(new.task_status or "")) not in edges.TASK:
             raise Bug(f"job {self.id} rank {index}: task {old.task_status} -> {new.task_status} is no move that exists")
@@ -211,9 +217,11 @@ class Draft:
         return Step(new, tuple(self._outbox[key] for key in self._added), changed=True)
 
     def _trim(self, timeline: tuple[Entry, ...], version: int) -> tuple[Entry, ...]:
-        extra = len(timeline) - self.policy.timeline_limit
-        if extra <= 0:
+        """Half of it goes at once, so that a busy job archives now and then, not with every step."""
+        limit = self.policy.timeline_limit
+        if len(timeline) <= limit:
             return timeline
+        extra = len(timeline) - limit // 2
         lines = tuple(f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}".rstrip() for e in timeline[:extra])
         self.order(Archive(key=f"{self.id}/archive/{version}", lines=lines))
         return timeline[extra:]

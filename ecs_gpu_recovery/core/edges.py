@@ -41,7 +41,7 @@ JOB = _edges(
     (J.PENDING_RESTART, J.RESTARTING, "every node of the gang is back", False),
     (J.PENDING_RESTART, J.FAILED, "a node did not come back, or could not be rebooted", True),
     (J.PENDING_RESTART, J.USER_STOPPED, "a person stopped the job", True),
-    (J.RESTARTING, J.IN_PROGRESS, "every rank has been started again", False),
+    (J.RESTARTING, J.IN_PROGRESS, "every rank has been started again, or a node was lost meanwhile", False),
     (J.RESTARTING, J.FAILED, "a rank could not be started again", True),
     (J.RESTARTING, J.USER_STOPPED, "a person stopped the job", True),
 )  # fmt: skip
@@ -66,7 +66,6 @@ NODE = _edges(
     (N.PENDING_HEALTHCHECK, N.AVAILABLE, "the check found no GPU fault, or could not run", False),
     (N.PENDING_HEALTHCHECK, N.FAILED, "the check found a fault that will not be repaired by itself", False),
     (N.PENDING, N.AVAILABLE, "the check could not be started: nothing is proven against it", True),
-    (N.PENDING, N.FAILED, "its job ended while it waited for its check", True),
     (N.REBOOTING, N.AVAILABLE, "rebooted, connected, all GPUs there", False),
     (N.REBOOTING, N.PENDING_HEALTHCHECK, "rebooted; examined once more (POST_REBOOT_CHECK)", True),
     (N.REBOOTING, N.FAILED, "did not come back in time, or not with all its GPUs", False),

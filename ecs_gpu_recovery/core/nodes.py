@@ -153,12 +153,14 @@ def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
 
 
 def check_started(d: NodeDraft, ev: CheckStarted) -> None:
+    """Note the check's id, so that it can be stopped."""
     if ev.check_try == d.node.check_try and d.pending(d.check_key):
         d.drop(d.check_key)
         d.set(check_id=ev.check_id)
 
 
 def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
+    """What passes is waited for; anything else is a check without an answer."""
     if ev.check_try != d.node.check_try or d.pending(d.check_key) is None:
         return
     if is_passing(ev.reason) and d.node.deadline is not None and d.at < d.node.deadline:
@@ -169,6 +171,7 @@ def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
 
 
 def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
+    """Healthy: free again. Bad: out of use until a person has looked; nobody asked for a reboot."""
     if d.node.job_id or ev.check_try != d.node.check_try or d.node.status is not NodeStatus.PENDING_HEALTHCHECK:
         return
     if d.node.check_id and ev.check_id and d.node.check_id != ev.check_id:
@@ -195,12 +198,14 @@ def _no_answer(d: NodeDraft, why: str) -> None:
 
 
 def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
+    """The boot id changed for our order. It is used again once it is connected with all its GPUs."""
     if d.node.status is NodeStatus.REBOOTING and ev.key == d.node.reboot_key:
         d.drop(ev.key)
         d.set(rebooted=True)
 
 
 def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
+    """The order was refused or did not work: a person must look at the node."""
     if d.node.status is NodeStatus.REBOOTING and not d.node.rebooted and ev.key == d.node.reboot_key:
         d.drop(ev.key)
         d.set(errands=d.node.errands + 1)
@@ -225,11 +230,13 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
 
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
+    """Evidence for whoever reads the timeline; the verdict stays with the check."""
     if not any(e.at == ev.at and e.evidence == ev.evidence for e in d.node.timeline):
         d.note(d.node.status, d.node.status, "fault reported", ev.evidence)
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:
+    """Look at the deadline and the absence. A job that holds the node looks itself."""
     node = d.node
     if node.job_id:
         return
@@ -250,6 +257,7 @@ def tick(d: NodeDraft, ev: Tick) -> None:
 
 
 def order_sent(d: NodeDraft, ev: OrderSent) -> None:
+    """Take it out of the outbox. A check stays there until it is known."""
     order = d.pending(ev.key)
     if order is not None and not isinstance(order.effect, CheckNode):
         d.drop(ev.key)

@@ -102,13 +102,14 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         draft.fresh(rank.index, start_try=rank.start_try, deadline=rank.deadline, spent=(*rank.spent, ev.task_id)[-3:])
         draft.order_start(rank.index, after=draft.policy.backoff(rank.start_try), keep_deadline=True)
         return
-    if rank.task_status is None and ev.task_id:
-        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
-        if rank.node_status in (NodeStatus.ASSIGNED, NodeStatus.AVAILABLE):
-            draft.node(rank.index, NodeStatus.IN_PROGRESS, f"rank {rank.index} had started")
+    if rank.task_status is None:
+        if ev.task_id:
+            draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+        if rank.node_status in (NodeStatus.ASSIGNED, NodeStatus.AVAILABLE) and draft.ending is None:
+            draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank had started")
     done = end_kind is Exit.DONE
     draft.set(rank.index, task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED, exit=rank.exit or end_kind,
-              exit_code=ev.exit_code, exit_reason=ev.reason or ev.stop_code)  # fmt: skip
+              exit_code=ev.exit_code, exit_reason=draft.cut(ev.reason or ev.stop_code))  # fmt: skip
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
     if host_gone(ev):  # it must be seen again before it counts as back
@@ -128,7 +129,7 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
         draft.set(rank.index, doubted=False)  # nothing runs there yet that a restart could have hit
         return
     draft.drop(key)
-    draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.NEVER_STARTED, exit_reason=ev.reason, deadline=None)
+    draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.NEVER_STARTED, exit_reason=draft.cut(ev.reason), deadline=None)
 
 
 def check_started(draft: Draft, ev: CheckStarted) -> None:
@@ -167,12 +168,12 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     if ev.verdict is Verdict.INCONCLUSIVE:
         _no_answer(draft, rank, ev.findings or "the check could not tell")
         return
-    draft.set(rank.index, verdict=ev.verdict, findings=ev.findings, check_id=ev.check_id or rank.check_id, deadline=None)
+    draft.set(rank.index, verdict=ev.verdict, findings=draft.cut(ev.findings), check_id=ev.check_id or rank.check_id, deadline=None)
 
 
 def _no_answer(draft: Draft, rank: Rank, why: str) -> None:
     spent = rank.checks_spent + 1
-    draft.set(rank.index, checks_spent=spent, findings=why)
+    draft.set(rank.index, checks_spent=spent, findings=draft.cut(why))
     if spent < draft.policy.check_tries and draft.ending is None:
         draft.note(rank.node, rank.node_status, rank.node_status, "no verdict; the check is tried again", why)
         draft.order_check(rank.index)
@@ -195,7 +196,7 @@ def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
     if rank is not None and rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and ev.key == draft.reboot_key(rank):
         draft.drop(ev.key)
         draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
-        draft.set(rank.index, findings=f"reboot failed: {ev.reason}", deadline=None)
+        draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
 
 
 def node_seen(draft: Draft, ev: NodeSeen) -> None:

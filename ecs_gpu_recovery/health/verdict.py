@@ -137,7 +137,8 @@ def _missing(name: str, checks: Sequence[Check], host_ok: bool | None) -> str | 
 
 
 def _healthy(by_action: dict[Action, list[Finding]]) -> str:
-    noted = [f for action in (Action.WARN, Action.WATCH, Action.CONFIG) for f in by_action[action]]
+    actions = (Action.WARN, Action.WATCH, Action.CONFIG)
+    noted = [f for action in actions for f in by_action[action] if f.source != "host"]
     return f"no GPU fault found; noted: {tell(noted)}" if noted else "no GPU fault found"
 
 

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ NO_LOG = 3
 
 _REMEMBERED = 200
 _MOST_UNSENT = 1000
+_PID = re.compile(r"pid='?(\d+)")
 _RETRY_S = (1.0, 60.0)
 
 _TEXT = """\
@@ -65,11 +67,16 @@ class Watch:
         return [self._event(f, seen, source, now) for f in found]
 
     def _is_new(self, finding: Finding, seen: KernelEvent, now: datetime) -> bool:
-        """A stuck GPU repeats itself, and the driver tells what the log tells: once is enough."""
+        """A stuck GPU repeats itself, and the driver tells what the log tells: once is enough.
+
+        Programs that fail one after the other are several faults, told apart by their process.
+        """
         key = f"{finding.gpu} {finding.kind} {finding.code} {finding.action.value}"
+        culprit = _PID.search(seen.line) if finding.action is Action.APPLICATION else None
         at = (seen.at or now).timestamp()
-        last = self.told.get(key)
-        self.told[key] = max(at, last or at)
+        last = self.told.get(f"{key} {culprit[1]}" if culprit else key)
+        for one in {key, f"{key} {culprit[1]}" if culprit else key}:
+            self.told[one] = max(at, self.told.get(one, at))
         fresh = {k: t for k, t in self.told.items() if at - t < 24 * 3600}
         self.told = dict(sorted(fresh.items(), key=lambda item: item[1])[-_REMEMBERED:])
         return last is None or at - last > self._rules.limits.burst_s

@@ -1,6 +1,6 @@
 """Numbers of the nodes themselves, in CloudWatch: the agent on every node, and a page that finds them all.
 
-EC2 nodes get the agent from a daemon service. ECS Anywhere has no daemons: there `aws.metric_agents` starts it.
+EC2 nodes get the agent from a daemon service. ECS Anywhere has none: there `aws.metric_agents` starts it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WIDTH, _ACROSS = 8, 3
 
 
 class NodeMetrics(Construct):
-    """`family` is what `ensure_agents` starts; `roles` are those that its caller must be allowed to pass on.
+    """`family` is what `ensure_agents` starts; `roles` are those that its caller must pass on.
 
-    `agent_image` must be there before the stack is made, or the service never becomes stable: it is built from
+    `agent_image` must be there before the stack is made, or the service never becomes stable: build it from
     docker/metrics-agent.
     """
 
@@ -188,7 +188,7 @@ class NodeMetrics(Construct):
             page.add_widgets(*widgets[begin : begin + _ACROSS])
 
 
-#: The agent takes its credentials from the task's role, on external nodes too, only where it believes to be in AWS.
+#: Only where the agent believes to be in AWS does it take its credentials from the task's role.
 _ENVIRONMENT = {
     "RUN_IN_AWS": "True",
     "NVIDIA_VISIBLE_DEVICES": "all",

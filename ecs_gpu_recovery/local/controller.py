@@ -23,6 +23,7 @@ from ..core.policy import Policy
 from ..sweeper import Report
 from . import wiring
 from .cluster import SHUT_DOWN, Cluster
+from .idle_checks import IdleChecks
 from .processes import Unkillable
 from .views import NodeView
 
@@ -73,7 +74,9 @@ class Controller:
         nodes: Sequence[NodeWish] = (),
         policy: Policy | None = None,
         poll_s: float = POLL_S,
+        idle_checks: IdleChecks | None = None,
     ) -> None:
+        self._idle_checks = idle_checks
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
         self._lock: int | None = None
         self._parts: wiring.Embedded | None = None
@@ -91,7 +94,7 @@ class Controller:
             self._lock = take_lock(self._state)
             self._parts = wiring.build(self._state, policy=self._policy, controller=True)
             self._bring_up()
-            self.parts.sweeper.sweep(wiring.now(), resume=True)
+            self._sweep(resume=True)
         except OSError as exc:
             self._let_go()
             raise unusable(self._state, exc) from exc
@@ -138,9 +141,20 @@ class Controller:
         """One look at everything."""
         began = time.monotonic()
         self.parts.cluster.tend()
-        report = self.parts.sweeper.sweep(wiring.now())
+        report = self._sweep()
+        if self._idle_checks is not None:
+            self._idle_checks.look(self.parts, wiring.now())
         self.looks.add(time.monotonic() - began)
         return report
+
+    def _sweep(self, *, resume: bool = False) -> Report:
+        """One record in trouble must not stop the control plane of all others; the log tells of it."""
+        try:
+            return self.parts.sweeper.sweep(wiring.now(), resume=resume)
+        except Exception as exc:
+            if exc not in self.parts.sweeper.trouble:
+                raise
+            return Report(unanswered=len(self.parts.sweeper.trouble))
 
     def run(self, stop: threading.Event) -> None:
         """Look again and again until told to stop. A full disk or a busy database is waited out."""

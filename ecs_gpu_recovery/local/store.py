@@ -9,12 +9,13 @@ import json
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..core import codec, rows
-from ..core.errors import JobExists, NodesTaken, NotFound, VersionConflict
+from ..core.errors import Bug, JobExists, NodesTaken, NotFound, Refused, VersionConflict
 from ..core.model import Job, JobStatus, Node
 from ..ports import JobLine, Page
 from .database import Database
@@ -51,7 +52,7 @@ class SqliteStore(Database):
             nodes, refused = [], {}
             for rank in job.ranks:
                 found = conn.execute("SELECT record FROM ecs_node WHERE node_name=?", (rank.node,)).fetchone()
-                node = codec.load_node(json.loads(found[0])) if found else None
+                node = _node_in(found[0]) if found else None
                 why = "no such node" if node is None else node.refusal
                 if node is None or why:
                     refused[rank.node] = why
@@ -73,7 +74,7 @@ class SqliteStore(Database):
         if cached is not None and cached.version == found[0][0]:
             return cached
         found = self.read("SELECT record FROM ecs_job WHERE job_id=?", job_id)
-        job = codec.load_job(json.loads(found[0][0]))
+        job = _job_in(found[0][0])
         self._remember(job)
         return job
 
@@ -151,7 +152,7 @@ class SqliteStore(Database):
                 "SELECT record FROM ecs_node WHERE node_name=? AND job_id=? AND node_status IS NOT ?",
                 (rank.node, job.id, None if job.status.final else rank.node_status.value),
             ).fetchone()
-            node = rows.held_node(codec.load_node(json.loads(found[0])), job) if found else None
+            node = rows.held_node(_node_in(found[0]), job) if found else None
             if node is not None:
                 self._put_node(conn, node)
 
@@ -209,19 +210,16 @@ class SqliteStore(Database):
         found = self.read("SELECT record FROM ecs_node WHERE node_name=?", name)
         if not found:
             raise NotFound(f"no node {name}")
-        return codec.load_node(json.loads(found[0][0]))
+        return _node_in(found[0][0])
 
     def node_of_instance(self, instance: str) -> Node | None:
         found = self.read(
             "SELECT record FROM ecs_node WHERE container_instance_id=?", instance.rpartition("/")[2]
         )
-        return codec.load_node(json.loads(found[0][0])) if found else None
+        return _node_in(found[0][0]) if found else None
 
     def nodes(self) -> Sequence[Node]:
-        return [
-            codec.load_node(json.loads(r[0]))
-            for r in self.read("SELECT record FROM ecs_node ORDER BY node_name")
-        ]
+        return [_node_in(r[0]) for r in self.read("SELECT record FROM ecs_node ORDER BY node_name")]
 
     def add_node(self, node: Node) -> None:
         def act(conn: sqlite3.Connection) -> None:
@@ -278,7 +276,7 @@ class SqliteStore(Database):
             found = conn.execute(
                 "SELECT record FROM ecs_node WHERE node_name=? AND job_id=?", (name, job_id)
             ).fetchone()
-            node = codec.load_node(json.loads(found[0])) if found else None
+            node = _node_in(found[0]) if found else None
             if node is not None and now - node.updated_at >= ORPHAN_AGE:
                 self._put_node(conn, rows.orphaned_node(node, now))
 
@@ -288,3 +286,22 @@ class SqliteStore(Database):
 def _stamp(at: datetime | None) -> str | None:
     """Text that sorts as time does."""
     return None if at is None else at.isoformat(timespec="microseconds")
+
+
+def _job_in(text: str) -> Job:
+    with _readable(text):
+        return codec.load_job(json.loads(text))
+
+
+def _node_in(text: str) -> Node:
+    with _readable(text):
+        return codec.load_node(json.loads(text))
+
+
+@contextmanager
+def _readable(text: str) -> Iterator[None]:
+    """Only another hand can have written a record that we can't read."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, Bug) as exc:
+        raise Refused(f"a record is damaged and cannot be read ({exc}): {text[:80]}") from exc

@@ -1,11 +1,11 @@
 """What the CloudWatch agent measures on a node, as data, and the searches that find it again.
 
-The agent names a metric by a prefix and a measurement, and adds the host's name to everything. No dimension of EC2
-is asked for: external nodes have none, and asking for one takes the host's name away. The cluster's name is added, so
-that a search finds the nodes of one cluster, those of tomorrow too.
+The agent names a metric by a prefix and a measurement, and adds the host's name to everything. No dimension
+of EC2 is asked for: external nodes have none, and asking for one takes the host's name away. The cluster's
+name is added, so that a search finds the nodes of one cluster, those of tomorrow too.
 
-The agent reads utilisation, memory, temperature and power of GPUs through nvidia-smi, and knows no ECC counters.
-Those are the health check's business.
+The agent reads utilisation, memory, temperature and power of GPUs through nvidia-smi. It knows no ECC
+counters; those are the health check's business.
 """
 
 from __future__ import annotations

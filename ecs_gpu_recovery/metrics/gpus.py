@@ -28,25 +28,37 @@ _SILENT_S = 30.0
 
 
 class XidCount:
-    """Xid messages of one simulated node, counted as the log grows. Each line is read once."""
+    """Xid messages of one simulated node, counted as its kernel logs grow. Each line is read once.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self._rest = b""
+    A boot begins a new log and keeps the old one beside it, so those of all boots are read: what happened
+    just before a reboot is what matters most.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read_to: dict[
+            int, tuple[int, bytes]
+        ] = {}  #: by inode, since a log is renamed: offset, torn line
         self.counts: dict[tuple[str, int], int] = {}  #: by PCI id and code
 
     def read(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:  # begun anew
-                    self._offset, self._rest = 0, b""
-                file.seek(self._offset)
-                data = file.read(_MOST_BYTES)
-        except FileNotFoundError:
-            return
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        for name in os.listdir(self._folder):
+            if name == "kmsg" or name.startswith("kmsg."):
+                try:
+                    self._read(self._folder / name)
+                except FileNotFoundError:
+                    continue  # renamed a moment ago; the next sample finds it
+
+    def _read(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            offset, rest = self._read_to.get(status.st_ino, (0, b""))
+            if status.st_size < offset:  # begun anew
+                offset, rest = 0, b""
+            file.seek(offset)
+            data = file.read(_MOST_BYTES)
+        *lines, rest = (rest + data).split(b"\n")
+        self._read_to[status.st_ino] = (offset + len(data), rest)
         for line in lines:
             count_xid(line.decode(errors="replace"), self.counts)
 
@@ -78,7 +90,7 @@ class GpuReader:
         for gpu in state["gpus"]:
             known = {**gpu, "action_wanted": gpu.get("recovery_action") != "none"}
             put_gpu(sample, node.name, known)
-        log = self._logs.setdefault(node.folder, XidCount(node.folder / "kmsg"))
+        log = self._logs.setdefault(node.folder, XidCount(node.folder))
         log.read()
         put_xids(sample, node.name, state["gpus"], log.counts)
 

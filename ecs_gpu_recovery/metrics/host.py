@@ -11,8 +11,6 @@ import socket
 import time
 from pathlib import Path
 
-import psutil
-
 from ..local import processes
 from .sample import Sample
 
@@ -26,11 +24,16 @@ class HostReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._host = socket.gethostname()
-        psutil.cpu_percent(None)
+        self._looked = False
 
     def read(self, sample: Sample) -> None:
+        """Without psutil, which comes with the extra `local`, only these numbers are left out."""
+        import psutil
+
         host = self._host
-        sample.put("host_cpu_ratio", psutil.cpu_percent(None) / 100, host=host)
+        busy = psutil.cpu_percent(None) / 100
+        sample.put("host_cpu_ratio", busy if self._looked else None, host=host)
+        self._looked = True
         memory = psutil.virtual_memory()
         sample.put("host_memory_used_bytes", memory.total - memory.available, host=host)
         sample.put("host_memory_total_bytes", memory.total, host=host)

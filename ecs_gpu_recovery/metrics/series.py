@@ -24,6 +24,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from .blocks import Columns, Tick, packed, transposed, unpacked
 from .catalogue import METRICS, Kind
 from .sample import Key, Labels, Sample, matches
 
@@ -182,12 +183,13 @@ class SeriesStore:
             ticks = list(_ticks(self._conn, start, start + BLOCK))
             if not ticks:
                 continue
-            slots, columns = _transposed(ticks)
+            slots, columns = transposed(ticks)
             by_name: dict[str, list[int]] = {}
             for number in columns:
                 by_name.setdefault(names[number], []).append(number)
             for name, numbers in by_name.items():
-                body = _packed(name, start, slots, numbers, columns)
+                exact = name not in METRICS or METRICS[name].kind is Kind.COUNTER
+                body = packed(start, slots, numbers, columns, exact=exact)
                 self._conn.execute(
                     "INSERT OR REPLACE INTO block (name, start, body) VALUES (?,?,?)", (name, start, body)
                 )
@@ -262,51 +264,71 @@ def read_series(
         conn.execute("BEGIN")  # one moment, whatever is written meanwhile
         rows = conn.execute("SELECT id, labels FROM series WHERE name=?", (name,))
         wanted = {number: _labels(text) for number, text in rows if matches(_labels(text), labels or {})}
-        points: dict[int, list[tuple[int, float]]] = {number: [] for number in wanted}
+        sums: dict[int, dict[float, _Sum]] = {number: {} for number in wanted}
         for slots, columns in _stored(conn, name, wanted, low, high):
+            stretches = _stretches(slots, low, high, max(step or 0.0, RESOLUTION_S))
             for number, column in columns.items():
-                if number in points:
-                    points[number] += [
-                        (slot, value)
-                        for slot, value in zip(slots, column, strict=True)
-                        if low <= slot <= high and not math.isnan(value)
-                    ]
-    kind = METRICS[name].kind
+                _add_up(sums[number], stretches, column)
+    last = METRICS[name].kind is Kind.COUNTER
     return [
-        Series(name=name, labels=dict(wanted[number]), points=_stepped(found, step, kind))
-        for number, found in sorted(points.items(), key=lambda item: wanted[item[0]])
+        Series(
+            name=name,
+            labels=dict(wanted[number]),
+            points=tuple((at, one[2] if last else one[0] / one[1]) for at, one in found.items()),
+        )
+        for number, found in sorted(sums.items(), key=lambda item: wanted[item[0]])
         if found
     ]
 
 
 def _stored(
     conn: sqlite3.Connection, name: str, wanted: Mapping[int, Labels], low: int, high: int
-) -> Iterator[tuple[Sequence[int], dict[int, array[float]]]]:
+) -> Iterator[tuple[list[int], Columns]]:
     blocks = "SELECT body FROM block WHERE name=? AND start>? AND start<=? ORDER BY start"
     for (body,) in conn.execute(blocks, (name, low - BLOCK, high)):
-        yield _unpacked(body, wanted)
+        yield unpacked(body, wanted)
     ticks = list(_ticks(conn, low, high + 1))
     if ticks:
-        yield _transposed(ticks, wanted)
+        yield transposed(ticks, wanted)
 
 
-def _stepped(
-    points: Sequence[tuple[int, float]], step: float | None, kind: Kind
-) -> tuple[tuple[float, float], ...]:
-    if not step or step <= RESOLUTION_S:
-        return tuple((float(slot * RESOLUTION_S), value) for slot, value in points)
-    buckets: dict[float, list[float]] = {}
-    for slot, value in points:
-        buckets.setdefault(slot * RESOLUTION_S // step * step, []).append(value)
-    if kind is Kind.COUNTER:
-        return tuple((at, values[-1]) for at, values in buckets.items())
-    return tuple((at, sum(values) / len(values)) for at, values in buckets.items())
+#: Of the values in one step: their sum, their number, the last.
+_Sum = tuple[float, int, float]
+
+
+def _stretches(slots: Sequence[int], low: int, high: int, step: float) -> list[tuple[float, int, int]]:
+    """Which places of a column belong to which step: its time, its first place, the place behind its last."""
+    found: list[tuple[float, int, int]] = []
+    for place, slot in enumerate(slots):
+        if low <= slot <= high:
+            at = slot * RESOLUTION_S // step * step
+            if found and found[-1][0] == at:
+                found[-1] = (at, found[-1][1], place + 1)
+            else:
+                found.append((at, place, place + 1))
+    return found
+
+
+def _add_up(
+    sums: dict[float, _Sum], stretches: Sequence[tuple[float, int, int]], column: array[float]
+) -> None:
+    """A step may begin in one block and end in the next."""
+    for at, begin, end in stretches:
+        values: Sequence[float] = column[begin:end]
+        total = sum(values)
+        if math.isnan(total):  # some are missing
+            values = [value for value in values if not math.isnan(value)]
+            if not values:
+                continue
+            total = sum(values)
+        before = sums.get(at, (0.0, 0, 0.0))
+        sums[at] = (before[0] + total, before[1] + len(values), values[-1])
 
 
 # -- the format ---------------------------------------------------------------------------------
 
 
-def _ticks(conn: sqlite3.Connection, low: int, high: int) -> Iterator[tuple[int, array[int], array[float]]]:
+def _ticks(conn: sqlite3.Connection, low: int, high: int) -> Iterator[Tick]:
     layouts: dict[str, array[int]] = {}
     for slot, digest, frame in conn.execute(
         "SELECT * FROM tick WHERE slot>=? AND slot<? ORDER BY slot", (low, high)
@@ -315,70 +337,6 @@ def _ticks(conn: sqlite3.Connection, low: int, high: int) -> Iterator[tuple[int,
             (ids,) = conn.execute("SELECT ids FROM layout WHERE digest=?", (digest,)).fetchone()
             layouts[digest] = array("I", zlib.decompress(ids))
         yield slot, layouts[digest], array("d", zlib.decompress(frame))
-
-
-def _transposed(
-    ticks: Sequence[tuple[int, array[int], array[float]]], wanted: Mapping[int, object] | None = None
-) -> tuple[list[int], dict[int, array[float]]]:
-    """Samples into columns, one per series; a series that a sample lacks gets "not a number" there.
-
-    Samples of the same layout are laid end to end and cut with a stride, which is fast.
-    """
-    slots = [slot for slot, _, _ in ticks]
-    columns: dict[int, array[float]] = {}
-    begin = 0
-    while begin < len(ticks):
-        ids = ticks[begin][1]
-        end = begin
-        joined = array("d")
-        while end < len(ticks) and ticks[end][1] is ids:
-            joined += ticks[end][2]
-            end += 1
-        for place, number in enumerate(ids):
-            if wanted is not None and number not in wanted:
-                continue
-            column = columns.get(number)
-            if column is None:
-                column = columns[number] = array("d", [math.nan]) * len(ticks)
-            column[begin:end] = joined[place :: len(ids)]
-        begin = end
-    return slots, columns
-
-
-def _packed(
-    name: str, start: int, slots: Sequence[int], numbers: Sequence[int], columns: Mapping[int, array[float]]
-) -> bytes:
-    """Counters keep every digit; for a gauge seven digits are more than anyone measures."""
-    code = "d" if METRICS.get(name) is None or METRICS[name].kind is Kind.COUNTER else "f"
-    values: array[float] = array(code)
-    for number in numbers:
-        values.extend(array(code, columns[number]))
-    raw = values.tobytes()
-    body = b"".join(raw[place :: values.itemsize] for place in range(values.itemsize))
-    offsets = array("H", [slot - start for slot in slots])
-    head = json.dumps({"code": code, "start": start, "slots": len(slots), "series": len(numbers)}).encode()
-    return zlib.compress(b"\n".join((head, offsets.tobytes() + array("I", numbers).tobytes() + body)), 6)
-
-
-def _unpacked(body: bytes, wanted: Mapping[int, object]) -> tuple[list[int], dict[int, array[float]]]:
-    head, _, rest = zlib.decompress(body).partition(b"\n")
-    told = json.loads(head)
-    count, length = told["series"], told["slots"]
-    ids_at, values_at = 2 * length, 2 * length + 4 * count
-    slots = [told["start"] + offset for offset in array("H", rest[:ids_at])]
-    numbers = array("I", rest[ids_at:values_at])
-    planes = rest[values_at:]
-    size = array(told["code"]).itemsize
-    plane = count * length
-    columns: dict[int, array[float]] = {}
-    for place, number in enumerate(numbers):
-        if number in wanted:
-            raw = bytearray(length * size)
-            for byte in range(size):
-                begin = byte * plane + place * length
-                raw[byte::size] = planes[begin : begin + length]
-            columns[number] = array(told["code"], bytes(raw))
-    return slots, columns
 
 
 def _connect(path: Path) -> sqlite3.Connection:

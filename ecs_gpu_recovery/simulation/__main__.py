@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from .night import Outcome, run
+from .weather import SKIES
 
 
 def main() -> int:
@@ -20,20 +21,21 @@ def main() -> int:
     parser.add_argument(
         "--sqlite", action="store_true", help="with the embedded store instead of the one in memory"
     )
+    parser.add_argument("--sky", choices=sorted(SKIES), default="any", help="which kind of trouble")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.seed is not None:
-            outcome = run(args.seed, database=Path(folder, "night.db") if args.sqlite else None)
+            outcome = run(args.seed, database=Path(folder, "night.db") if args.sqlite else None, sky=args.sky)
             _tell(outcome)
             return 1 if outcome.violation else 0
         first, last = map(int, args.seeds.split(":"))
-        return _many(range(first, last), Path(folder) if args.sqlite else None)
+        return _many(range(first, last), Path(folder) if args.sqlite else None, args.sky)
 
 
-def _many(seeds: range, folder: Path | None) -> int:
+def _many(seeds: range, folder: Path | None, sky: str) -> int:
     began, failed = time.perf_counter(), 0
     for seed in seeds:
-        outcome = run(seed, database=folder / f"{seed}.db" if folder else None)
+        outcome = run(seed, database=folder / f"{seed}.db" if folder else None, sky=sky)
         if outcome.violation:
             failed += 1
             sys.stdout.write(f"{outcome}\n")

@@ -19,8 +19,8 @@ _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 _RECOVERED = frozenset({JobStatus.PENDING_RESTART, JobStatus.FAILED})
 
 
-class Violation(AssertionError):
-    """Something that must never happen has happened."""
+class Violation(BaseException):
+    """Something that must never happen has happened. No handler of the code under test may swallow it."""
 
 
 def demand(holds: bool, otherwise: str) -> None:

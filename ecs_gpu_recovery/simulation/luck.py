@@ -8,6 +8,8 @@ from random import Random
 
 from .world import Machine, World
 
+_REASONS = ("", "OutOfMemoryError: Container killed due to memory usage")
+
 
 def brew(world: World) -> None:
     """Put the night's bad luck on the agenda."""

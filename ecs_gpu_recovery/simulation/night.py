@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -27,13 +28,15 @@ from .cluster import SimulatedCluster
 from .hostile import HostileStore, Inbox
 from .luck import brew, poisson
 from .memory import MemoryStore
-from .weather import Weather, draw
+from .weather import SKIES, Weather
 from .world import GPUS, T0, Machine, Reboot, Task, World
 
 #: After the troubled hours everything must come to rest within this long.
 PATIENCE_S = 8 * 3600.0
 #: A process can't live longer than this: shorter than the lease, as a deployment demands.
 LIFE_S = 120.0
+#: A lease holds only between clocks that agree this well, where senders can stand still.
+SKEW_S = 45.0
 _DEPTH = 3
 
 
@@ -53,10 +56,12 @@ class Outcome:
     ended: tuple[str, ...]
     history: tuple[tuple[object, ...], ...]
     weather: Weather
+    sky: str = "any"
 
     @property
     def reproduction(self) -> str:
-        return f"python -m ecs_gpu_recovery.simulation --seed {self.seed}"
+        sky = "" if self.sky == "any" else f" --sky {self.sky}"
+        return f"python -m ecs_gpu_recovery.simulation --seed {self.seed}{sky}"
 
     def __str__(self) -> str:
         if not self.violation:
@@ -67,10 +72,10 @@ class Outcome:
 class Night:
     """Everything that one seed stands for."""
 
-    def __init__(self, seed: int, *, database: Path | None = None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, *, database: Path | None = None, sky: str = "any") -> None:
+        self.seed, self.sky = seed, sky
         rng = Random(seed)  # noqa: S311 (chance that can be repeated is the point)
-        self.weather = draw(rng)
+        self.weather = SKIES[sky](rng)
         self.world = World(self.weather, rng)
         self.world.news = self._news
         self.judge = Judge(self.world)
@@ -234,10 +239,8 @@ class Night:
             nodes = sorted(rng.sample(sorted(world.machines), size))
             check = rng.random() < 0.3
             world.sizes[f"j{number}"] = size
-            world.after(
-                rng.uniform(0, 60 if number == 0 else 2400),
-                lambda n=number, nodes=nodes, check=check: self._submit(n, nodes, check, 6),
-            )  # type: ignore[misc]
+            begin = rng.uniform(0, 60 if number == 0 else 2400)
+            world.after(begin, partial(self._submit, number, nodes, check, 6))
         for _ in range(poisson(rng, w.stops)):
             world.after(rng.uniform(0, w.trouble_s), self._stop_a_job)
         for _ in range(poisson(rng, w.task_stops)):
@@ -294,7 +297,10 @@ class Night:
     def _sweep(self) -> None:
         now = self.world.time
         if self.world.troubled and self.weather.skew_s and self.world.rng.random() < 0.2:
-            now += timedelta(seconds=self.world.rng.uniform(-1, 1) * self.weather.skew_s)
+            ahead = SKEW_S if self.weather.stall else self.weather.skew_s
+            now += timedelta(
+                seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
+            )
         self._process(lambda: self._sweeper.sweep(now), now)
         self.world.after(self.weather.sweep_s, self._sweep)
 
@@ -318,7 +324,15 @@ class Night:
         digest = hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
         ended = tuple(f"{job} {status}" for job, status in sorted(self.judge.final.items()))
         return Outcome(
-            self.seed, violation, digest, self.world.now, len(history), ended, tuple(history), self.weather
+            self.seed,
+            violation,
+            digest,
+            self.world.now,
+            len(history),
+            ended,
+            tuple(history),
+            self.weather,
+            self.sky,
         )
 
     def _until_rest(self) -> None:
@@ -338,5 +352,5 @@ class Night:
         return not store.due_jobs(far) and not any(n.outbox or n.job_id or n.deadline for n in store.nodes())
 
 
-def run(seed: int, *, database: Path | None = None) -> Outcome:
-    return Night(seed, database=database).run()
+def run(seed: int, *, database: Path | None = None, sky: str = "any") -> Outcome:
+    return Night(seed, database=database, sky=sky).run()

@@ -6,7 +6,8 @@ at all, and only then how often they strike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from random import Random
 
@@ -154,3 +155,25 @@ def draw(rng: Random) -> Weather:
         ),
         **rates,
     )
+
+
+def late_news(rng: Random) -> Weather:
+    """News is minutes old when it comes, senders stand still, and the cluster has room for a second start."""
+    return replace(
+        draw(rng),
+        late=0.6,
+        late_s=600.0,
+        lost=0.0,
+        stall=0.15,
+        stall_s=115.0,
+        crash=0.0,
+        skew_s=0.0,
+        sweep_s=60.0,
+        gpu_faults=1.5,
+        roomy=True,
+        ordered=True,
+    )
+
+
+#: Skies with a name, for those who look for one kind of trouble.
+SKIES: dict[str, Callable[[Random], Weather]] = {"any": draw, "late-news": late_news}

@@ -45,11 +45,18 @@ class State:
     told: tuple[str, ...] = ()
     rows: Job | None = None  #: the record that the rows were last written from
 
+    # Written out, not by `replace`: this is where the search spends its time.
+
     def spend(self, what: str) -> State:
-        return replace(self, left=self.left._replace(**{what: getattr(self.left, what) - 1}))
+        left = self.left._replace(**{what: getattr(self.left, what) - 1})
+        return State(self.job, self.machines, self.now, left, self.stalled, self.told, self.rows)
 
     def with_machine(self, rank: int, machine: Machine) -> State:
-        return replace(self, machines=(*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :]))
+        machines = (*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :])
+        return State(self.job, machines, self.now, self.left, self.stalled, self.told, self.rows)
+
+    def with_job(self, job: Job) -> State:
+        return State(job, self.machines, self.now, self.left, self.stalled, self.told, self.rows)
 
     @property
     def at_rest(self) -> bool:
@@ -77,14 +84,14 @@ class Model:
         nodes = [Node(name=node_name(i), cluster="c", created_at=T0, updated_at=T0, gpus=world.GPUS, gpus_seen=world.GPUS,
                       seen_version=1, boot_id=boot, connected=True, status=NodeStatus.AVAILABLE) for i in range(b.nodes)]  # fmt: skip
         step = submit(job_id="j", cluster="c", spec=JobSpec(), nodes=nodes, policy=self.policy, at=T0, check=b.check_first)
-        job = self._trimmed(step.job)
+        job = self._trimmed(step.job, 1)
         state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=job if b.rows else None)
         orders = tuple(order for order in step.orders if order in job.outbox)
         yield from self.send(state, orders, (), "submit")
 
-    def _trimmed(self, job: Job) -> Job:
+    def _trimmed(self, job: Job, version: int) -> Job:
         outbox = job.outbox if self.bounds.rows else tuple(o for o in job.outbox if not isinstance(o.effect, WriteRows))
-        return replace(job, outbox=outbox, timeline=())
+        return replace(job, outbox=outbox, timeline=(), version=version)
 
     # -- the process: decide, commit, send ---------------------------------------------------------------------
 
@@ -93,16 +100,18 @@ class Model:
         old = job = state.job
         added: dict[str, Order] = {}
         for fact in facts:
+            if self.one_version and job.version != old.version:
+                job = replace(job, version=old.version)
             step = decide(job, fact, self.policy)
             if step.changed:
                 monitors.after_decision(job, step.job, state.machines)
-            job = replace(step.job, version=old.version) if step.changed and self.one_version else step.job
-            added.update({order.key: order for order in step.orders})
+                job = step.job
+                added.update({order.key: order for order in step.orders})
         if job is old:
             return state, ()
-        job = self._trimmed(replace(job, version=old.version + 1))
+        job = self._trimmed(job, old.version + 1)
         keys = {order.key for order in job.outbox}
-        return replace(state, job=job), tuple(order for order in added.values() if order.key in keys)
+        return state.with_job(job), tuple(order for order in added.values() if order.key in keys)
 
     def send(self, state: State, orders: Sequence[Order], facts: tuple[Fact, ...], label: str, job: Job | None = None) -> Iterator[Outcome]:
         """Send, learn, decide, until nothing is left; with every way this can be cut short.

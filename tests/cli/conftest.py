@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -42,7 +43,9 @@ def run_command(*args: object, stdin: str = "") -> Result:
     out, err = io.StringIO(), io.StringIO()
     code = 0
     argv = ["gpu-recovery", *map(str, args)]
+    wide = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest may set one
     with (
+        patch.dict(os.environ, wide, clear=True),
         patch.object(sys, "argv", argv),
         patch.object(sys, "stdin", io.StringIO(stdin)),
         redirect_stdout(out),

@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def unprivileged() -> Callable[..., Result]:
-    """Runs a command without the rights of root. What it imports is imported before, as root's Python may be hidden."""
+    """Runs a command without the rights of root. It is run once before: root's Python may be hidden then."""
     run_command("doctor")
 
     def run(*args: object) -> Result:

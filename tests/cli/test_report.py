@@ -1,4 +1,4 @@
-"""What the time went into, and what a training says about itself. The program that says it may be anybody's."""
+"""What the time went into, and what a training says about itself, whoever wrote that training."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:
 @pytest.mark.parametrize(
     "torn",
     [
-        "", '{"at": "2026', "null", "[]", "7", '"x"', '{"step": 3}', line(3).replace("0.5", '"much"'), "[" * 5000,
-        '{"at": "never", "attempt": 0, "step": 3, "loss": 1}', '{"at": 5, "attempt": 0, "step": 3, "loss": 1}',
+        "", '{"at": "2026', "null", "[]", "7", '"x"', '{"step": 3}', "[" * 5000,
+        line(3).replace("0.5", '"much"'),
+        '{"at": "never", "attempt": 0, "step": 3, "loss": 1}',
+        '{"at": 5, "attempt": 0, "step": 3, "loss": 1}',
         '{"at": "2026-11-15T02:00:00", "attempt": 0, "step": 1e999, "loss": 1}',
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The embedded control plane as a program that can be told to die: kill -9, by its own hand, at a chosen operation.
+"""The embedded control plane as a program that can be told to die: kill -9, by its own hand, at an operation.
 
 An operation is a write to the store or an order to the cluster. `--die-at 7` dies before the 4th of them, and
 `--die-at 8` right after it; so every gap between "decided", "committed", "sent" and "noted" can be hit.

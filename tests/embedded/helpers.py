@@ -69,7 +69,7 @@ class ControlPlane:
             self.process = None
 
     def died(self, within_s: float) -> bool:
-        """Whether it ended by the signal it had prepared for itself. Any other end of its own is a failure."""
+        """Whether it ended by the signal it had prepared for itself. Any other end is a failure."""
         assert self.process is not None
         try:
             code = self.process.wait(within_s)

@@ -118,6 +118,7 @@ def test_a_gang_of_escaped_processes_is_caught(tmp_path: Path) -> None:
         eventually(lambda: len(live.cluster.processes()) == 2, "only the agents are left")
 
 
+@pytest.mark.slow
 def test_controller_and_agents_killed_together_lose_nothing(tmp_path: Path) -> None:
     chance = random.Random(11)
     digest = undisturbed_digest(tmp_path / "undisturbed", 2, 40)

@@ -1,7 +1,7 @@
-"""The controller is killed -9 again and again, in every phase of a recovery. Nothing is lost and nothing runs twice.
+"""The controller is killed -9 again and again, in every phase of a recovery. Nothing is lost or done twice.
 
-Two kinds of death: from outside, at any moment, and by its own hand at a chosen operation, because most of what can
-go wrong lies in the microseconds between a commit and the order that follows it.
+Two kinds of death: from outside, at any moment, and by its own hand at a chosen operation, because most of
+what can go wrong lies in the microseconds between a commit and the order that follows it.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
     told = demo("--fault", fault, "--json", "--state", str(tmp_path / "state"))
     assert told.returncode == 0, told.stdout + told.stderr
     data = json.loads(told.stdout)
-    assert {"fault", "status", "outcome", "as_expected", "attempts", "steps", "steps_lost", "resumed_at", "loss",
-            "seconds", "effective_training_time", "phases", "notices"} == set(data)  # fmt: skip
+    assert {"fault", "status", "outcome", "as_expected", "attempts", "steps", "steps_lost", "resumed_at",
+            "loss", "seconds", "effective_training_time", "phases", "notices"} == set(data)  # fmt: skip
     assert (data["fault"], data["as_expected"]) == (fault, True)
     assert all(set(phase) == {"name", "attempt", "seconds"} for phase in data["phases"])
     if fault == "gpu":
@@ -122,7 +122,7 @@ run()
 """
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_demo_that_ends_otherwise_is_code_1(as_json: bool) -> None:
     args = ["demo", "--fault", "none", "--nodes", "2", "--steps", "20", *(["--json"] if as_json else [])]
     told = subprocess.run(
@@ -162,7 +162,14 @@ def test_a_demo_whose_control_plane_breaks_ends_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     state = tmp_path / "state"
     process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import sys
 import threading
 from datetime import timedelta
@@ -16,6 +17,7 @@ from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.local.controller import Controller
 from ecs_gpu_recovery.local.fleet import LocalFleet
 from ecs_gpu_recovery.local.wiring import now
+from tests.cli.conftest import run_command
 from tests.embedded.helpers import eventually, last_step, live_controller, training
 
 FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
@@ -67,6 +69,7 @@ def test_a_node_that_does_not_come_back_fails_the_job_and_one_message_says_so(tm
         assert "gpu-recovery node release node-2" in message["next"]
 
 
+@pytest.mark.slow
 def test_a_node_that_comes_back_without_its_gpu_is_not_used_again(tmp_path: Path) -> None:
     with live_controller(tmp_path, reboot_timeout=timedelta(seconds=3)) as live:
         live.submit("job", training(200, 0.05))
@@ -108,6 +111,7 @@ def test_a_person_can_stop_a_job_at_any_moment(tmp_path: Path, moment: str) -> N
             eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
 
 
+@pytest.mark.slow
 def test_jobs_go_on_after_the_control_plane_was_shut_down_with_its_nodes(tmp_path: Path) -> None:
     with live_controller(tmp_path) as live:
         live.submit("job", training(60, 0.05))
@@ -155,6 +159,27 @@ def test_a_task_that_vanished_with_its_node_is_lost_and_not_awaited_for_ever(tmp
         live.ends("job", JobStatus.USER_STOPPED)
 
 
+def test_a_record_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    with live_controller(tmp_path, nodes=2) as live:
+        live.submit("bad", FOREVER, nodes=["node-1"])
+        live.started("bad")
+
+        def damage(conn: sqlite3.Connection) -> None:
+            conn.execute("UPDATE ecs_job SET record='{\"id\": 5}', version=version+1 WHERE job_id='bad'")
+
+        live.parts.store.write(damage)
+        live.submit("good", training(10, 0), nodes=["node-2"])
+        live.ends("good", JobStatus.COMPLETE)
+        told = run_command("job", "bad", "--state", tmp_path)
+        assert told.code == 4
+        assert "a record is damaged and cannot be read" in told.err
+        assert "bad" in run_command("jobs", "--state", tmp_path).out
+    with live_controller(tmp_path, nodes=0) as live:  # and it does not keep a new controller from starting
+        live.submit("better", training(10, 0), nodes=["node-2"])
+        live.ends("better", JobStatus.COMPLETE)
+
+
+@pytest.mark.slow
 def test_two_jobs_share_the_nodes_and_break_apart(tmp_path: Path) -> None:
     with live_controller(tmp_path, nodes=4) as live:
         live.submit("one", training(60, 0.05), nodes=["node-1", "node-2"])

@@ -1,5 +1,5 @@
-"""Writers for the crash tests of the store: jobs live and end as fast as they can, and every acknowledged commit is
-noted in a file of its own, which survives a kill -9 as the store has to.
+"""Writers for the crash tests of the store: jobs live and end as fast as they can. Every acknowledged commit
+is noted in a file of its own, which survives a kill -9 as the store has to.
 
     writer_program DATABASE NOTES jobs THREADS     whole lives of jobs, until killed
     writer_program DATABASE NOTES count TIMES      that many increments of one record that others write too

@@ -110,6 +110,12 @@ def test_a_fault_that_repeats_itself_is_told_once(once: Told, log: Path) -> None
     assert once() == []
 
 
+def test_programs_that_fail_one_after_the_other_are_told_one_by_one(once: Told, log: Path) -> None:
+    once()
+    append(log, xid(43) + xid(43, second=1) + xid(43, second=2).replace("pid=7", "pid=8"))
+    assert len(once()) == 2
+
+
 def test_the_echo_of_a_fault_is_not_told(once: Told, log: Path) -> None:
     once()
     append(log, xid(79) + xid(45, second=1))

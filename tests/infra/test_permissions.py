@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.xdist_group("infra")
+HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 #: AWS knows no narrower resource for these.
 NO_RESOURCE = {
     "ecr:GetAuthorizationToken",
@@ -158,40 +159,78 @@ def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
     assert sweeper >= of(stack, "DcgmTaskMonitor")
 
 
-def calls(module: str) -> tuple[set[str], set[str]]:
-    """The AWS calls of a module, as actions, and the modules of ours that it imports."""
-    path = ROOT / (module.replace(".", "/") + ".py")
-    path = path if path.exists() else ROOT / module.replace(".", "/") / "__init__.py"
-    made, imported = set(), set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            holder = ast.unparse(node.func.value).rpartition(".")[2].strip("_")
-            service = {"client": "dynamodb", "ecs": "ecs", "ssm": "ssm", "sns": "sns"}.get(holder)
-            if service:
-                made.add(f"{service}:{''.join(word.capitalize() for word in node.func.attr.split('_'))}")
-        elif isinstance(node, ast.ImportFrom):
+SERVICES = {"client": "dynamodb", "ecs": "ecs", "ssm": "ssm", "sns": "sns"}
+Wanted = tuple[str, str | None]  # a module, and one name of it or all
+
+
+def source(module: str) -> Path:
+    return ROOT / (module.replace(".", "/") + ".py")
+
+
+def closure(tree: ast.Module, name: str | None) -> list[ast.AST]:
+    """What a name at the top of a module consists of: its own statement, and those of the names it uses."""
+    if name is None:
+        return list(tree.body)
+    defined: dict[str, ast.AST] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        for target in targets:
+            defined[getattr(target, "id", None) or getattr(target, "name", "")] = node
+    reached: dict[str, ast.AST] = {}
+    left = [name]
+    while left:
+        one = left.pop()
+        if one in defined and one not in reached:
+            reached[one] = defined[one]
+            left += [node.id for node in ast.walk(defined[one]) if isinstance(node, ast.Name)]
+    return list(reached.values())
+
+
+def imports(module: str, tree: ast.Module) -> dict[str, Wanted]:
+    """What each imported name of ours stands for."""
+    found: dict[str, Wanted] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
             package = module.split(".")[: -node.level] if node.level else []
             base = ".".join([*package, *([node.module] if node.module else [])])
-            imported |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    ours = {name for name in imported if name.startswith("ecs_gpu_recovery.")}
-    return made, {name for name in ours if (ROOT / (name.replace(".", "/") + ".py")).exists()}
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                found[alias.asname or alias.name] = (
+                    (whole, None) if source(whole).exists() else (base, alias.name)
+                )
+    return {name: wanted for name, wanted in found.items() if source(wanted[0]).exists()}
+
+
+def look(wanted: Wanted) -> tuple[set[str], set[Wanted]]:
+    """The AWS calls of a module or of one name in it, as actions, and what of ours they use."""
+    module, name = wanted
+    tree = ast.parse(source(module).read_text(encoding="utf-8"))
+    known, made, used = imports(module, tree), set(), set()
+    for statement in closure(tree, name):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name | ast.alias):
+                used.add(known.get(node.id if isinstance(node, ast.Name) else node.asname or node.name))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                holder = ast.unparse(node.func.value).rpartition(".")[2].strip("_")
+                if holder in SERVICES:
+                    words = node.func.attr.split("_")
+                    made.add(f"{SERVICES[holder]}:{''.join(word.capitalize() for word in words)}")
+    return made, {one for one in used if one is not None}
 
 
 def test_the_functions_may_do_all_that_their_code_does_and_nothing_else(stack: Made) -> None:
-    made, seen = set(), set()
-    left = {
-        f"ecs_gpu_recovery.lambdas.{path.stem}" for path in (ROOT / "ecs_gpu_recovery/lambdas").glob("*.py")
-    }
-    left -= {"ecs_gpu_recovery.lambdas.__init__"}
+    made: set[str] = set()
+    seen: set[Wanted] = set()
+    left: set[Wanted] = {(f"ecs_gpu_recovery.lambdas.{name}", None) for name in HANDLERS}
     while left:
-        module = left.pop()
-        seen.add(module)
-        some, imported = calls(module)
+        one = left.pop()
+        seen.add(one)
+        some, used = look(one)
         made |= some
-        left |= imported - seen
-    if "dynamodb:TransactWriteItems" in made:  # IAM has no such action: it asks for the parts
-        made |= {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
-        made.remove("dynamodb:TransactWriteItems")
+        left |= used - seen
+    assert "dynamodb:TransactWriteItems" in made  # IAM has no such action: it asks for the parts
+    made |= {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
+    made.remove("dynamodb:TransactWriteItems")
     platform = {"iam:PassRole", "logs:CreateLogStream", "logs:PutLogEvents"}
     platform |= {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"}
     allowed = {action for function in permissions.FUNCTIONS for action in of(stack, function)}

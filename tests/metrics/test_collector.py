@@ -142,14 +142,19 @@ def test_progress_is_read_on_as_it_grows_with_the_numbers_of_the_report(tmp_path
 
 def test_xids_are_counted_once_each_however_the_log_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
-    line = "2026-11-15T02:00:00.000000+00:00 kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
+    line = "2026-11-15T02:00:00+00:00 kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
     text = line * 5 + "kernel: something else\n"
-    log = XidCount(path)
+    log = XidCount(tmp_path)
     log.read()
     for cut in range(0, len(text) + 40, 37):
         path.write_text(text[:cut])
         log.read()
     assert log.counts == {("0000:01:00", 79): 5}
+    path.write_text(text + line)
+    path.rename(tmp_path / "kmsg.an-old-boot")
+    path.write_text(line)
+    log.read()
+    assert log.counts == {("0000:01:00", 79): 7}, "what came just before a reboot counts too"
 
 
 def _child(body: str) -> list[str]:
@@ -168,7 +173,8 @@ def test_real_gpus_are_told_by_a_child() -> None:
 
 def test_a_driver_that_hangs_is_news_and_the_reader_is_started_anew(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
-    body = f"open({str(starts)!r}, 'a').write('x'); print(json.dumps({{'gpus': [], 'xids': []}}), flush=True); time.sleep(600)"
+    speak = "print(json.dumps({'gpus': [], 'xids': []}), flush=True)"
+    body = f"open({str(starts)!r}, 'a').write('x'); {speak}; time.sleep(600)"
     reader = RealGpus(_child(body), silent_s=1.0)
     try:
         eventually(lambda: reader.newest() is not None, "it spoke")

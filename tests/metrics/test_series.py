@@ -65,6 +65,22 @@ def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(path: Path) -> Non
     assert read.points == ((T0, 5e12 + 1), (T0 + 60.0, 11e12 + 1))
 
 
+@pytest.mark.parametrize("step", [None, 10, 25, 60, 300, 7000, 10**6])
+def test_any_step_gives_the_mean_of_what_is_there(path: Path, step: float | None) -> None:
+    store = SeriesStore(path)
+    want: dict[float, list[float]] = {}
+    for slot in range(2 * BLOCK + 30):
+        present = slot % 7 not in (2, 3) and not 100 < slot < 140
+        store.add(sampled(slot, a=slot * 0.5) if present else sampled(slot, b=1))
+        if present:
+            at = (T0 + slot * 10) // max(step or 0, 10) * max(step or 0, 10)
+            want.setdefault(at, []).append(slot * 0.5)
+    (found,) = store.series(LOSS, {"job": "a"}, step=step)
+    store.close()
+    assert dict(found.points) == {at: pytest.approx(sum(values) / len(values)) for at, values in want.items()}
+    assert [at for at, _ in found.points] == sorted(want)
+
+
 def test_counters_keep_every_digit_and_a_loss_may_explode(path: Path) -> None:
     store = SeriesStore(path)
     for slot in range(BLOCK + 1):
@@ -186,9 +202,7 @@ def test_a_day_of_64_busy_nodes_stays_small(path: Path) -> None:
     series = store.count * 64 // nodes
     store.close()
     day = hour * 24 * 64 / nodes
-    print(
-        f"{series} series of 64 nodes: {day / 1e6:.0f} MB a day, {day / series / 24 / BLOCK:.2f} bytes a number"
-    )
+    print(f"{series} series, {day / 1e6:.0f} MB a day, {day / series / 24 / BLOCK:.2f} bytes a number")
     assert day < 60e6
 
 

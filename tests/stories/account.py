@@ -116,10 +116,12 @@ class Wire:
     calls: list[tuple[str, str]] = field(default_factory=list)
     die_before: int = 0
     die_after: int = 0
+    die_by_chance: Callable[[], bool] = lambda: False
     deaths: int = 0
     fail: dict[int, str] = field(default_factory=dict)  #: number of the call: error code it is answered with
     fail_all: dict[tuple[str, str], str] = field(default_factory=dict)  #: of an action, until taken out again
     meanwhile: dict[int, Callable[[], None]] = field(default_factory=dict)  #: what others do before this call
+    before: list[Callable[[str, str, Row], None]] = field(default_factory=list)  #: heard before each call
     after: list[Callable[[str, str, Row], None]] = field(default_factory=list)  #: heard after each call
 
     def make(self, service: str, action: str, method: Callable[..., Any], request: Row) -> Any:
@@ -132,10 +134,12 @@ class Wire:
         code = self.fail.get(number) or self.fail_all.get((service, action))
         if code:
             raise error(code, f"{action} was told to fail")
+        for listener in self.before:
+            listener(service, action, request)
         answer = method(**request)
         for listener in self.after:
             listener(service, action, request)
-        if number == self.die_after:
+        if number == self.die_after or self.die_by_chance():
             self._die(service, action)
         return answer
 

@@ -35,12 +35,12 @@ class Plot:
         self.before(world)
         world.submit(names, check=self.check)
 
-    def end(self, world: World, *, told_again: int = 0) -> None:
+    def end(self, world: World, *, told_again: int = 0, errors: bool = False) -> None:
         """`told_again`: how many processes died, each perhaps right after sending a message."""
         told = len(world.messages())
         messages = told if self.messages <= told <= self.messages + (told_again if self.messages else 0) else self.messages
         check_end(world, self.status, attempt=self.attempt, nodes=dict(self.bad), messages=messages,
-                  spontaneous=self.spontaneous, unreachable=self.unreachable)  # fmt: skip
+                  spontaneous=self.spontaneous, unreachable=self.unreachable, errors=errors)  # fmt: skip
 
     def tell(self, world: World) -> None:
         self.begin(world)
@@ -112,6 +112,12 @@ def interrupted(world: World) -> None:
 
 def never_back(world: World) -> None:
     world.cloud.control.next_reboot("n1", returns=False)
+    gpu_fault(world)
+
+
+def slow_reboot(world: World) -> None:
+    """So long that an order whose sender died is due again before the node is back."""
+    world.cloud.control.next_reboot("n1", seconds=700)
     gpu_fault(world)
 
 
@@ -188,6 +194,7 @@ PLOTS = (
     Plot(name="terminated", then=terminated, status=FAILED, attempt=1, bad=(("n0", "FAILED"),), messages=1, unreachable=("n0",)),
     Plot(name="spot interruption", then=interrupted, status=FAILED, attempt=1, bad=(("n0", "FAILED"),), messages=1, unreachable=("n0",)),
     Plot(name="never back from its reboot", then=never_back, status=FAILED, attempt=1, bad=N1, messages=1),
+    Plot(name="slow reboot", then=slow_reboot, status=OK, attempt=1),
     Plot(name="back with fewer GPUs", then=fewer_gpus, status=FAILED, attempt=1, bad=N1, messages=1),
     Plot(name="doubtful success", then=doubtful_success, status=OK, attempt=1, spontaneous=1),
     Plot(name="verdict replace", then=replace_it, status=FAILED, bad=N1, messages=1),

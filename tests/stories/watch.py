@@ -18,7 +18,6 @@ class Watch:
         self.wrong: list[str] = []
         self.owners: dict[str, tuple[str, str, str]] = {}  #: adopted tasks: id, and their job, attempt and rank
         self.reboots: Counter[str] = Counter()
-        self._worst_modify: Counter[int] = Counter()
 
     def called(self, service: str, action: str, request: dict[str, Any]) -> None:
         if action == "start_task":
@@ -61,6 +60,7 @@ class Watch:
 
     def check(self, *, spontaneous: int = 0) -> None:
         """Each order rebooted its host once; `spontaneous` reboots were nobody's order."""
+        self.wrong += [f"{key} was ordered {count} times" for key, count in self.reboots.items() if count > 1]
         for node in self._cloud.cluster.nodes.values():
             if node.boots - 1 > len(node.markers) + spontaneous:
                 self.wrong.append(f"{node.name} booted {node.boots - 1} times for {sorted(node.markers)}")

@@ -48,10 +48,12 @@ class World:
     deliver_all: bool = False  #: not only what the deployment's rules let through
     events: bool = True  #: False: every event is lost, only the clock is left
     twice: bool = False  #: every event is delivered twice
+    retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
     rules_broken: list[str] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
+    late: deque[tuple[Event, int]] = field(default_factory=deque)  #: invocations to be tried again, and how often
 
     def __post_init__(self) -> None:
         self.session = Session(self.cloud, self.account, self.wire)
@@ -102,7 +104,12 @@ class World:
         return names
 
     def stop(self, job_id: str = "j1") -> None:
-        self.side.runtime.stop(job_id, by="ann", why="enough", at=self.now())
+        """A person whose command died asks again."""
+        try:
+            self.side.runtime.stop(job_id, by="ann", why="enough", at=self.now())
+        except Died:
+            self.new_process()
+            self.side.runtime.stop(job_id, by="ann", why="enough", at=self.now())
 
     def job(self, job_id: str = "j1") -> Job:
         return wiring.DynamoStore(self.account.client("dynamodb"), cluster=CLUSTER, **self.account.tables).job(job_id)
@@ -119,10 +126,11 @@ class World:
 
     # -- time and events ---------------------------------------------------------------------------------------
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: Event, tries: int = 3) -> None:
         """As Lambda does: an invocation that failed is tried twice more, and then goes to the dead letters."""
         self.seen.append(event)
-        for _ in range(3):
+        while tries:
+            tries -= 1
             self.clock.set(event)
             try:
                 self.side.intake.take(event)
@@ -131,6 +139,10 @@ class World:
                 self.new_process()
             except Exception as exc:
                 self.errors.append(exc)
+            if self.retry_after_s and tries:
+                left = tries
+                self.cloud.agenda.after(self.retry_after_s, lambda: self.late.append((event, left)))
+                return
         self.dead_letters.append(event)
 
     def redrive(self) -> None:
@@ -141,6 +153,8 @@ class World:
         self.pump()
 
     def pump(self) -> None:
+        while self.late:
+            self.deliver(*self.late.popleft())
         while self.queue:
             event = self.queue.popleft()
             if self.events and (self.deliver_all or passes_rules(event)):

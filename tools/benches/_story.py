@@ -23,7 +23,14 @@ RANKS = 4
 
 def nodes(job: int, count: int = RANKS) -> list[Node]:
     return [
-        Node(name=f"j{job}-n{i}", cluster="bench", created_at=T0, updated_at=T0, status=NodeStatus.AVAILABLE, gpus=8)
+        Node(
+            name=f"j{job}-n{i}",
+            cluster="bench",
+            created_at=T0,
+            updated_at=T0,
+            status=NodeStatus.AVAILABLE,
+            gpus=8,
+        )
         for i in range(count)
     ]
 
@@ -43,7 +50,11 @@ def facts(job_id: str, number: int) -> list[Fact]:
 
     for attempt in (0, 1):
         for rank in range(RANKS):
-            tell(TaskStarted(at=later(), task_id=f"{job_id}-{attempt}-{rank}", attempt=attempt, rank=rank, running=True))
+            tell(
+                TaskStarted(
+                    at=later(), task_id=f"{job_id}-{attempt}-{rank}", attempt=attempt, rank=rank, running=True
+                )
+            )
         if attempt:
             break
         tell(TaskEnded(at=later(), task_id=f"{job_id}-0-2", attempt=0, rank=2, exit_code=1))
@@ -54,7 +65,16 @@ def facts(job_id: str, number: int) -> list[Fact]:
             node = f"j{number}-n{rank}"
             tell(CheckStarted(at=later(), node=node, check_id=f"c{rank}", check_try=1))
             verdict = Verdict.REBOOT if rank == 2 else Verdict.HEALTHY
-            tell(NodeChecked(at=later(), node=node, check_id=f"c{rank}", check_try=1, verdict=verdict, findings="Xid 79"))
+            tell(
+                NodeChecked(
+                    at=later(),
+                    node=node,
+                    check_id=f"c{rank}",
+                    check_try=1,
+                    verdict=verdict,
+                    findings="Xid 79",
+                )
+            )
         tell(RebootProven(at=later(), node=f"j{number}-n2", key=f"{job_id}/1/2/reboot"))
     for rank in range(RANKS):
         tell(TaskEnded(at=later(), task_id=f"{job_id}-1-{rank}", attempt=1, rank=rank, exit_code=0))

@@ -43,14 +43,23 @@ class RecordingConnection:
 
 
 def runtime_on(store: SqliteStore) -> Runtime:
-    return Runtime(store=store, fleet=SilentFleet(), notifier=SilentNotifier(), policy=Policy(), dispatch=False)
+    return Runtime(
+        store=store, fleet=SilentFleet(), notifier=SilentNotifier(), policy=Policy(), dispatch=False
+    )
 
 
 def begin(runtime: Runtime, store: SqliteStore, number: int) -> tuple[str, list[Fact]]:
     for node in nodes(number):
         store.add_node(node)
     job_id = f"bench-{number}"
-    runtime.submit(job_id=job_id, cluster="bench", spec=JobSpec(name="bench"), nodes=[n.name for n in nodes(number)], at=T0, check=False)
+    runtime.submit(
+        job_id=job_id,
+        cluster="bench",
+        spec=JobSpec(name="bench"),
+        nodes=[n.name for n in nodes(number)],
+        at=T0,
+        check=False,
+    )
     return job_id, facts(job_id, number)
 
 
@@ -92,7 +101,11 @@ def beside_raw(folder: Path) -> dict[str, float]:
             events += sum(sql.startswith("INSERT INTO ecs_job") for sql, _ in writes)
     raw.close()
     store.close()
-    return {"sqlite_events_per_s": events / ours, "sqlite_raw_events_per_s": events / bare, "sqlite_ratio_to_raw": bare / ours}
+    return {
+        "sqlite_events_per_s": events / ours,
+        "sqlite_raw_events_per_s": events / bare,
+        "sqlite_ratio_to_raw": bare / ours,
+    }
 
 
 def replay(raw: sqlite3.Connection, writes: Statements) -> None:
@@ -122,7 +135,9 @@ def fill(store: SqliteStore, template: Job, count: int) -> None:
 
 def growth(folder: Path) -> dict[str, float]:
     """The cost of an event with 100,000 finished jobs in the store, over the cost with 10: paired, interleaved."""
-    template = submit(job_id="t", cluster="bench", spec=JobSpec(), nodes=nodes(0), policy=Policy(), at=T0, check=False).job
+    template = submit(
+        job_id="t", cluster="bench", spec=JobSpec(), nodes=nodes(0), policy=Policy(), at=T0, check=False
+    ).job
     for fact in facts("t", 0):
         template = decide(template, fact, Policy()).job
     pair = []
@@ -149,7 +164,9 @@ def decisions() -> dict[str, float]:
     rounds = 60
     began = time.process_time()
     for _ in range(rounds):
-        job = submit(job_id="j", cluster="bench", spec=JobSpec(), nodes=nodes(0), policy=policy, at=T0, check=False).job
+        job = submit(
+            job_id="j", cluster="bench", spec=JobSpec(), nodes=nodes(0), policy=policy, at=T0, check=False
+        ).job
         for fact in story:
             job = decide(job, fact, policy).job
     return {"decide_per_s": rounds * len(story) / (time.process_time() - began)}

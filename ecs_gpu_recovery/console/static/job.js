@@ -23,7 +23,7 @@ function fillPick() {
   const known = [...pick.options].map((o) => o.value).join();
   if (known !== tasks.map(([task]) => task).join()) {
     pick.replaceChildren(...tasks.map(([task, [rank, attempt, node]]) =>
-      new Option(`${view.dataset.rank} ${rank} · ${node} · ${view.dataset.attempt} ${attempt + 1}`, task, false, task === current.task)));
+      new Option(`${view.dataset.rank} ${rank} · ${node} · ${view.dataset.attempt} ${attempt}`, task, false, task === current.task)));
   }
   if (tasks.length && (!current.task || (!chosen && follow.checked && tasks[0][1][1] > (sizes[current.task]?.[1] ?? 0)))) open(tasks[0][0]);
   if (!tasks.length && !current.task) view.textContent = view.dataset.empty;
@@ -163,7 +163,7 @@ function draw() {
     width: Math.max(220, place.clientWidth), height: 220, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 56 }],
     legend: { live: false },
     series: [{ label: place.dataset.step }, ...attempts.map((attempt, i) => ({
-      label: `${place.dataset.attempt} ${attempt + 1}`, stroke: colour(COLOURS[i % COLOURS.length]), width: 2, dash: i % 2 ? [6, 4] : [], points: { show: false },
+      label: `${place.dataset.attempt} ${attempt}`, stroke: colour(COLOURS[i % COLOURS.length]), width: 2, dash: i % 2 ? [6, 4] : [], points: { show: false },
     }))],
   }, uPlot.join(tables), place);
   const last = points.step.length - 1;

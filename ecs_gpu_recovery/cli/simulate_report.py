@@ -1,0 +1,140 @@
+"""How `gpu-recovery simulate` shows what it found: a table for people, JSON for scripts, SVG for slides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..core.errors import Refused
+from ..simulation import plots
+from ..simulation.fleet import KINDS, Scenario
+from ..simulation.policies import described
+from ..simulation.rates import RATES
+from ..simulation.study import Agreement, Line, by_size, compare, validate
+
+
+def study(base: Scenario, *, runs: int, plot: Path | None, as_json: bool) -> None:
+    """Run the policy and one change at a time, and tell."""
+    lines = compare(base, runs)
+    pictures = _draw(plot, base, lines) if plot is not None else []
+    if as_json:
+        typer.echo(json.dumps(_as_data(base, lines, pictures), indent=2))
+    else:
+        _show(base, lines, pictures)
+
+
+def agreement(as_json: bool) -> None:
+    """The model beside what was published."""
+    _show_agreement(validate(), as_json)
+
+
+def rate_of(text: str) -> float:
+    if text in RATES:
+        return RATES[text].per_node_day
+    try:
+        value = float(text)
+    except ValueError:
+        raise Refused(
+            f"{text!r} is no rate: give one of {', '.join(RATES)}, or a number such as 0.005"
+        ) from None
+    if not 0 < value < 10:
+        raise Refused("a rate lies between 0 and 10 failures per node and day")
+    return value
+
+
+def _draw(folder: Path, base: Scenario, lines: list[Line]) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = tuple(2**k for k in range(base.nodes.bit_length()) if 2**k <= base.nodes)
+    pictures = {
+        "time.svg": plots.where_time_goes(lines),
+        "job-size.svg": plots.by_job_size(by_size(base, sizes)),
+    }
+    for name, text in pictures.items():
+        (folder / name).write_text(text)
+    return [str(folder / name) for name in pictures]
+
+
+def _as_data(base: Scenario, lines: list[Line], pictures: list[str]) -> dict[str, object]:
+    return {
+        "nodes": base.nodes,
+        "job_nodes": base.job_nodes,
+        "weeks": base.weeks,
+        "failures_per_node_day": base.per_node_day,
+        "causes": asdict(base.causes),
+        "policy": described(base.policy),
+        "pictures": pictures,
+        "lines": [
+            {
+                "title": line.title,
+                "ettr": line.ettr.mean,
+                "ettr_error": line.ettr.error,
+                "gain": line.gain.mean,
+                "gain_error": line.gain.error,
+                "lost_gpu_hours_a_week": line.lost_gpu_hours,
+                "person_needed_a_week": line.people,
+                "time": {kind: line.result.share(kind) for kind in KINDS},
+            }
+            for line in lines
+        ],
+    }
+
+
+def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
+    console = Console()
+    first = lines[0]
+    jobs = base.nodes // base.job_nodes
+    console.print(
+        f"{base.nodes} nodes ({base.nodes * 8:,} GPUs), {jobs} jobs of {base.job_nodes} nodes,"
+        f" {base.weeks:g} weeks, {base.per_node_day * 1000:.3g} failures per 1000 node-days"
+    )
+    console.print(
+        f"Effective training time [bold]{first.ettr.mean:.1%}[/]; a failure somewhere every"
+        f" {24 / (base.per_node_day * base.nodes):.1f} h, in one job every"
+        f" {24 / (base.per_node_day * base.job_nodes):.1f} h"
+    )
+    shares = [(kind, first.result.share(kind)) for kind in KINDS[1:]]
+    told = [
+        f"{kind} {share:.1%}" for kind, share in sorted(shares, key=lambda pair: -pair[1]) if share >= 0.0005
+    ]
+    console.print(f"The rest: {', '.join(told) or 'nothing'}", highlight=False)
+    table = Table(title="One change at a time", title_justify="left", box=None, pad_edge=False)
+    table.add_column("change")
+    for name in ("ETTR", "gain", "±", "GPU hours lost a week", "person needed a week"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        gain = "" if line is first else f"{100 * line.gain.mean:+.1f}"
+        error = "" if line is first else f"{100 * line.gain.error:.1f}"
+        table.add_row(
+            line.title,
+            f"{line.ettr.mean:.1%}",
+            gain,
+            error,
+            f"{line.lost_gpu_hours:,.0f}",
+            f"{line.people:.1f}",
+        )
+    console.print(table)
+    for name in pictures:
+        console.print(f"wrote {name}", highlight=False)
+
+
+def _show_agreement(found: list[Agreement], as_json: bool) -> None:
+    if as_json:
+        typer.echo(
+            json.dumps([{**asdict(one), "error": one.error, "holds": one.holds} for one in found], indent=2)
+        )
+        return
+    table = Table(title="The model beside published figures", title_justify="left", box=None, pad_edge=False)
+    for name in ("figure", "published", "ours", "error", "within"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    table.add_column("note", overflow="fold")
+    for one in found:
+        verdict = f"{one.tolerance:.0%}" if one.holds else "no"
+        table.add_row(
+            one.what, f"{one.published:.4g}", f"{one.ours:.4g}", f"{one.error:+.1%}", verdict, one.note
+        )
+    Console().print(table)

@@ -1,0 +1,30 @@
+"""These tests talk to a console over HTTP; what they start, they end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+if not sys.platform.startswith("linux"):
+    pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
+pytest.importorskip("fastapi", reason="the console needs the extra [console]")
+
+from tests.console.helpers import USERS, console, still_state
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    """A console without authentication, on records that do not move."""
+    with console(still_state(tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[httpx.Client]:
+    """A console that asks who is there."""
+    with console(still_state(tmp_path), users=USERS) as found:
+        yield found

@@ -1,0 +1,132 @@
+"""A console on a real port, before a real embedded control plane."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.console.auth import hash_password
+from ecs_gpu_recovery.core.model import Node, NodeStatus
+from ecs_gpu_recovery.local import wiring
+from ecs_gpu_recovery.local.controller import Controller, NodeWish
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+PASSWORD = "correct horse battery"
+USERS = f"olga:operator:{hash_password(PASSWORD)}\nvic:viewer:{hash_password(PASSWORD)}\n"
+
+
+def eventually(condition: Callable[[], T], what: str) -> T:
+    """Wait for something to come true, and give it back."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def still_state(folder: Path, nodes: int = 4) -> Path:
+    """A control plane's records without a controller: what is asked for is recorded, and nothing moves."""
+    parts = wiring.build(folder)
+    at = wiring.now()
+    for number in range(1, nodes + 1):
+        parts.store.add_node(
+            Node(name=f"node-{number}", cluster="embedded", instance=f"node-{number}", gpus=2, ip="127.0.0.1",
+                 status=NodeStatus.AVAILABLE, connected=True, created_at=at, updated_at=at)
+        )  # fmt: skip
+    parts.close()
+    return folder
+
+
+@contextmanager
+def control_plane(folder: Path, nodes: int = 2) -> Iterator[Controller]:
+    """A running controller with simulated nodes."""
+    wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=0.5) for i in range(nodes)]
+    policy = replace(wiring.LOCAL_POLICY, node_lost_after=timedelta(seconds=5))
+    with Controller(folder, nodes=wishes, policy=policy) as controller:
+        stop = threading.Event()
+        loop = threading.Thread(target=controller.run, args=(stop,))
+        loop.start()
+        try:
+            store = controller.parts.store
+            eventually(lambda: all(node.claimable for node in store.nodes()), "every node is up")
+            yield controller
+        finally:
+            stop.set()
+            loop.join()
+            controller.parts.cluster.shutdown()
+
+
+@contextmanager
+def console(state: Path, *, users: str = "", **more: Any) -> Iterator[httpx.Client]:
+    """A client of a console that serves this state."""
+    users_file = None
+    if users:
+        users_file = state / "users"
+        users_file.write_text(users)
+        users_file.chmod(0o600)
+    served = serve(
+        lambda: LocalBackend(state), port=0, data=state / "console", state=state, users_file=users_file, tick_s=0.2, **more
+    )
+    try:
+        with httpx.Client(base_url=served.address, timeout=30, trust_env=False) as client:
+            eventually(lambda: served.server.started, "the console listens")
+            yield client
+    finally:
+        served.stop()
+
+
+def sign_in(client: httpx.Client, name: str, password: str = PASSWORD) -> str:
+    """Sign in; gives the CSRF token back."""
+    reply = client.post("/signin", data={"name": name, "password": password, "next": "/"})
+    assert reply.status_code == 303, reply.text
+    return csrf_of(client)
+
+
+def csrf_of(client: httpx.Client) -> str:
+    page = client.get("/jobs").text
+    return page.split('name="csrf" content="')[1].split('"')[0]
+
+
+def training(steps: int = 40, **more: Any) -> dict[str, Any]:
+    command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--steps", str(steps), "--step-seconds", "0.03"]
+    return {"name": "train", "any_nodes": 2, "command": [*command, "--checkpoint-every", "10"], **more}
+
+
+def submitted(client: httpx.Client, **more: Any) -> dict[str, Any]:
+    reply = client.post("/api/jobs", json=training(**more))
+    assert reply.status_code == 201, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def events(client: httpx.Client, count: int, *, last: str = "", before: Callable[[], None] | None = None) -> list[dict[str, str]]:
+    """The first messages of the live stream; `before` is called once it is open."""
+    found: list[dict[str, str]] = []
+    with client.stream("GET", "/api/live", headers={"last-event-id": last} if last else {}) as stream:
+        message: dict[str, str] = {}
+        if before is not None and last:
+            before()
+        for line in stream.iter_lines():
+            if line and not line.startswith(":"):
+                key, _, value = line.partition(": ")
+                message[key] = message.get(key, "") + value
+            elif message:
+                found.append(message)
+                message = {}
+                if before is not None and len(found) == 1 and not last:
+                    before()
+                if len(found) == count:
+                    return found
+    return found

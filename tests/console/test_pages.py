@@ -1,0 +1,163 @@
+"""The pages as HTML: whole, small, in two languages, and standing when the backend does not."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.console import app, drawings, texts
+from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
+from ecs_gpu_recovery.console.live import frame
+from ecs_gpu_recovery.console.problems import BadField
+from ecs_gpu_recovery.core.edges import JOB
+from ecs_gpu_recovery.core.errors import Refused
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
+from tests.console.helpers import console, csrf_of, eventually, still_state, submitted
+
+HTML = {"accept": "text/html"}
+LARGEST_PAGE = 300 * 1024
+PACKAGE = Path(app.__file__).parent
+
+
+def _weight(client: httpx.Client, path: str) -> int:
+    """The page with everything it loads, as stored, not compressed."""
+    page = client.get(path, headers=HTML).text
+    parts = set(re.findall(r'(?:src|href)="(/static/[^"]+)"', page))
+    return len(page.encode()) + sum(len(client.get(part).content) for part in parts)
+
+
+def test_no_page_is_heavy_and_none_asks_another_site(client: httpx.Client) -> None:
+    job = submitted(client)["id"]
+    for path in ("/", "/jobs", "/jobs/new", f"/jobs/{job}", "/nodes/node-1", "/alerts"):
+        reply = client.get(path, headers=HTML)
+        assert reply.status_code == 200, path
+        assert _weight(client, path) < LARGEST_PAGE, path
+        addresses = re.findall(r'(?:src|href|action)="(https?:[^"]+)"', reply.text)
+        assert addresses == [], path
+
+
+def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(client: httpx.Client) -> None:
+    assert "What the system is doing now" in client.get("/", headers={"accept-language": "fr, en;q=0.5"}).text
+    assert "系统正在做什么" in client.get("/", headers={"accept-language": "zh-CN,zh;q=0.9"}).text
+    assert client.get("/lang/zh?next=/jobs").headers["location"] == "/jobs"
+    assert '<html lang="zh-Hans"' in client.get("/").text
+    assert client.get("/lang/en?next=//evil.example").headers["location"] == "/"
+
+
+def test_every_text_of_the_pages_has_its_chinese() -> None:
+    said = set(texts.JOB_LABELS.values()) | set(texts.NODE_LABELS.values()) | {t.label for t in TEMPLATES}
+    for template in (PACKAGE / "templates").glob("*.html"):
+        text = template.read_text()
+        said |= set(re.findall(r"""\bt\("([^"]+)"\)""", text)) | set(re.findall(r"\bt\('([^']+)'\)", text))
+        said |= set(re.findall(r'field\("\w+", "([^"]+)"', text))
+    assert said - set(texts.ZH) == set()
+
+
+def test_every_state_has_a_word_a_shape_and_a_colour() -> None:
+    shapes = (PACKAGE / "templates" / "_glyphs.html").read_text()
+    style = (PACKAGE / "static" / "style.css").read_text()
+    for status in {*JobStatus, *NodeStatus, *TaskStatus}:
+        assert f'id="g-{status}"' in shapes
+        assert f".s-{status}" in style
+    assert set(JobStatus) <= set(texts.JOB_LABELS)
+    assert set(NodeStatus) == set(texts.NODE_LABELS)
+
+
+def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
+    assert {str(place) for place in drawings.PLACES} == {"", *map(str, JobStatus)}
+    with console(still_state(tmp_path)) as client:
+        page = client.get(f"/jobs/{submitted(client)['id']}").text
+    assert page.count('class="edge') == len(JOB)
+    assert re.search(r'class="state now [^"]*" data-state="PENDING_HEALTHCHECK"', page)
+    assert page.count('class="edge taken"') == 1
+
+
+def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(client: httpx.Client) -> None:
+    form = {"csrf": csrf_of(client), "name": "my job", "where": "any", "any_nodes": "x", "what": "command", "command": "true 'x"}
+    reply = client.post("/jobs/new", data=form, headers=HTML)
+    assert reply.status_code == 422
+    assert 'value="my job"' in reply.text
+    assert 'id="p-any_nodes"' in reply.text
+    assert 'id="p-command"' in reply.text
+
+
+def test_a_form_that_is_right_leads_to_the_job(client: httpx.Client) -> None:
+    form = {"csrf": csrf_of(client), "name": "mine", "where": "named", "nodes": ["node-2", "node-3"], "what": "command",
+            "command": "true", "env": "A=1\n# no\nB=x=y", "check": "none", "once": "abc"}  # fmt: skip
+    places = {client.post("/jobs/new", data=form).headers["location"] for _ in range(2)}
+    assert len(places) == 1
+    job = client.get("/api" + places.pop()).json()
+    assert [rank["node"] for rank in job["ranks"]] == ["node-2", "node-3"]
+    assert job["spec"]["env"] == {"A": "1", "B": "x=y"}
+
+
+def test_fields_that_cannot_be_read_are_all_named() -> None:
+    with pytest.raises(BadField) as told:
+        from_form({"where": ["any"], "any_nodes": ["two"], "port": ["high"], "env": ["oops"]})
+    assert set(told.value.fields) == {"any_nodes", "port", "env"}
+
+
+def test_unknown_things_get_a_page_of_their_own(client: httpx.Client) -> None:
+    for path in ("/nothing", "/jobs/none", "/nodes/none"):
+        reply = client.get(path, headers=HTML)
+        assert reply.status_code == 404
+        assert "<html" in reply.text
+
+
+def test_a_node_that_cannot_do_it_says_why_on_its_page(client: httpx.Client) -> None:
+    reply = client.post("/nodes/node-1/ask", data={"csrf": csrf_of(client), "ask": "drain", "why": ""})
+    assert reply.status_code == 409
+    assert "give a reason" in reply.text
+
+
+def test_the_frame_stands_when_there_is_no_control_plane(tmp_path: Path) -> None:
+    state = tmp_path / "none"
+    served = serve(lambda: LocalBackend(state), port=0, data=tmp_path / "console", state=state, tick_s=0.2)
+    try:
+        with httpx.Client(base_url=served.address, trust_env=False, timeout=30) as client:
+            eventually(lambda: served.server.started, "the console listens")
+            reply = client.get("/", headers=HTML)
+            assert reply.status_code == 503
+            assert "The control plane does not answer" in reply.text
+            assert "<nav" in reply.text
+            assert client.get("/api/nodes").status_code == 503
+            still_state(state)
+            assert client.get("/", headers=HTML).status_code == 200
+    finally:
+        served.stop()
+
+
+class _Slow(LocalBackend):
+    def nodes(self) -> list[object]:  # type: ignore[override]
+        time.sleep(1.0)
+        return []
+
+
+def test_a_slow_backend_is_not_waited_for(tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    served = serve(lambda: _Slow(state), port=0, data=tmp_path / "console", state=state, patience_s=0.2)
+    try:
+        eventually(lambda: served.server.started, "the console listens")
+        reply = httpx.get(f"{served.address}/api/nodes", trust_env=False, timeout=30)
+        assert reply.status_code == 503
+        assert "did not answer" in reply.json()["detail"]
+    finally:
+        served.stop()
+        time.sleep(1.0)  # the slow thread ends
+
+
+def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    with console(state) as client, pytest.raises(Refused, match="can't listen"):
+        serve(lambda: LocalBackend(state), port=client.base_url.port or 0, data=tmp_path / "other")
+
+
+def test_a_message_of_many_lines_stays_one_message() -> None:
+    assert frame("a\nb", event="x", id="1.2") == "id: 1.2\nevent: x\ndata: a\ndata: b\n\n"
+    assert frame("") == "data: \n\n"

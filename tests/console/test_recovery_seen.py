@@ -1,0 +1,136 @@
+"""A recovery watched through the console, with real processes: states, logs, progress, reports."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ecs_gpu_recovery.local.controller import Controller
+from tests.console.helpers import console, control_plane, eventually, submitted
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Controller, httpx.Client]]:
+    state = tmp_path_factory.mktemp("state")
+    with control_plane(state) as controller, console(state) as client:
+        yield controller, client
+
+
+@pytest.fixture(scope="module")
+def healed(plane: tuple[Controller, httpx.Client]) -> tuple[httpx.Client, dict[str, Any], list[str]]:
+    """A job that lost a GPU and came back, and the moves that the stream told of it."""
+    controller, client = plane
+    told: list[str] = []
+    with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as listener, listener.stream("GET", "/api/live") as stream:
+        reader = threading.Thread(target=_listen, args=(stream, told))
+        reader.start()
+        job = submitted(client, steps=80)
+        path = f"/api/jobs/{job['id']}"
+        eventually(lambda: client.get(path).json()["progress"]["steps"] > 25, "it trains")
+        controller.parts.cluster.inject("node-2", "off-bus")
+        job = eventually(lambda: (found := client.get(path).json())["final"] and found, "it ends")
+        eventually(lambda: "COMPLETE" in told or job["status"] != "COMPLETE", "the stream tells the end")
+    reader.join(10)
+    return client, job, told
+
+
+def _listen(stream: httpx.Response, told: list[str]) -> None:
+    try:
+        event = ""
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                event = line[7:]
+            elif line.startswith("data: ") and event == "job":
+                told += [e["after"] for e in json.loads(line[6:])["entries"] if e["subject"] == "job"]
+    except (httpx.StreamError, httpx.TransportError):
+        return  # the test closes the stream while it is being read
+
+
+def test_the_stream_tells_every_move_of_a_recovery(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    _, job, told = healed
+    assert (job["status"], job["attempt"]) == ("COMPLETE", 1)
+    assert told == ["PENDING_HEALTHCHECK", "IN_PROGRESS", "PENDING_HEALTHCHECK", "PENDING_RESTART", "RESTARTING",
+                    "IN_PROGRESS", "COMPLETE"]  # fmt: skip
+
+
+def test_the_job_page_shows_the_recovery(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    client, job, _ = healed
+    page = client.get(f"/jobs/{job['id']}").text
+    assert 'data-state="COMPLETE"' in page
+    assert page.count('class="edge taken"') == 7
+    assert "fallen off the bus" in page
+    assert job["effective"] is not None
+
+
+def test_every_rank_of_every_attempt_has_its_log(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    client, job, _ = healed
+    path = f"/api/jobs/{job['id']}/logs"
+    logs = client.get(path).json()["logs"]
+    assert sorted((log["attempt"], log["rank"]) for log in logs) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    last = next(log for log in logs if (log["attempt"], log["rank"]) == (1, 0))
+    whole = client.get(f"{path}/{last['task']}/download")
+    assert "attachment" in whole.headers["content-disposition"]
+    assert "step 80" in whole.text
+    read, at = "", 0
+    while at < last["size"]:
+        part = client.get(f"{path}/{last['task']}", params={"offset": at, "limit": 50}).json()
+        assert part["offset"] == at
+        read, at = read + part["text"], part["next"]
+    assert read == whole.text
+    tail = client.get(f"{path}/{last['task']}", params={"tail": 60}).json()["text"]
+    assert whole.text.endswith(tail)
+    assert len(tail) <= 60
+    hits = client.get(f"{path}/{last['task']}/search", params={"q": "STEP 80"}).json()["hits"]
+    assert [hit["text"] for hit in hits] == [line for line in whole.text.splitlines() if "step 80" in line]
+
+
+@pytest.mark.parametrize("task", ["..%2f..%2f..%2frecovery.db", "%2e%2e", "nope", "a" * 300])
+def test_a_log_is_found_by_the_records_only(healed: tuple[httpx.Client, dict[str, Any], list[str]], task: str) -> None:
+    client, job, _ = healed
+    assert client.get(f"/api/jobs/{job['id']}/logs/{task}").status_code in (404, 422)
+
+
+def test_a_log_that_was_replaced_by_a_link_is_not_followed(
+    plane: tuple[Controller, httpx.Client], healed: tuple[httpx.Client, dict[str, Any], list[str]], tmp_path: Path
+) -> None:
+    controller, client = plane
+    _, job, _ = healed
+    log = client.get(f"/api/jobs/{job['id']}/logs").json()["logs"][0]
+    path = controller.parts.state / "nodes" / log["node"] / "tasks" / log["task"] / "log"
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    path.unlink()
+    path.symlink_to(secret)
+    reply = client.get(f"/api/jobs/{job['id']}/logs/{log['task']}")
+    assert "hush" not in reply.text
+
+
+def test_progress_and_timeline_can_be_had(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    client, job, _ = healed
+    points = client.get(f"/api/jobs/{job['id']}/progress").json()
+    assert points["step"][-1] == 80
+    assert set(points["attempt"]) == {0, 1}
+    entries = client.get(f"/api/jobs/{job['id']}/timeline").json()["entries"]
+    assert [e["after"] for e in entries if e["subject"] == "job"][-1] == "COMPLETE"
+
+
+def test_the_node_shows_its_last_report(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    client, _, _ = healed
+    report = client.get("/api/nodes/node-2").json()["report"]
+    assert report["verdict"] == "reboot"
+    page = client.get("/nodes/node-2").text
+    assert "xid 79" in page
+
+
+def test_an_ended_job_is_run_again_from_its_checkpoint(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+    client, job, _ = healed
+    again = client.post(f"/api/jobs/{job['id']}/retry", json={}).json()
+    assert again["spec"]["retry_of"] == job["id"]
+    done = eventually(lambda: (found := client.get(f"/api/jobs/{again['id']}").json())["final"] and found, "it ends")
+    assert done["status"] == "COMPLETE"

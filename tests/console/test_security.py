@@ -1,0 +1,220 @@
+"""Who may do what, and what never gets through or out."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.console.app import Settings, prepare
+from ecs_gpu_recovery.console.auth import Attempts, Proxy, Users, hash_password
+from ecs_gpu_recovery.console.guard import COOKIE
+from ecs_gpu_recovery.console.pages import _inside
+from ecs_gpu_recovery.console.views import HIDDEN, masked_command, masked_env, masked_text
+from ecs_gpu_recovery.core.errors import Refused
+from tests.console.helpers import PASSWORD, console, csrf_of, sign_in, still_state, training
+
+DRAIN = "/api/nodes/node-1/drain"
+
+
+def test_it_does_not_listen_beyond_this_machine_without_authentication(tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    with pytest.raises(Refused, match="without authentication"):
+        prepare(lambda: LocalBackend(state), Settings(data=tmp_path / "c", host="0.0.0.0", port=0))
+
+
+def test_nobody_sees_anything_before_signing_in(guarded: httpx.Client) -> None:
+    assert guarded.get("/api/jobs").status_code == 401
+    assert guarded.get("/live/overview", headers={"accept": "text/event-stream"}).status_code == 401
+    reply = guarded.get("/jobs")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/signin?next=/jobs")
+    assert guarded.get("/signin").status_code == 200
+
+
+def test_a_wrong_password_is_refused_and_guessing_is_slowed(guarded: httpx.Client) -> None:
+    guess = {"name": "olga", "password": "guess"}
+    assert [guarded.post("/signin", data=guess).status_code for _ in range(6)] == [401] * 5 + [429]
+    right = guarded.post("/signin", data={"name": "olga", "password": PASSWORD})
+    assert right.status_code == 429
+    assert int(right.headers["retry-after"]) > 0
+
+
+def test_guesses_are_forgotten_after_a_while() -> None:
+    now = [0.0]
+    attempts = Attempts(most=2, window_s=10, now=lambda: now[0])
+    attempts.failed("a")
+    attempts.failed("a")
+    assert attempts.wait_s("a") == 10
+    assert attempts.wait_s("b") == 0
+    now[0] = 10.0
+    assert attempts.wait_s("a") == 0
+
+
+def test_an_operator_signs_in_acts_and_is_named(guarded: httpx.Client) -> None:
+    token = sign_in(guarded, "olga")
+    reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token})
+    assert reply.json()["hold"]["by"] == "olga"
+    actions = [(deed["who"], deed["action"]) for deed in guarded.get("/api/audit").json()["audit"]]
+    assert actions == [("olga", "drain"), ("olga", "sign in")]
+
+
+def test_a_viewer_looks_and_changes_nothing(guarded: httpx.Client) -> None:
+    token = sign_in(guarded, "vic")
+    assert guarded.get("/api/nodes").status_code == 200
+    reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token})
+    assert reply.status_code == 403
+    assert guarded.post("/nodes/node-1/ask", data={"csrf": token, "ask": "drain", "why": "x"}).status_code == 403
+    assert guarded.get("/api/nodes/node-1").json()["free"]
+    assert "refused" in guarded.get("/api/audit").json()["audit"][0]["outcome"]
+
+
+@pytest.mark.parametrize("token", ["", "forged", "Ω"])
+def test_no_change_without_the_token_of_the_session(guarded: httpx.Client, token: str) -> None:
+    sign_in(guarded, "olga")
+    headers = {"x-csrf-token": token.encode()} if token else {}
+    assert guarded.post(DRAIN, json={"why": "fan"}, headers=headers).status_code == 403
+    form = guarded.post("/nodes/node-1/ask", data={"csrf": token, "ask": "drain", "why": "x"})
+    assert form.status_code == 403
+
+
+def test_another_site_is_refused_even_with_the_cookie_and_the_token(guarded: httpx.Client) -> None:
+    token = sign_in(guarded, "olga")
+    for header in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token, **header})
+        assert reply.status_code == 403
+
+
+@pytest.mark.parametrize("cookie", ["forged", "a" * 43, "' OR 1=1 --", "../../etc/passwd"])
+def test_a_forged_cookie_is_nobody(guarded: httpx.Client, cookie: str) -> None:
+    assert guarded.get("/api/jobs", headers={"cookie": f'{COOKIE}="{cookie}"'}).status_code == 401
+
+
+def test_a_session_ends_with_the_sign_out_and_with_the_user(guarded: httpx.Client, tmp_path: Path) -> None:
+    token = sign_in(guarded, "olga")
+    cookie = guarded.cookies[COOKIE]
+    assert guarded.post("/signout", data={"csrf": token}).status_code == 303
+    assert guarded.get("/api/jobs", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 401
+    sign_in(guarded, "vic")
+    (tmp_path / "users").write_text(f"olga:operator:{hash_password(PASSWORD)}\n")
+    assert guarded.get("/api/jobs").status_code == 401
+
+
+def test_a_session_cookie_is_for_this_site_only_and_not_for_scripts(guarded: httpx.Client) -> None:
+    reply = guarded.post("/signin", data={"name": "vic", "password": PASSWORD})
+    cookie = reply.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+def test_scripts_may_send_name_and_password(guarded: httpx.Client) -> None:
+    def basic(password: str) -> dict[str, str]:
+        return {"authorization": "Basic " + base64.b64encode(f"olga:{password}".encode()).decode()}
+
+    assert guarded.post(DRAIN, json={"why": "fan"}, headers=basic(PASSWORD)).status_code == 200
+    assert guarded.get("/api/jobs", headers=basic("wrong")).status_code == 401
+    assert guarded.get("/api/jobs", headers={"authorization": "Basic %%%"}).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/new", "/alerts", "/nodes/node-1", "/nothing", "/api/jobs", "/static/app.js"])
+def test_every_reply_carries_the_strict_headers(client: httpx.Client, path: str) -> None:
+    reply = client.get(path, headers={"accept": "text/html"})
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    if "html" in reply.headers["content-type"]:
+        assert " style=" not in reply.text
+        assert "onclick" not in reply.text
+        assert "<style" not in reply.text
+
+
+def test_without_authentication_only_this_machine_is_answered(client: httpx.Client) -> None:
+    assert client.get("/api/jobs", headers={"host": "rebound.example"}).status_code == 421
+    form = client.post("/nodes/node-1/ask", data={"ask": "drain", "why": "x"})
+    assert form.status_code == 403
+    from_page = client.post(DRAIN, json={"why": "x"}, headers={"origin": str(client.base_url)})
+    assert from_page.status_code == 403
+
+
+def test_a_body_that_is_too_large_is_refused(client: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    assert client.post("/api/jobs", content=b"x" * (2 << 20), headers=headers).status_code == 413
+
+    def pieces() -> list[bytes]:
+        return [b"x" * 65536] * 40
+
+    assert client.post("/api/jobs", content=iter(pieces()), headers=headers).status_code == 413
+    body = training(script_text="x" * (300 * 1024))
+    del body["command"]
+    assert client.post("/api/jobs", json=body).status_code == 422
+
+
+@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}"])
+def test_what_people_write_is_shown_and_never_run(client: httpx.Client, evil: str) -> None:
+    client.post(DRAIN, json={"why": evil})
+    form = {"csrf": csrf_of(client), "name": evil, "where": "any", "any_nodes": "1", "what": "command", "command": "true"}
+    pages = [client.get("/nodes/node-1").text, client.get("/").text, client.get("/alerts").text,
+             client.post("/jobs/new", data=form).text, client.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text]  # fmt: skip
+    for page in pages:
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+    assert "49" not in pages[0].partition("Drained by")[2][:60]
+
+
+@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/api/jobs/..%2f..%2fetc%2fpasswd",
+                                  "/api/nodes/%2e%2e%2fcontroller.lock", "/live/job?job_id=../../x"])  # fmt: skip
+def test_paths_lead_nowhere_else(client: httpx.Client, path: str) -> None:
+    reply = client.get(path)
+    assert reply.status_code in (200, 404, 405)
+    assert "root:" not in reply.text
+    assert "import" not in reply.text
+
+
+def test_secrets_stay_on_the_server(client: httpx.Client) -> None:
+    job = client.post("/api/jobs", json=training(env={"WANDB_API_KEY": "hush-1", "HF_TOKEN": "hush-2", "SEED": "7"})).json()
+    for path in (f"/api/jobs/{job['id']}", f"/jobs/{job['id']}", "/alerts", "/api/audit"):
+        assert "hush" not in client.get(path).text
+    assert job["spec"]["env"] == {"WANDB_API_KEY": HIDDEN, "HF_TOKEN": HIDDEN, "SEED": "7"}
+
+
+def test_what_looks_like_a_secret_is_hidden() -> None:
+    assert masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"]) == ["run", "--api-key", HIDDEN, f"--token={HIDDEN}", "-n", "3"]
+    assert masked_text("postgres://me:pw@db/x") == f"postgres://me:{HIDDEN}@db/x"
+    assert masked_text("AKIAABCDEFGHIJKLMNOP") == HIDDEN
+    assert masked_env({"PATH_KEYS": "a", "MONKEY": "b"}) == {"PATH_KEYS": "a", "MONKEY": "b"}
+
+
+def test_a_load_balancer_is_believed_from_its_own_address_only(tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    here = Proxy.parse("x-amzn-oidc-identity", ["127.0.0.1/32"], ["olga"])
+    with console(state, proxy=here) as client:
+        assert client.get("/api/jobs").status_code == 401
+        assert client.get("/api/jobs", headers={"x-amzn-oidc-identity": "vic"}).status_code == 200
+        page = client.get("/jobs", headers={"x-amzn-oidc-identity": "olga"}).text
+        token = page.split('name="csrf" content="')[1].split('"')[0]
+        for name, status in (("vic", 403), ("olga", 200)):
+            headers = {"x-amzn-oidc-identity": name, "x-csrf-token": token}
+            assert client.post(DRAIN, json={"why": "x"}, headers=headers).status_code == status
+    elsewhere = Proxy.parse("x-amzn-oidc-identity", ["10.0.0.0/8"], ["olga"])
+    with console(state, proxy=elsewhere) as client:
+        assert client.get("/api/jobs", headers={"x-amzn-oidc-identity": "olga"}).status_code == 401
+
+
+def test_a_users_file_is_strict(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="line 2"):
+        Users.parse(f"olga:operator:{hash_password(PASSWORD)}\nvic:admin:x")
+    with pytest.raises(Refused, match="at least"):
+        hash_password("short")
+    path = tmp_path / "users"
+    path.write_text("")
+    path.chmod(0o644)
+    with pytest.raises(Refused, match="chmod 600"):
+        Users.load(path)
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"])
+def test_after_the_sign_in_nobody_is_sent_elsewhere(path: str) -> None:
+    assert _inside(path) == "/"

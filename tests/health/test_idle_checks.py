@@ -1,0 +1,82 @@
+"""Free nodes are examined in turn, when they are due, and only then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from ecs_gpu_recovery.core.model import Entry, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.local.controller import Controller, NodeWish
+from ecs_gpu_recovery.local.idle_checks import BY, IdleChecks, due
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def a_node(
+    name: str,
+    checked: datetime = T0,
+    status: NodeStatus = NodeStatus.AVAILABLE,
+    job: str = "",
+    there: bool = True,
+) -> Node:
+    entry = Entry(
+        at=checked, subject=name, before="AVAILABLE", after="PENDING_HEALTHCHECK", why="", evidence=""
+    )
+    return Node(
+        name=name, cluster="c", created_at=T0, updated_at=T0, status=status, job_id=job, connected=there,
+        timeline=(entry,),
+    )  # fmt: skip
+
+
+def test_the_node_that_waited_longest_is_due_first() -> None:
+    nodes = [a_node("a", T0 + timedelta(minutes=5)), a_node("b"), a_node("c", T0 + timedelta(minutes=9))]
+    found = due(nodes, T0 + 2 * HOUR, HOUR)
+    assert found is not None
+    assert found.name == "b"
+
+
+def test_nobody_is_due_too_early() -> None:
+    assert due([a_node("a")], T0 + HOUR - timedelta(seconds=1), HOUR) is None
+
+
+def test_busy_absent_and_failed_nodes_are_left_alone() -> None:
+    nodes = [
+        a_node("a", job="j", status=NodeStatus.IN_PROGRESS),
+        a_node("b", there=False),
+        a_node("c", status=NodeStatus.FAILED),
+        a_node("d", status=NodeStatus.REBOOTING),
+    ]
+    assert due(nodes, T0 + 2 * HOUR, HOUR) is None
+
+
+def test_one_node_at_a_time() -> None:
+    nodes = [a_node("a"), a_node("b", status=NodeStatus.PENDING_HEALTHCHECK)]
+    assert due(nodes, T0 + 2 * HOUR, HOUR) is None
+
+
+def wait_until(controller: Controller, what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not what() and time.monotonic() < until:
+        controller.step()
+        time.sleep(0.05)
+    assert what()
+
+
+def test_a_fault_on_a_free_node_is_found_before_a_job_finds_it(tmp_path: Path) -> None:
+    wishes = [NodeWish(name=f"n{i}", boot_seconds=0.1) for i in (1, 2)]
+    idle = IdleChecks(timedelta(seconds=0.5))
+    with Controller(tmp_path, nodes=wishes, idle_checks=idle) as controller:
+        parts = controller.parts
+        try:
+            wait_until(controller, lambda: all(n.connected for n in parts.store.nodes()))
+            parts.cluster.inject("n2", "off-bus")
+            wait_until(controller, lambda: parts.store.node("n2").status is NodeStatus.FAILED)
+            wait_until(controller, lambda: parts.store.node("n1").verdict is Verdict.HEALTHY)
+        finally:
+            parts.cluster.shutdown()
+        bad = parts.store.node("n2")
+        assert "1 of 2 GPUs found" in bad.findings
+        assert any(BY in entry.why for entry in bad.timeline)

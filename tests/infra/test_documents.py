@@ -1,0 +1,61 @@
+"""The documents of the deployment name what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ecs_gpu_recovery.config import POLICY_VARIABLES, SETTINGS
+
+if TYPE_CHECKING:
+    from tests.infra.stacks import Made
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+OURS = [DOCS / f"{name}.md" for name in ("deployment", "permissions", "cost", "ecs-anywhere", "upgrade")]
+OURS += sorted((DOCS / "runbooks").glob("*.md"))
+pytestmark = pytest.mark.xdist_group("infra")
+#: Pages that `make docs` writes.
+GENERATED = {"settings.md", "commands.md", "states.md"}
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert target in GENERATED or (page.parent / target).exists(), target
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    known = set(SETTINGS) | {variable for variable, *_ in POLICY_VARIABLES} | {"POLICY"}
+    known |= {"TRAINING_JOB_TABLE_NAME", "CONTAINER_INSTANCE_TABLE_NAME", "GPU_RECOVERY_BACKEND"}
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"export ([A-Z0-9_]+)=", text)) | set(
+        re.findall(r"`([A-Z0-9]+(?:_[A-Z0-9]+)+)", text)
+    )
+    words = {"CREATE_COMPLETE", "RULE_ARN", "TARGET_ARN", "ERROR_CODE", "NO_PERMISSIONS"}
+    assert named - words <= known
+
+
+def test_every_alarm_is_listed_with_its_page(stack: Made) -> None:
+    index = (DOCS / "runbooks" / "README.md").read_text(encoding="utf-8")
+    pages = set()
+    for alarm in stack.properties("AWS::CloudWatch::Alarm"):
+        assert f"`{alarm['AlarmName'].rpartition('-')[2]}`" in index
+        pages.add(alarm["AlarmDescription"].rpartition("/")[2])
+    assert pages == {page.name for page in (DOCS / "runbooks").glob("*.md")} - {"README.md"}
+
+
+def test_every_output_that_is_named_exists(stack: Made, everything: Made) -> None:
+    outputs = set(stack.template["Outputs"]) | set(everything.template["Outputs"])
+    for page in OURS:
+        named = set(re.findall(r"OutputKey=='(\w+)'", page.read_text(encoding="utf-8")))
+        assert named <= outputs, page.name

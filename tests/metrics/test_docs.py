@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ecs_gpu_recovery.aws import metric_agents
+from ecs_gpu_recovery.metrics import cloudwatch_agent, grafana, prometheus, series
+from ecs_gpu_recovery.metrics.catalogue import METRICS, table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_are_those_of_the_catalogue() -> None:
+    assert PAGE.endswith(table()), (
+        "put the new table (ecs_gpu_recovery.metrics.catalogue.table) into the page"
+    )
+
+
+def test_every_metric_that_the_text_names_exists() -> None:
+    text = PAGE.partition("## All metrics")[0]
+    assert set(re.findall(r"gpu_recovery_[a-z_]+\b", text)) - {"gpu_recovery_"} <= set(METRICS) | {
+        "gpu_recovery_stack"
+    }
+
+
+def test_the_search_and_the_names_on_the_page_are_the_real_ones() -> None:
+    assert cloudwatch_agent.search(cloudwatch_agent.GRAPHS[0], "gpu-cluster") in PAGE
+    assert cloudwatch_agent.NAMESPACE in PAGE
+    assert str(grafana.FILE.relative_to(ROOT)) in PAGE
+    assert f"{metric_agents.__name__}.{metric_agents.ensure_agents.__name__}" in PAGE
+    assert series.FILE in PAGE
+    assert "honor_labels: true" in PAGE, "or Prometheus renames our jobs"
+    assert prometheus.STALE_S == 60, "the page says a minute"
+    assert (series.RESOLUTION_S, series.KEEP_S, series.MAX_SERIES) == (10, 86400, 50_000)

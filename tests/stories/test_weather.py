@@ -1,0 +1,267 @@
+"""Bad weather between AWS and us: events twice, late, out of order or not at all; calls refused; slow processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.testing.aws.model import Knobs
+from tests.stories.ends import check_end
+from tests.stories.plots import BY_NAME, PLOTS, Plot, gpu_fault
+from tests.stories.test_crashes import calls_of
+from tests.stories.world import World, a_world
+
+#: These stories need nothing but the tables and the cluster to be told; the others differ in what a person does.
+MAIN = ["gpu fault", "healthy GPU", "retry spent", "completion", "doubtful success", "verdict replace", "spot interruption"]
+SLOW_KNOBS = Knobs(check_s=5.0, reboot_s=60.0, stop_s=1.0, start_s=0.5, all_states=True, health_events=True)
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=str)
+def test_every_event_twice_changes_no_end(plot: Plot) -> None:
+    with a_world(policy=plot.policy) as world:
+        world.twice = True
+        plot.tell(world)
+
+
+@pytest.mark.parametrize("plot", [plot for plot in PLOTS if plot.name != "doubtful success"], ids=str)
+def test_no_event_at_all_changes_no_end_only_its_time(plot: Plot) -> None:
+    """A reboot that nobody ordered shows in its events alone: see `test_a_false_success_ends_no_job`."""
+    with a_world(policy=plot.policy) as world:
+        plot.begin(world)
+        world.events = False
+        plot.then(world)
+        world.run()
+        plot.end(world)
+
+
+def test_a_false_success_ends_no_job(world: World) -> None:
+    """Its reboot went unseen, so its 0 is believed. But one rank's success is not the job's, and the others notice."""
+    world.begin(2)
+    world.events = False
+    world.cloud.control.next_reboot("n1", exit_code=0)
+    world.cloud.control.reboot("n1")
+    world.cloud.agenda.after(600, lambda: world.fail_rank(0))
+    world.run()
+    check_end(world, JobStatus.FAILED, messages=1, spontaneous=1)
+
+
+def test_no_event_from_the_very_start_changes_no_end() -> None:
+    plot = BY_NAME["gpu fault"]
+    with a_world() as world:
+        world.events = False
+        plot.tell(world)
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=str)
+def test_everything_that_ecs_can_send_changes_no_end(plot: Plot) -> None:
+    """Also states on the way, every instance event, and instance health, which the rules would keep away."""
+    with a_world(policy=plot.policy, knobs=SLOW_KNOBS) as world:
+        world.deliver_all = True
+        plot.tell(world)
+
+
+@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize("seed", range(3))
+def test_events_that_overtake_each_other_change_no_end(name: str, seed: int) -> None:
+    plot = BY_NAME[name]
+    with a_world(policy=plot.policy, seed=seed) as world:
+        world.cloud.control.weather(reorder_s=8.0, duplicate=0.3, late=0.3, late_s=100.0)
+        plot.tell(world)
+
+
+@pytest.mark.parametrize("name", [name for name in MAIN if name != "doubtful success"])
+@pytest.mark.parametrize("seed", range(3))
+def test_half_of_the_events_lost_change_no_end(name: str, seed: int) -> None:
+    plot = BY_NAME[name]
+    with a_world(policy=plot.policy, seed=seed) as world:
+        world.cloud.control.weather(drop=0.5, delay=0.3, delay_s=150.0)
+        plot.tell(world)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_a_whole_night_told_again_changes_nothing(name: str) -> None:
+    """Every event of the story comes once more after its end, oldest first, and then newest first."""
+    plot = BY_NAME[name]
+    with a_world(policy=plot.policy) as world:
+        plot.tell(world)
+        told = [event for event in world.seen if event["source"] != "aws.scheduler"]
+        before, rows = world.job(), world.account.rows("task_table")
+        started = world.sent("StartTask")
+        for event in (*told, *reversed(told)):
+            world.deliver(event)
+        world.pass_time(200)
+        world.tick()
+        assert replace(world.job(), version=before.version) == before
+        assert world.account.rows("task_table") == rows
+        assert world.sent("StartTask") == started
+        plot.end(world)
+
+
+@pytest.mark.parametrize("name", ["gpu fault", "retry spent"])
+def test_answers_that_lag_behind_change_no_end(name: str) -> None:
+    """Right after a start, DescribeTasks and ListTasks may not know the task yet; the sweeper comes at that moment too."""
+    plot = BY_NAME[name]
+    with a_world(policy=plot.policy) as world:
+        plot.begin(world)
+        world.pass_time(10)
+        world.cloud.control.knobs(read_lag_s=8.0)
+        plot.then(world)
+        for _ in range(150):
+            world.pass_time(1)
+            world.tick()
+        world.run()
+        plot.end(world)
+
+
+def test_a_night_without_sweeper_and_events_is_made_up_for(world: World) -> None:
+    """Two hours later ECS has forgotten the task that failed. Nobody knows how it ended: its node counts as lost."""
+    world.begin(2)
+    world.finish_attempt(1)
+    world.events = False
+    world.fail_rank(0)
+    world.pass_time(2 * 3600)
+    world.run()
+    check_end(world, JobStatus.COMPLETE, attempt=1)
+
+
+# -- calls that are refused ------------------------------------------------------------------------------------
+
+
+def refuse(plot: Plot, number: int, code: str) -> World:
+    with a_world(policy=plot.policy) as world:
+        plot.begin(world)
+        world.wire.forget()
+        world.wire.fail = {number: code}
+        plot.then(world)
+        world.run()
+        plot.end(world, errors=True)
+        return world
+
+
+@pytest.mark.parametrize("name", ["gpu fault"])
+def test_a_throttled_call_is_made_later(name: str) -> None:
+    plot = BY_NAME[name]
+    for number in calls_of(plot, reads=True):
+        refuse(plot, number, "ThrottlingException")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["healthy GPU", "retry spent", "post-reboot check passes"])
+def test_a_throttled_call_of_any_story_is_made_later(name: str) -> None:
+    plot = BY_NAME[name]
+    for number in calls_of(plot, reads=True):
+        refuse(plot, number, "ThrottlingException")
+
+
+@pytest.mark.slow
+def test_a_call_that_may_not_be_made_leaves_the_handler_and_heals() -> None:
+    """Somebody changed a permission for a moment: Lambda tries again, and the end is the same."""
+    plot = BY_NAME["gpu fault"]
+    for number in calls_of(plot, reads=True):
+        world = refuse(plot, number, "AccessDeniedException")
+        assert len(world.errors) == 1, world.errors
+        assert "AccessDenied" in str(world.errors[0])
+
+
+@pytest.mark.parametrize("action", [
+    ("ecs", "start_task"), ("ecs", "stop_task"), ("ecs", "put_attributes"), ("ssm", "send_command"),
+    ("ssm", "list_command_invocations"), ("dynamodb", "transact_write_items"), ("dynamodb", "update_item"),
+    ("ecs", "describe_task_definition"),
+], ids=lambda action: action[1])  # fmt: skip
+def test_a_missing_permission_is_loud_and_heals_when_it_is_given(world: World, action: tuple[str, str]) -> None:
+    """For ten minutes one action is forbidden. Nothing is half done meanwhile, and nothing is forgotten."""
+    world.begin(2)
+    world.wire.fail_all = {action: "AccessDeniedException"}
+    gpu_fault(world)
+    for _ in range(10):
+        world.pass_time(60)
+        world.tick()
+    assert world.errors
+    assert all("AccessDenied" in str(error) for error in world.errors)
+    world.wire.fail_all = {}
+    world.redrive()
+    world.run()
+    check_end(world, JobStatus.COMPLETE, attempt=1, errors=True)
+
+
+def test_one_job_in_trouble_does_not_keep_the_sweeper_from_the_others(world: World) -> None:
+    names = world.add_nodes(4)
+    world.submit(names[:2], job_id="j1")
+    world.submit(names[2:], job_id="j2")
+    world.events = False
+    world.finish_attempt(1)
+    world.cloud.control.health("n3", 1)
+    world.fail_rank(0)
+    world.cloud.control.exit_task(world.task_of(0, "j2"), 1)
+    mine = world.job("j1").ranks[0].instance
+
+    def forbidden_on_n0(service: str, action: str, request: dict[str, object]) -> None:
+        if action == "start_task" and mine in str(request):
+            raise PermissionError("not on n0")
+
+    world.wire.before.append(forbidden_on_n0)
+    for _ in range(12):
+        world.pass_time(60)
+        world.tick()
+    assert world.job("j1").status is JobStatus.PENDING_HEALTHCHECK
+    assert world.errors
+    assert world.job("j2").attempt == 1
+    world.wire.before.clear()
+    world.run("j2")
+    check_end(world, JobStatus.COMPLETE, attempt=1, job_id="j2", errors=True)
+    world.run("j1")
+    check_end(world, JobStatus.FAILED, messages=1, job_id="j1", errors=True)
+
+
+def test_a_large_gang_stays_below_the_account_s_limit() -> None:
+    """With ECS's own token buckets: calls are paced, and what is refused all the same is sent again."""
+    with a_world() as world:
+        names = world.add_nodes(8)
+        world.cloud.control.knobs(throttle=True)
+        world.submit(names)
+        world.finish_attempt(1)
+        world.cloud.control.health("n5", 1)
+        world.fail_rank(2)
+        world.run()
+        check_end(world, JobStatus.COMPLETE, attempt=1)
+
+
+# -- slow processes --------------------------------------------------------------------------------------------
+
+
+def pause(plot: Plot, number: int, seconds: float) -> None:
+    """At this call the process stands still, while others handle what happens meanwhile."""
+    with a_world(policy=plot.policy) as world:
+        plot.begin(world)
+        world.wire.forget()
+
+        def others() -> None:
+            mine, world.side = world.side, world.a_process()
+            now = world.clock.now()
+            world.pass_time(seconds)
+            world.tick()
+            world.side = mine
+            world.clock.set({"time": now.isoformat()})
+
+        world.wire.meanwhile[number] = others
+        plot.then(world)
+        world.run()
+        plot.end(world)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 100.0])
+def test_a_process_that_is_slow_at_any_call_changes_no_end(seconds: float) -> None:
+    """Up to the time limit of a function, which is shorter than the lease of an order."""
+    plot = BY_NAME["gpu fault"]
+    for number in calls_of(plot, reads=True)[:: 1 if seconds < 50 else 3]:
+        pause(plot, number, seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["healthy GPU", "retry spent", "doubtful success", "out of memory", "post-reboot check passes"])
+def test_a_process_that_is_slow_at_any_call_of_any_story_changes_no_end(name: str) -> None:
+    plot = BY_NAME[name]
+    for number in calls_of(plot, reads=True):
+        pause(plot, number, 30.0)

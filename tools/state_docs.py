@@ -1,0 +1,162 @@
+"""Makes docs/states.md: the state diagrams and tables, from the tables that the code itself runs on.
+
+    python -m tools.state_docs            write it
+    python -m tools.state_docs --check    exit 1 if it is not what the tables say
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ecs_gpu_recovery.core import edges, events
+from ecs_gpu_recovery.core.edges import Edge
+from ecs_gpu_recovery.core.joint import JOINT
+from ecs_gpu_recovery.core.machine import TABLE
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.core.nodes import NODE_TABLE
+from tools.project import ROOT
+
+TARGET = ROOT / "docs" / "states.md"
+MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n"
+INTRO = """
+# States
+
+A job, its tasks and its nodes each have a state. Every move that exists is on this page, with its reason; a move
+that is not here can't happen: the code raises an error instead. Moves marked **ours** are not in the original state
+graphs; they close the gaps those leave open. In the diagrams they are dashed.
+
+The page is made from `core/edges.py`, `core/machine.py`, `core/joint.py` and `core/nodes.py`.
+"""
+JOB_WORDS = """
+A fact about a job is answered in two steps. The rule of the table *records* it; then the joint rule of the state
+*concludes* from where all ranks stand, again and again until nothing moves. A rule never concludes, so the order in
+which facts arrive makes no difference.
+"""
+NODE_WORDS = """
+While a job holds a node, the job's record is the truth and the node's row follows it. A node that no job holds
+answers for itself, in every state with the same rules; each looks at the state before it does anything.
+"""
+
+
+def page() -> str:
+    """The whole page. The same tables always give the same text."""
+    parts = [
+        MADE,
+        INTRO,
+        _section("Jobs", "job", edges.JOB, JobStatus),
+        _section("Tasks", "task", edges.TASK, TaskStatus),
+        _section("Nodes", "node", edges.NODE, NodeStatus),
+        "\n## What a job does with each fact\n",
+        JOB_WORDS,
+        _joint(),
+        *(_answers(status) for status in JobStatus),
+        "\n## What a free node does with each fact\n",
+        NODE_WORDS + "\n",
+        _table(("fact", "rule", "what it does"), (_answer(fact, NODE_TABLE[fact]) for fact in events.NODE_EVENTS)),
+    ]
+    return "".join(parts)
+
+
+def _section(title: str, noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
+    said = comments(states)
+    rows = ((f"`{state.value}`", said[state.name]) for state in states)
+    moves = (
+        (f"`{before}`" if before else "new", f"`{after}`", edge.why, "**ours**" if edge.ours else "")
+        for (before, after), edge in table.items()
+    )
+    return "".join(
+        [
+            f"\n## {title}\n\n",
+            _table(("state", f"the {noun}"), rows),
+            "\n",
+            diagram(noun, table, states),
+            "\n",
+            _table(("from", "to", "because", ""), moves),
+        ]
+    )
+
+
+def diagram(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
+    """The graph as text that GitHub draws."""
+    leaving = {before for before, _ in table}
+    lines = ["```mermaid", "flowchart LR"]
+    if edges.NEW in leaving:
+        lines.append(f'    new(("new {noun}"))')
+    for state in states:
+        shape = f"[{state.value}]" if state.value in leaving else f"([{state.value}])"
+        lines.append(f"    {state.value}{shape}")
+    for (before, after), edge in table.items():
+        lines.append(f"    {before or 'new'} {'-.->' if edge.ours else '-->'} {after}")
+    return "\n".join([*lines, "```", ""])
+
+
+def dot(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
+    """The same graph for Graphviz."""
+    leaving = {before for before, _ in table}
+    lines = [f"digraph {noun} {{", "  rankdir=LR;", "  node [shape=box, style=rounded, fontname=Helvetica];"]
+    for state in states:
+        lines.append(f"  {state.value}" + (";" if state.value in leaving else " [peripheries=2];"))
+    for (before, after), edge in table.items():
+        style = ", style=dashed" if edge.ours else ""
+        lines.append(f'  {before or "new"} -> {after} [tooltip="{edge.why}"{style}];')
+    return "\n".join([*lines, "}", ""])
+
+
+def _joint() -> str:
+    rows = ((f"`{status.value}`", f"`{rule.__name__}`", sentence(rule).removeprefix(f"{status}: ")) for status, rule in JOINT.items())
+    return "\n" + _table(("state", "joint rule", "what it concludes"), rows)
+
+
+def _answers(status: JobStatus) -> str:
+    rows = (_answer(fact, TABLE[status][fact]) for fact in events.JOB_EVENTS)
+    return f"\n### {status.value}\n\n" + _table(("fact", "rule", "what it does"), rows)
+
+
+def _answer(fact: type[events.Fact], rule: Callable[..., Any]) -> tuple[str, str, str]:
+    name = rule.__name__
+    return fact.__name__, "" if name == "ignore" else f"`{name}`", sentence(rule)
+
+
+def sentence(rule: Callable[..., Any]) -> str:
+    """What a rule says about itself, on one line."""
+    said = " ".join((inspect.getdoc(rule) or "").split())
+    return said[:1].upper() + said[1:]
+
+
+def comments(states: type[StrEnum]) -> dict[str, str]:
+    """The sentence that stands beside each member of an enumeration."""
+    found = {}
+    for line in inspect.getsource(states).splitlines():
+        name, _, rest = line.strip().partition(" = ")
+        _, _, said = rest.partition("#:")
+        if name in states.__members__:
+            found[name] = said.strip()
+    return found
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str], target: Path = TARGET) -> int:
+    text = page()
+    if target.exists() and target.read_text(encoding="utf-8") == text:
+        return 0
+    if "--check" in arguments:
+        print(f"{target.name} is not what the tables say any more. Run: python -m tools.state_docs", file=sys.stderr)
+        return 1
+    target.write_text(text, encoding="utf-8")
+    print(f"wrote {target.name}")
+    return 0
+
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
