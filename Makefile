@@ -21,8 +21,24 @@ demo: env-runtime ## watch a training job lose a GPU and heal, on this machine (
 	@$(BIN)/gpu-recovery demo $(ARGS)
 
 .PHONY: test
-test: check ## check, then all tests, on Python 3.13 and 3.11 (ARGS go to pytest, WORKERS=n)
+test: check ## check, then the tests, on Python 3.13 and 3.11 (ARGS go to pytest, WORKERS=n)
 	@$(RUN) tools.suite $(ARGS)
+
+.PHONY: slow
+slow: env ## the tests that take minutes: a hundred kills, deep searches (ARGS go to pytest)
+	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadgroup $(ARGS)
+
+.PHONY: model
+model: env ## search every interleaving of small jobs, deeper than the tests do (ARGS="--help" tells how deep)
+	@$(BIN)/python -m tools.model_check $(ARGS)
+
+.PHONY: proof
+proof: env ## simulate ten thousand bad nights and write build/proof.json (ARGS go to the tool)
+	@$(BIN)/python -m tools.proof $(ARGS)
+
+.PHONY: bench
+bench: env ## measure, and write build/bench.json (ARGS name topics)
+	@$(BIN)/python -m tools.bench $(ARGS)
 
 .PHONY: check
 check: env ## style, types, layers, locks and generated documents; no test

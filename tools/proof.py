@@ -1,6 +1,7 @@
 """`make proof`: how far the claims of reliability are tested, in numbers.
 
-Writes build/proof.json and docs/reliability.md. Each part can be run alone; a run of some parts keeps the numbers of the others.
+Writes build/proof.json and docs/reliability.md. Each part can be run alone; a run of some parts keeps the
+numbers of the others.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ OUT = Path("build/proof.json")
 REPORT = Path("docs/reliability.md")
 PROCESSES = 2
 SEEDS = 10_000
-#: Tests that kill real processes, and tests that stop a process at every step. A test may say how many it made
-#: with `record_property("kills", n)` or `record_property("crash_points", n)`; else it counts as one.
+#: Tests that kill real processes, and tests that stop a process at every step. A test may say how many it
+#: made with `record_property("kills", n)` or `record_property("crash_points", n)`; else it counts as one.
 KILLS = (
     "tests/embedded/test_controller_kills.py",
     "tests/embedded/test_store_crashes.py",
@@ -124,13 +125,13 @@ def report(numbers: Numbers) -> str:
             "nights simulated",
             "seeds_run",
             "seeds_failed",
-            "hostile worlds around the real runtime, sweeper and rules",
+            "hostile worlds around the real control plane",
         ),
         (
             "states explored",
             "model_states",
             "model_failed",
-            "every state of small worlds, each shown to come to an end",
+            "every state of small worlds; each comes to an end",
         ),
         ("processes killed", "kills", "kills_failed", "kill -9 of controllers, agents, shims and writers"),
         ("crash points", "crash_points", "crash_points_failed", "a death at every step of whole stories"),
@@ -138,7 +139,7 @@ def report(numbers: Numbers) -> str:
     lines = [
         "# Reliability, in numbers",
         "",
-        "Written by `make proof` from `build/proof.json`. How the nights work: [simulation.md](simulation.md).",
+        "Written by `make proof`. How the nights work: [simulation.md](simulation.md).",
         "",
         "| what | how many | failed | |",
         "|---|---:|---:|---|",

@@ -1,7 +1,7 @@
 """Runs the tests on every Python that the project supports and that this machine has.
 
-The everyday environment runs all of them; a second Python runs all but the slow ones. A Python that is
-missing is named at the end, so that nobody takes one version's success for that of both.
+The everyday environment runs all but those marked slow (`make slow` runs these); a second Python leaves out
+those that need the local AWS or a browser, too. A Python that is missing is named at the end, so that nobody takes one version's success for that of both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tools.environment import Stamp, ensure, find_python, folder_of
 from tools.project import ROOT, ProblemError
 
 VERSIONS = ("3.13", "3.11")
-QUICK = "not slow and not ministack"
+USUAL = "not slow"
+QUICK = "not slow and not ministack and not browser"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +34,13 @@ class Run:
         workers = os.environ.get("WORKERS", "2")
         command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
         command += ["--dist", "loadgroup"]
-        if not self.everything:
-            command += ["-m", QUICK]
+        command += ["-m", USUAL if self.everything else QUICK]
         print(f"\nPython {self.python}: {self.extent}", flush=True)
         return subprocess.run([*command, *arguments], cwd=ROOT).returncode == 0
 
     @property
     def extent(self) -> str:
-        return "all tests" if self.everything else f"tests that are {QUICK}"
+        return f"tests that are {USUAL if self.everything else QUICK}"
 
 
 def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[str]]:

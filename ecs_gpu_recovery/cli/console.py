@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command("console-user")(console_user)
 
 
-def console(
+def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8080,
     host: Annotated[
         str,
@@ -62,8 +62,15 @@ def console(
     if backend not in ("local", "aws"):
         raise Refused(f"there is no backend {backend!r}: use local or aws")
     trusted = Proxy.parse(proxy_header, proxy.split(","), operators.split(",")) if proxy else None
-    settings = Settings(data=data or folder / "console", host=host, port=port, users_file=users, proxy=trusted,
-                        state=folder if local else None, tick_s=1.0 if local else 5.0)  # fmt: skip
+    settings = Settings(
+        data=data or folder / "console",
+        host=host,
+        port=port,
+        users_file=users,
+        proxy=trusted,
+        state=folder if local else None,
+        tick_s=1.0 if local else 5.0,
+    )
     served = prepare(factory, settings)
     print(f"console on {served.address}  (Ctrl-C ends it)", flush=True)
     served.server.run(sockets=[served.socket])

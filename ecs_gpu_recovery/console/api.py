@@ -71,7 +71,7 @@ class OrderBody(BaseModel):
     key: Annotated[StrictStr, Field(max_length=400)]
 
 
-# -- jobs ----------------------------------------------------------------------------------------------------------
+# -- jobs -------------------------------------------------------------------------------------------------
 
 
 @router.get("/jobs", tags=["jobs"])
@@ -152,7 +152,7 @@ async def job_progress(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
     return await console.desk.ask(lambda side: progress_points(side.job(job_id)))
 
 
-# -- logs ----------------------------------------------------------------------------------------------------------
+# -- logs -------------------------------------------------------------------------------------------------
 
 
 @router.get("/jobs/{job_id}/logs", tags=["logs"])
@@ -193,7 +193,7 @@ async def download_log(job_id: Name, task: Name, console: ConsoleArg) -> Respons
     return StreamingResponse(blocks, media_type="text/plain; charset=utf-8", headers=headers)
 
 
-# -- nodes ---------------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------
 
 
 @router.get("/nodes", tags=["nodes"])
@@ -227,7 +227,7 @@ async def ask_node(
     return views.node_view(await Actions(console, who, request).ask_node(name, ask, body.why, body.level))
 
 
-# -- the system ----------------------------------------------------------------------------------------------------
+# -- the system -------------------------------------------------------------------------------------------
 
 
 @router.get("/alerts", tags=["system"])
@@ -267,6 +267,12 @@ async def live(
     last_event_id: Annotated[str, Header(max_length=60)] = "",
     after: Annotated[str, Query(max_length=60)] = "",
 ) -> Response:
-    """Server-sent events: `snapshot`, then `job`, `node`, `notice`, `trouble`, `well`. `Last-Event-ID` goes on without a gap."""
-    return StreamingResponse(console.hub.stream(last_event_id or after), media_type="text/event-stream",
-                             headers={"x-accel-buffering": "no"})  # fmt: skip
+    """Server-sent events: `snapshot`, then `job`, `node`, `notice`, `trouble`, `well`.
+
+    `Last-Event-ID` goes on without a gap.
+    """
+    return StreamingResponse(
+        console.hub.stream(last_event_id or after),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )

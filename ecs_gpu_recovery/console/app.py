@@ -102,11 +102,26 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
         desk.close()
         memory.close()
 
-    app = FastAPI(title="ECS GPU Recovery", version=__version__, docs_url=None, redoc_url=None,
-                  openapi_url="/api/openapi.json", lifespan=life)  # fmt: skip
+    app = FastAPI(
+        title="ECS GPU Recovery",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=life,
+    )
     scripts = settings.state / "scripts" if settings.state is not None else None
-    app.state.console = Console(desk=desk, memory=memory, door=door, hub=hub, shared=Shared(settings.tick_s * 0.4), logs=Logs(),
-                                desktop=Desktop(scripts), state=settings.state, tick_s=settings.tick_s)  # fmt: skip
+    app.state.console = Console(
+        desk=desk,
+        memory=memory,
+        door=door,
+        hub=hub,
+        shared=Shared(settings.tick_s * 0.4),
+        logs=Logs(),
+        desktop=Desktop(scripts),
+        state=settings.state,
+        tick_s=settings.tick_s,
+    )
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", _Static(directory=STATIC), name="static")

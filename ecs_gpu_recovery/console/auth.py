@@ -84,7 +84,8 @@ class Users:
             role, _, stored = rest.partition(":")
             if not _NAME.fullmatch(name) or role not in ROLES or not _well_formed(stored):
                 raise Refused(
-                    f"line {number} of the console's users is not NAME:ROLE:HASH with a role of {' or '.join(ROLES)}:"
+                    f"line {number} of the console's users is not NAME:ROLE:HASH"
+                    f" with a role of {' or '.join(ROLES)}:"
                     " make one with  gpu-recovery console-user NAME"
                 )
             known[name] = (role, stored)
@@ -192,7 +193,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """A load balancer that signs people in and names them in a header. Believed from its own addresses only."""
+    """A load balancer that signs people in and names them in a header; believed from its addresses only."""
 
     header: str = "x-amzn-oidc-identity"
     addresses: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()

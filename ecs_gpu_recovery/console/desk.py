@@ -85,7 +85,7 @@ class Desk:
             raise Transient(f"the control plane did not answer within {self._patience:.0f} s") from None
 
 
-# -- what people ask for: each is an event to the runtime, with a name --------------------------------------------
+# -- what people ask for: each is an event to the runtime, with a name ------------------------------------
 
 
 def stop_job(side: Backend, job_id: str, *, by: str, why: str) -> Job:
@@ -148,6 +148,14 @@ def pending_orders(side: Backend) -> list[dict[str, Any]]:
             continue  # ended and taken away between the two reads
     for record, holder in records:
         for order in holder.outbox:
-            found.append({"record": record, "key": order.key, "do": type(order.effect).__name__, "due": order.due.isoformat(),
-                          "tries": order.tries, "error": order.error})  # fmt: skip
+            found.append(
+                {
+                    "record": record,
+                    "key": order.key,
+                    "do": type(order.effect).__name__,
+                    "due": order.due.isoformat(),
+                    "tries": order.tries,
+                    "error": order.error,
+                }
+            )
     return found

@@ -1,12 +1,12 @@
 """Pictures made of numbers: the state diagram with the current state lit, and the attempts over time.
 
-The moves come from `core.edges`, so a move that is added there is drawn here; only the places are chosen by hand.
-Nothing carries a style of its own: classes say what a thing is, the style sheet how it looks.
+The moves come from `core.edges`, so a move that is added there is drawn here; only the places are chosen by
+hand. Nothing carries a style of its own: classes say what a thing is, the style sheet how it looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from math import hypot
@@ -18,7 +18,7 @@ from ..core.model import Job, JobStatus
 from ..report import phases
 
 _WIDTH, _HEIGHT = 150.0, 46.0
-#: The four waits form the recovery's circle, clockwise; the ends that any of them can reach are in its middle.
+#: The four waits form the recovery's circle, clockwise; the ends that all of them can reach are inside it.
 PLACES: dict[str, tuple[float, float]] = {
     NEW: (345, 16),
     JobStatus.COMPLETE: (82, 86),
@@ -90,9 +90,11 @@ def state_diagram(job: Job, label: Callable[[str], str], title: str) -> Markup:
     for status in JobStatus:
         x, y = PLACES[status]
         kind = "now" if status is job.status else "been" if status in been else "other"
+        left, top = x - _WIDTH / 2, y - _HEIGHT / 2
         parts.append(
-            f'<g class="state {kind} s-{status}" data-state="{status}"><rect x="{x - _WIDTH / 2:.1f}" y="{y - _HEIGHT / 2:.1f}"'
-            f' width="{_WIDTH}" height="{_HEIGHT}" rx="10"/><text class="name" x="{x}" y="{y - 3}">{escape(label(status))}</text>'
+            f'<g class="state {kind} s-{status}" data-state="{status}">'
+            f'<rect x="{left:.1f}" y="{top:.1f}" width="{_WIDTH}" height="{_HEIGHT}" rx="10"/>'
+            f'<text class="name" x="{x}" y="{y - 3}">{escape(label(status))}</text>'
             f'<text class="raw" x="{x}" y="{y + 14}">{status}</text></g>'
         )
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (every text in it is escaped above)
@@ -111,21 +113,19 @@ def attempts_picture(job: Job, now: datetime, words: Callable[[str], str], title
     rows = sorted({p.attempt for p in found})
     height = _ROW * len(rows) + 24
     parts = [
-        f'<svg class="attempts" viewBox="0 0 {_RIGHT:.0f} {height:.0f}" role="img" aria-label="{escape(title)}"'
-        ' xmlns="http://www.w3.org/2000/svg">'
+        f'<svg class="attempts" viewBox="0 0 {_RIGHT:.0f} {height:.0f}" role="img"'
+        f' aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
     ]
     for number, attempt in enumerate(rows):
         y = number * _ROW
-        parts.append(
-            f'<text class="row" x="0" y="{y + 20:.0f}">{escape(words("Attempt"))} {attempt}</text>'
-        )
+        parts.append(f'<text class="row" x="0" y="{y + 20:.0f}">{escape(words("Attempt"))} {attempt}</text>')
         for phase in (p for p in found if p.attempt == attempt):
             x = _LEFT + (phase.start - begin).total_seconds() / span * (_RIGHT - _LEFT)
             width = max(2.0, phase.seconds / span * (_RIGHT - _LEFT))
             told = f"{words(phase.name)}: {phase.seconds:.1f} s"
             parts.append(
-                f'<g class="phase s-{phase.status}"><title>{escape(told)}</title><rect x="{x:.1f}" y="{y + 4:.1f}"'
-                f' width="{width:.1f}" height="24" rx="4"/>'
+                f'<g class="phase s-{phase.status}"><title>{escape(told)}</title>'
+                f'<rect x="{x:.1f}" y="{y + 4:.1f}" width="{width:.1f}" height="24" rx="4"/>'
                 + (
                     f'<text x="{x + 6:.1f}" y="{y + 20:.1f}">{phase.seconds:.0f} s</text>'
                     if width > 44
@@ -138,11 +138,11 @@ def attempts_picture(job: Job, now: datetime, words: Callable[[str], str], title
 
 
 def _scale(span: float, height: float) -> str:
-    marks: Sequence[float] = [0, 0.25, 0.5, 0.75, 1]
-    return "".join(
-        f'<text class="scale{" last" if m == 1 else ""}" x="{_LEFT + m * (_RIGHT - _LEFT):.0f}" y="{height - 4:.0f}">{duration(m * span)}</text>'
-        for m in marks
-    )
+    parts = []
+    for mark in (0, 0.25, 0.5, 0.75, 1):
+        kind, x = "scale last" if mark == 1 else "scale", _LEFT + mark * (_RIGHT - _LEFT)
+        parts.append(f'<text class="{kind}" x="{x:.0f}" y="{height - 4:.0f}">{duration(mark * span)}</text>')
+    return "".join(parts)
 
 
 def duration(seconds: float) -> str:

@@ -35,22 +35,47 @@ class Template:
     command: str
 
 
-_TORCHRUN = ("torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --nproc-per-node=gpu"
-             " --rdzv-backend=static --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT")  # fmt: skip
+_TORCHRUN = (
+    "torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --nproc-per-node=gpu"
+    " --rdzv-backend=static --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT"
+)
 TEMPLATES = (
-    Template("example", "Built-in example (no GPU needed)",
-             "python -m ecs_gpu_recovery.examples.train --steps 400 --step-seconds 0.05 --checkpoint-every 20"),
+    Template(
+        "example",
+        "Built-in example (no GPU needed)",
+        "python -m ecs_gpu_recovery.examples.train --steps 400 --step-seconds 0.05 --checkpoint-every 20",
+    ),
     Template("torchrun", "torchrun (DDP, FSDP)", f"bash -c 'exec {_TORCHRUN} train.py'"),
-    Template("accelerate", "Hugging Face Accelerate",
-             "bash -c 'exec accelerate launch --multi_gpu --num_machines $NNODES --machine_rank $NODE_RANK"
-             " --num_processes $((NNODES * $(nvidia-smi -L | wc -l))) --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT train.py'"),
+    Template(
+        "accelerate",
+        "Hugging Face Accelerate",
+        "bash -c 'exec accelerate launch --multi_gpu --num_machines $NNODES --machine_rank $NODE_RANK"
+        " --num_processes $((NNODES * $(nvidia-smi -L | wc -l))) --main_process_ip $MASTER_ADDR"
+        " --main_process_port $MASTER_PORT train.py'",
+    ),
     Template("deepspeed", "DeepSpeed", f"bash -c 'exec {_TORCHRUN} train.py --deepspeed ds_config.json'"),
-)  # fmt: skip
+)
 #: The form as it is first shown.
-EMPTY: dict[str, str] = {"name": "", "where": "any", "any_nodes": "2", "what": "command", "command": "", "script_text": "",
-                         "args": "", "env": "", "workdir": "", "checkpoint_dir": "", "port": "", "gpus_per_node": "",
-                         "memory_mib": "", "check": "quick", "max_retries": "1", "task_definition": "", "container": "",
-                         "image": ""}  # fmt: skip
+EMPTY: dict[str, str] = {
+    "name": "",
+    "where": "any",
+    "any_nodes": "2",
+    "what": "command",
+    "command": "",
+    "script_text": "",
+    "args": "",
+    "env": "",
+    "workdir": "",
+    "checkpoint_dir": "",
+    "port": "",
+    "gpus_per_node": "",
+    "memory_mib": "",
+    "check": "quick",
+    "max_retries": "1",
+    "task_definition": "",
+    "container": "",
+    "image": "",
+}
 
 
 def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -196,8 +221,15 @@ def _environment(side: Backend, request: JobRequest, nodes: Sequence[Node]) -> d
         return {}
     ranks = tuple(Rank(index=i, node=n.name, address=n.ip, ibdev=n.ibdev) for i, n in enumerate(nodes))
     now = side.now()
-    job = Job(id=request.job_id or "JOB-ID", cluster="", spec=request.spec, status=JobStatus.IN_PROGRESS, ranks=ranks,
-              created_at=now, updated_at=now)  # fmt: skip
+    job = Job(
+        id=request.job_id or "JOB-ID",
+        cluster="",
+        spec=request.spec,
+        status=JobStatus.IN_PROGRESS,
+        ranks=ranks,
+        created_at=now,
+        updated_at=now,
+    )
     told = training_environment(job, ranks[0])
     if told["MASTER_PORT"] == "0":
         told["MASTER_PORT"] = "(a free one)"

@@ -30,8 +30,9 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 #: What is shown to people who have not signed in.
 OPEN_PATHS = ("/signin", "/static/", "/health", "/lang/")
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
-    " connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self' data:; connect-src 'self'; font-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -141,7 +142,7 @@ class Guard:
         return None, None
 
     async def _basic(self, header: str, address: str) -> tuple[Identity | None, Response | None]:
-        """For scripts: a name and a password with every request. Guesses are counted like at the sign-in page."""
+        """For scripts: a name and a password with every request. Guesses are counted as at the page."""
         try:
             name, _, password = base64.b64decode(header[6:], validate=True).decode().partition(":")
         except (ValueError, UnicodeDecodeError):

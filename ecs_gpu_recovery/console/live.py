@@ -1,7 +1,7 @@
 """Server-sent events: what changed, with ids that survive a lost connection and a restarted console.
 
-An id is EPOCH.NUMBER. The epoch is the life of this process: a number of another life means nothing, so whoever comes
-back with one gets a whole snapshot instead of a gap.
+An id is EPOCH.NUMBER. The epoch is the life of this process: a number of another life means nothing, so
+whoever comes back with one gets a whole snapshot instead of a gap.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Hub:
         self._notices: list[dict[str, Any]] = []
         self._trouble = ""
         self._looked = False
+        self._looking = asyncio.Lock()
         self._listeners = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
@@ -65,38 +66,46 @@ class Hub:
         self._ring.append(Event(self._number, kind, data))
 
     async def look(self) -> None:
-        """One look; every difference becomes an event."""
-        try:
-            seen = await self._desk.ask(_look)
-        except RecoveryError as exc:
-            if str(exc) != self._trouble:
-                self._trouble = str(exc)
-                self._add("trouble", {"detail": self._trouble})
-            return
-        if self._trouble:
-            self._trouble = ""
-            self._add("well", {})
+        """One look; every difference becomes an event. One at a time: an older look must not undo a newer."""
+        async with self._looking:
+            try:
+                seen = await self._desk.ask(_look)
+            except RecoveryError as exc:
+                if str(exc) != self._trouble:
+                    self._trouble = str(exc)
+                    self._add("trouble", {"detail": self._trouble})
+                return
+            if self._trouble:
+                self._trouble = ""
+                self._add("well", {})
+            await self._compare(seen)
+            self._looked = True
+
+    async def _compare(self, seen: dict[str, Any]) -> None:
         for line in seen["jobs"]:
-            if self._jobs.get(line["id"]) != line:
-                self._jobs[line["id"]] = line
-                if self._looked or not line["final"]:
-                    news = await self._news(line["id"])
-                    if self._looked:
-                        self._add("job", {**line, "entries": news})
+            if self._jobs.get(line["id"]) == line:
+                continue
+            self._jobs[line["id"]] = line
+            if self._looked or not line["final"]:
+                news = await self._news(line["id"])
+                self._tell("job", {**line, "entries": news})
         for node in seen["nodes"]:
             if self._nodes.get(node["name"]) != node:
                 self._nodes[node["name"]] = node
-                if self._looked:
-                    self._add("node", node)
+                self._tell("node", node)
         known = {notice["key"] for notice in self._notices}
         for notice in reversed(seen["notices"]):
-            if notice["key"] not in known and self._looked:
-                self._add("notice", notice)
+            if notice["key"] not in known:
+                self._tell("notice", notice)
         self._notices = seen["notices"]
-        self._looked = True
+
+    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+        """The first look finds everything new; that is what the snapshot is for."""
+        if self._looked:
+            self._add(kind, data)
 
     async def _news(self, job_id: str) -> list[dict[str, Any]]:
-        """The timeline entries since the last look, so that a quick pass through three states is told as three."""
+        """The timeline entries since the last look: a quick pass through three states is told as three."""
         try:
             job = await self._desk.ask(lambda side: side.job(job_id))
         except RecoveryError:
@@ -119,8 +128,12 @@ class Hub:
         self._task = None
 
     def snapshot(self) -> dict[str, Any]:
-        return {"jobs": list(self._jobs.values()), "nodes": list(self._nodes.values()), "notices": self._notices,
-                "trouble": self._trouble}  # fmt: skip
+        return {
+            "jobs": list(self._jobs.values()),
+            "nodes": list(self._nodes.values()),
+            "notices": self._notices,
+            "trouble": self._trouble,
+        }
 
     async def stream(self, last: str) -> AsyncIterator[str]:
         """Everything since `last`, then what comes."""
@@ -173,10 +186,17 @@ def _look(side: Backend) -> dict[str, Any]:
     except RecoveryError:
         notices = []  # on AWS they go to the topic
     nodes = [
-        {"name": n.name, "status": n.status.value, "job": n.job_id, "gpus": n.gpus, "free": n.claimable,
-         "refusal": n.refusal, "version": n.version}
+        {
+            "name": n.name,
+            "status": n.status.value,
+            "job": n.job_id,
+            "gpus": n.gpus,
+            "free": n.claimable,
+            "refusal": n.refusal,
+            "version": n.version,
+        }
         for n in side.nodes()
-    ]  # fmt: skip
+    ]
     return {
         "jobs": [job_line(line) for line in side.jobs(None, JOBS, "").jobs],
         "nodes": nodes,
@@ -214,10 +234,10 @@ async def page_stream(
     closing: asyncio.Event,
     every_s: float = 1.0,
 ) -> AsyncIterator[str]:
-    """Regions of a page as they change. `build` gives regions and named facts; what was sent is not sent again.
+    """Regions of a page as they change. `build` gives regions and named facts; nothing is sent again.
 
-    A frame holds whole regions, so there is nothing to miss: its id is the digest of all of them, and whoever comes
-    back with the current one, even after a restart, is sent nothing.
+    A frame holds whole regions, so there is nothing to miss: its id is the digest of all of them, and whoever
+    comes back with the current one, even after a restart, is sent nothing.
     """
     sent: dict[str, str] = {}
     told: dict[str, str] = {}

@@ -67,8 +67,16 @@ class Logs:
             cut = data.find(b"\n") + 1
             start, data = start + cut, data[cut:]
         data = _whole(data, last=start + len(data) >= size and job.status.final)
-        return {"task": task, "rank": source.rank, "attempt": source.attempt, "node": source.node, "offset": start,
-                "next": start + len(data), "size": size, "text": data.decode(errors="replace")}  # fmt: skip
+        return {
+            "task": task,
+            "rank": source.rank,
+            "attempt": source.attempt,
+            "node": source.node,
+            "offset": start,
+            "next": start + len(data),
+            "size": size,
+            "text": data.decode(errors="replace"),
+        }
 
     def search(self, side: Backend, job_id: str, task: str, needle: str) -> dict[str, Any]:
         """Lines that hold a text, upper or lower case."""
@@ -172,5 +180,10 @@ def progress_points(job: Job) -> dict[str, Any]:
                 continue  # a torn last line, or something else's file
     every = max(1, -(-len(points) // MOST_POINTS))
     kept = [p for n, p in enumerate(points) if n % every == 0 or n == len(points) - 1]
-    return {"count": len(points), "step": [p[0] for p in kept], "loss": [p[1] for p in kept],
-            "attempt": [p[2] for p in kept], "at": [p[3] for p in kept]}  # fmt: skip
+    return {
+        "count": len(points),
+        "step": [p[0] for p in kept],
+        "loss": [p[1] for p in kept],
+        "attempt": [p[2] for p in kept],
+        "at": [p[3] for p in kept],
+    }

@@ -1,6 +1,7 @@
 """What the console itself must remember: sessions, who did what, and which submissions it has seen.
 
-A file of its own beside the control plane's database, so that nothing here can slow down or damage a recovery.
+A file of its own beside the control plane's database, so that nothing here can slow down or damage a
+recovery.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ CREATE TABLE IF NOT EXISTS session (
   digest TEXT PRIMARY KEY, who TEXT NOT NULL, csrf TEXT NOT NULL, ends TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS audit (
   id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, who TEXT NOT NULL, role TEXT NOT NULL,
-  action TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL, outcome TEXT NOT NULL, address TEXT NOT NULL);
+  action TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL, outcome TEXT NOT NULL,
+  address TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS submission (
   key TEXT PRIMARY KEY, digest TEXT NOT NULL, job_id TEXT NOT NULL, at TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -76,7 +78,7 @@ class Memory:
         with self._lock:
             return self._conn.execute(sql, args).fetchall()
 
-    # -- sessions ----------------------------------------------------------------------------------------------
+    # -- sessions ------------------------------------------------------------------------------------------
 
     def open_session(self, who: str) -> tuple[str, Session]:
         token, made = secrets.token_urlsafe(32), Session(who=who, csrf=secrets.token_urlsafe(24))
@@ -95,12 +97,13 @@ class Memory:
     def end_session(self, token: str) -> None:
         self._run("DELETE FROM session WHERE digest=?", _digest(token))
 
-    # -- audit -------------------------------------------------------------------------------------------------
+    # -- audit ---------------------------------------------------------------------------------------------
 
     def note(self, deed: Deed) -> None:
         texts = [deed.who, deed.role, deed.action, deed.subject, deed.why, deed.outcome, deed.address]
         self._run(
-            "INSERT INTO audit (at, who, role, action, subject, why, outcome, address) VALUES (?,?,?,?,?,?,?,?)",
+            "INSERT INTO audit (at, who, role, action, subject, why, outcome, address)"
+            " VALUES (?,?,?,?,?,?,?,?)",
             self._now().isoformat(timespec="milliseconds"),
             *(text[:LONGEST_TEXT] for text in texts),
         )
@@ -123,7 +126,7 @@ class Memory:
         names = ("id", "at", "who", "role", "action", "subject", "why", "outcome", "address")
         return [dict(zip(names, row, strict=True)) for row in found]
 
-    # -- submissions -------------------------------------------------------------------------------------------
+    # -- submissions ---------------------------------------------------------------------------------------
 
     def reserve(self, key: str, digest: str, job_id: str) -> tuple[str, str]:
         """The digest and job id that belong to this key: these, or those of whoever used it first."""

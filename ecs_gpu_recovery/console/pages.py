@@ -89,7 +89,7 @@ def refused_page(request: Request, exc: RecoveryError) -> Response:
     return error_page(request, of_error(exc)[0], str(exc))
 
 
-# -- looking -------------------------------------------------------------------------------------------------------
+# -- looking ----------------------------------------------------------------------------------------------
 
 
 @router.get("/")
@@ -154,16 +154,33 @@ async def live(request: Request, console: ConsoleArg, page: str) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-# -- a new job -----------------------------------------------------------------------------------------------------
+# -- a new job --------------------------------------------------------------------------------------------
 
 
-async def _form(request: Request, console: Console, values: dict[str, str], problems: dict[str, list[str]], *,
-                chosen: str = "", status: int = 200) -> Response:  # fmt: skip
+async def _form(
+    request: Request,
+    console: Console,
+    values: dict[str, str],
+    problems: dict[str, list[str]],
+    *,
+    chosen: str = "",
+    status: int = 200,
+) -> Response:
     return await show(
-        request, console, "new", "new.html", {"nodes": chosen}, status=status, values=values, problems=problems,
-        templates=forms.TEMPLATES, levels=forms.levels(), largest=forms.LARGEST_SCRIPT,
-        with_image="image" in KEYS, local=console.state is not None,
-    )  # fmt: skip
+        request,
+        console,
+        "new",
+        "new.html",
+        {"nodes": chosen},
+        status=status,
+        values=values,
+        problems=problems,
+        templates=forms.TEMPLATES,
+        levels=forms.levels(),
+        largest=forms.LARGEST_SCRIPT,
+        with_image="image" in KEYS,
+        local=console.state is not None,
+    )
 
 
 def _values(form: Mapping[str, list[str]]) -> dict[str, str]:
@@ -206,7 +223,7 @@ async def preview(request: Request, console: ConsoleArg) -> Response:
     return HTMLResponse(writer.render("_preview.html", preview=found, problems={}))
 
 
-# -- acting --------------------------------------------------------------------------------------------------------
+# -- acting -----------------------------------------------------------------------------------------------
 
 
 @router.post("/jobs/{job_id}/stop")
@@ -247,7 +264,7 @@ async def again(request: Request, console: ConsoleArg, who: IdentityArg) -> Resp
     return see("/alerts")
 
 
-# -- coming and going ----------------------------------------------------------------------------------------------
+# -- coming and going -------------------------------------------------------------------------------------
 
 
 def _inside(path: str) -> str:

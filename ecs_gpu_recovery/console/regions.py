@@ -56,9 +56,15 @@ class Writer:
 
     def render(self, template: str, **values: Any) -> str:
         return ENV.get_template(template).render(
-            t=self.text, job_label=self.job_label, node_label=self.node_label, who=self.who, lang=self.language,
-            theme=self.theme, languages=texts.LANGUAGES, **values,
-        )  # fmt: skip
+            t=self.text,
+            job_label=self.job_label,
+            node_label=self.node_label,
+            who=self.who,
+            lang=self.language,
+            theme=self.theme,
+            languages=texts.LANGUAGES,
+            **values,
+        )
 
 
 def _notices(side: Backend, limit: int) -> list[dict[str, Any]]:

@@ -72,14 +72,20 @@ def job_view(job: Job, now: datetime) -> dict[str, Any]:
         final=job.status.final,
         command_line=shlex.join(spec["command"]).replace(shlex.quote(HIDDEN), HIDDEN),
         phases=[
-            {"name": p.name, "status": p.status.value, "attempt": p.attempt, "start": p.start.isoformat(),
-             "end": p.end.isoformat(), "seconds": round(p.seconds, 1)}
+            {
+                "name": p.name,
+                "status": p.status.value,
+                "attempt": p.attempt,
+                "start": p.start.isoformat(),
+                "end": p.end.isoformat(),
+                "seconds": round(p.seconds, 1),
+            }
             for p in phases(job, now)
         ],
         progress=whole(done),
         effective=None if ratio is None else round(ratio, 4),
         seconds=round(((job.updated_at if job.status.final else now) - job.created_at).total_seconds(), 1),
-    )  # fmt: skip
+    )
     return data
 
 

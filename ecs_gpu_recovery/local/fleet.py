@@ -6,6 +6,7 @@ A task's id is the order's token, so ordering a task twice is ordering it once.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, 
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..environment import training_environment
 from .cluster import Cluster
-from .processes import Unkillable
+from .processes import PACKAGE_ROOT, Unkillable
 from .views import RebootState, Refused, TaskSpec, TaskState, TaskView
 
 #: How far back a check reads the kernel log: the fault is older than the task's death by a little.
@@ -79,7 +80,11 @@ class LocalFleet:
             "--level",
             order.level,
         ]
-        env = {"GPU_HEALTH_SIMULATED": str(view.folder)} if view.kind == "simulated" else {}
+        # The check must find this very package, installed or not: one that can't run proves nothing.
+        path = [PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {"PYTHONPATH": os.pathsep.join(path)}
+        if view.kind == "simulated":
+            env["GPU_HEALTH_SIMULATED"] = str(view.folder)
         gpus = min(node.gpus, view.gpus_seen)  # it needs those that are there, to find that one is missing
         spec = TaskSpec(
             task_id=order.token,

@@ -200,13 +200,13 @@ class World:
         """A rank ends well only if its whole gang has come as far. With a dead member it hangs for ever."""
         if not task.alive:
             return
-        gang = [
+        same = (
             t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check
-        ]
-        if any(not t.alive and not t.finished and t.running for t in gang):
+        )
+        gang = {t.rank: t for t in same}  # the newest of each rank
+        if any(not t.alive and not t.finished and t.running for t in gang.values()):
             return
-        size = self.gang_size(task.job)
-        if len({t.rank for t in gang if t.running}) < size:
+        if sum(t.running for t in gang.values()) < self.gang_size(task.job):
             self.after(120, lambda: self._finish(task))
             return
         task.finished = True

@@ -75,6 +75,16 @@ class Model:
         #: Duties of the runtime and the fleet. A test turns one off to see that the search notices.
         self.finds_tokens = True  #: a start looks for its token before it is sent
         self.one_version = True  #: facts that are committed together count as one version of the record
+        self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
+
+    def old_news(self, job: Job) -> set[tuple[object, ...]]:
+        """What is known to tell this very record nothing. The world moves on more often than the record does."""
+        known = self._old_news.get(id(job))
+        if known is None or known[0] is not job:
+            if len(self._old_news) > 20_000:
+                self._old_news.clear()
+            known = self._old_news[id(job)] = (job, set())
+        return known[1]
 
     # -- the beginning -----------------------------------------------------------------------------------------
 

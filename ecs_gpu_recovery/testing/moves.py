@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ..core.events import Fact, StopAsked
@@ -35,9 +36,19 @@ def moves(model: Model, state: State) -> Iterator[Move]:
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
         yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)), name="ann stops the job")
+    yield from _news(model, state)
+
+
+def _news(model: Model, state: State) -> Iterator[Move]:
+    """Something that was true once is told, for the first time or again."""
+    old = model.old_news(state.job)
     for i, machine in enumerate(state.machines):
         for label, facts in world.facts(i, machine, state.now, bounds=model.bounds):
-            yield Move("deliver", lambda label=label, facts=facts: deliver(model, state, f"told: {label}", facts), name=f"told: {label}")  # type: ignore[misc]
+            mark = (label, state.now, machine.version)
+            if mark not in old:
+                name = f"told: {label}"
+                tell = partial(deliver, model, state, name, facts, partial(old.add, mark))
+                yield Move("deliver", tell, name=name)
 
 
 def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
@@ -48,10 +59,12 @@ def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
         yield Move("advance", lambda: iter([("time passes", later)]))
 
 
-def deliver(model: Model, state: State, label: str, facts: tuple[Fact, ...]) -> Iterator[Outcome]:
+def deliver(model: Model, state: State, label: str, facts: tuple[Fact, ...], idle: Callable[[], None] | None = None) -> Iterator[Outcome]:
     after, orders = model.decide(state, facts)
     if after is not state:
         yield from model.send(after, orders, (), label)
+    elif idle is not None:
+        idle()
 
 
 def _resume(model: Model, state: State) -> Iterator[Outcome]:

@@ -42,9 +42,18 @@ def still_state(folder: Path, nodes: int = 4) -> Path:
     at = wiring.now()
     for number in range(1, nodes + 1):
         parts.store.add_node(
-            Node(name=f"node-{number}", cluster="embedded", instance=f"node-{number}", gpus=2, ip="127.0.0.1",
-                 status=NodeStatus.AVAILABLE, connected=True, created_at=at, updated_at=at)
-        )  # fmt: skip
+            Node(
+                name=f"node-{number}",
+                cluster="embedded",
+                instance=f"node-{number}",
+                gpus=2,
+                ip="127.0.0.1",
+                status=NodeStatus.AVAILABLE,
+                connected=True,
+                created_at=at,
+                updated_at=at,
+            )
+        )
     parts.close()
     return folder
 
@@ -77,7 +86,13 @@ def console(state: Path, *, users: str = "", **more: Any) -> Iterator[httpx.Clie
         users_file.write_text(users)
         users_file.chmod(0o600)
     served = serve(
-        lambda: LocalBackend(state), port=0, data=state / "console", state=state, users_file=users_file, tick_s=0.2, **more
+        lambda: LocalBackend(state),
+        port=0,
+        data=state / "console",
+        state=state,
+        users_file=users_file,
+        tick_s=0.2,
+        **more,
     )
     try:
         with httpx.Client(base_url=served.address, timeout=30, trust_env=False) as client:
@@ -100,7 +115,15 @@ def csrf_of(client: httpx.Client) -> str:
 
 
 def training(steps: int = 40, **more: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--steps", str(steps), "--step-seconds", "0.03"]
+    command = [
+        sys.executable,
+        "-m",
+        "ecs_gpu_recovery.examples.train",
+        "--steps",
+        str(steps),
+        "--step-seconds",
+        "0.03",
+    ]
     return {"name": "train", "any_nodes": 2, "command": [*command, "--checkpoint-every", "10"], **more}
 
 
@@ -111,7 +134,9 @@ def submitted(client: httpx.Client, **more: Any) -> dict[str, Any]:
     return found
 
 
-def events(client: httpx.Client, count: int, *, last: str = "", before: Callable[[], None] | None = None) -> list[dict[str, str]]:
+def events(
+    client: httpx.Client, count: int, *, last: str = "", before: Callable[[], None] | None = None
+) -> list[dict[str, str]]:
     """The first messages of the live stream; `before` is called once it is open."""
     found: list[dict[str, str]] = []
     with client.stream("GET", "/api/live", headers={"last-event-id": last} if last else {}) as stream:

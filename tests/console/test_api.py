@@ -58,7 +58,9 @@ def test_a_refused_submission_leaves_its_key_free(client: httpx.Client) -> None:
         ({"command": ["no-such-program"]}, "command"),
     ],
 )
-def test_every_problem_is_told_beside_its_field(client: httpx.Client, change: dict[str, object], field: str) -> None:
+def test_every_problem_is_told_beside_its_field(
+    client: httpx.Client, change: dict[str, object], field: str
+) -> None:
     reply = client.post("/api/jobs", json={**training(), **change})
     assert reply.status_code == 422
     assert reply.headers["content-type"].startswith("application/problem+json")
@@ -81,9 +83,15 @@ def test_a_body_that_is_no_json_is_a_problem(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
-    [("PUT", "/api/jobs", 405, "GET, POST"), ("POST", "/api/nodes", 405, "GET"), ("GET", "/api/nothing", 404, None)],
+    [
+        ("PUT", "/api/jobs", 405, "GET, POST"),
+        ("POST", "/api/nodes", 405, "GET"),
+        ("GET", "/api/nothing", 404, None),
+    ],
 )
-def test_wrong_methods_and_paths_are_problems(client: httpx.Client, method: str, path: str, status: int, allow: str | None) -> None:
+def test_wrong_methods_and_paths_are_problems(
+    client: httpx.Client, method: str, path: str, status: int, allow: str | None
+) -> None:
     reply = client.request(method, path, json={})
     assert reply.status_code == status
     assert reply.headers["content-type"].startswith("application/problem+json")
@@ -181,7 +189,9 @@ def test_an_id_of_another_life_gets_everything_again(client: httpx.Client, last:
 
 def _drain(client: httpx.Client, name: str) -> Callable[[], None]:
     def act() -> None:
-        reply = httpx.post(f"{client.base_url}/api/nodes/{name}/drain", json={"why": "test"}, timeout=30, trust_env=False)
+        reply = httpx.post(
+            f"{client.base_url}/api/nodes/{name}/drain", json={"why": "test"}, timeout=30, trust_env=False
+        )
         assert reply.status_code == 200
 
     return act

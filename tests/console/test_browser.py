@@ -8,17 +8,19 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-from playwright.sync_api import Browser, Page, expect
-
 from ecs_gpu_recovery.local.controller import Controller
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, eventually, still_state, submitted
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome") or ""
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 WAIT_MS = 60_000
@@ -29,13 +31,15 @@ pytestmark = [
     # A browser that is closed while a stream is open leaves its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step-seconds 0.03 --checkpoint-every 10"
+TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step-seconds 0.03"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_api.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        found = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield found
         found.close()
 
@@ -74,7 +78,9 @@ def closed(page: Page) -> None:
     assert complaints == []
 
 
-def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(browser: Browser, plane: tuple[Controller, httpx.Client]) -> None:
+def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
+    browser: Browser, plane: tuple[Controller, httpx.Client]
+) -> None:
     controller, client = plane
     page = opened(browser, client, "/jobs/new")
     page.get_by_label("A short name").fill("seen")
@@ -123,7 +129,9 @@ def test_a_node_is_drained_and_released(browser: Browser, plane: tuple[Controlle
     closed(page)
 
 
-def test_a_running_job_is_stopped_after_a_second_look(browser: Browser, plane: tuple[Controller, httpx.Client]) -> None:
+def test_a_running_job_is_stopped_after_a_second_look(
+    browser: Browser, plane: tuple[Controller, httpx.Client]
+) -> None:
     _, client = plane
     job = submitted(client, steps=2000, any_nodes=1, check="none")
     page = opened(browser, client, f"/jobs/{job['id']}")
@@ -186,7 +194,9 @@ def test_everybody_can_use_every_page(browser: Browser, still: httpx.Client, lig
         page.goto(path)
         expect(page.locator("#pulse")).not_to_be_empty(timeout=WAIT_MS)
         page.evaluate(axe)
-        found = page.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 160))]))")
+        found = page.evaluate(
+            "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 160))]))"
+        )
         assert found == [], path
     closed(page)
 

@@ -79,7 +79,14 @@ def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
 
 
 def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(client: httpx.Client) -> None:
-    form = {"csrf": csrf_of(client), "name": "my job", "where": "any", "any_nodes": "x", "what": "command", "command": "true 'x"}
+    form = {
+        "csrf": csrf_of(client),
+        "name": "my job",
+        "where": "any",
+        "any_nodes": "x",
+        "what": "command",
+        "command": "true 'x",
+    }
     reply = client.post("/jobs/new", data=form, headers=HTML)
     assert reply.status_code == 422
     assert 'value="my job"' in reply.text
@@ -88,8 +95,17 @@ def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(client: 
 
 
 def test_a_form_that_is_right_leads_to_the_job(client: httpx.Client) -> None:
-    form = {"csrf": csrf_of(client), "name": "mine", "where": "named", "nodes": ["node-2", "node-3"], "what": "command",
-            "command": "true", "env": "A=1\n# no\nB=x=y", "check": "none", "once": "abc"}  # fmt: skip
+    form = {
+        "csrf": csrf_of(client),
+        "name": "mine",
+        "where": "named",
+        "nodes": ["node-2", "node-3"],
+        "what": "command",
+        "command": "true",
+        "env": "A=1\n# no\nB=x=y",
+        "check": "none",
+        "once": "abc",
+    }
     places = {client.post("/jobs/new", data=form).headers["location"] for _ in range(2)}
     assert len(places) == 1
     job = client.get("/api" + places.pop()).json()

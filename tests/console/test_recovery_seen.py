@@ -27,7 +27,10 @@ def healed(plane: tuple[Controller, httpx.Client]) -> tuple[httpx.Client, dict[s
     """A job that lost a GPU and came back, and the moves that the stream told of it."""
     controller, client = plane
     told: list[str] = []
-    with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as listener, listener.stream("GET", "/api/live") as stream:
+    with (
+        httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as listener,
+        listener.stream("GET", "/api/live") as stream,
+    ):
         reader = threading.Thread(target=_listen, args=(stream, told))
         reader.start()
         job = submitted(client, steps=80)
@@ -52,11 +55,20 @@ def _listen(stream: httpx.Response, told: list[str]) -> None:
         return  # the test closes the stream while it is being read
 
 
-def test_the_stream_tells_every_move_of_a_recovery(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_the_stream_tells_every_move_of_a_recovery(
+    healed: tuple[httpx.Client, dict[str, Any], list[str]],
+) -> None:
     _, job, told = healed
     assert (job["status"], job["attempt"]) == ("COMPLETE", 1)
-    assert told == ["PENDING_HEALTHCHECK", "IN_PROGRESS", "PENDING_HEALTHCHECK", "PENDING_RESTART", "RESTARTING",
-                    "IN_PROGRESS", "COMPLETE"]  # fmt: skip
+    assert told == [
+        "PENDING_HEALTHCHECK",
+        "IN_PROGRESS",
+        "PENDING_HEALTHCHECK",
+        "PENDING_RESTART",
+        "RESTARTING",
+        "IN_PROGRESS",
+        "COMPLETE",
+    ]
 
 
 def test_the_job_page_shows_the_recovery(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
@@ -68,7 +80,9 @@ def test_the_job_page_shows_the_recovery(healed: tuple[httpx.Client, dict[str, A
     assert job["effective"] is not None
 
 
-def test_every_rank_of_every_attempt_has_its_log(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_every_rank_of_every_attempt_has_its_log(
+    healed: tuple[httpx.Client, dict[str, Any], list[str]],
+) -> None:
     client, job, _ = healed
     path = f"/api/jobs/{job['id']}/logs"
     logs = client.get(path).json()["logs"]
@@ -91,13 +105,17 @@ def test_every_rank_of_every_attempt_has_its_log(healed: tuple[httpx.Client, dic
 
 
 @pytest.mark.parametrize("task", ["..%2f..%2f..%2frecovery.db", "%2e%2e", "nope", "a" * 300])
-def test_a_log_is_found_by_the_records_only(healed: tuple[httpx.Client, dict[str, Any], list[str]], task: str) -> None:
+def test_a_log_is_found_by_the_records_only(
+    healed: tuple[httpx.Client, dict[str, Any], list[str]], task: str
+) -> None:
     client, job, _ = healed
     assert client.get(f"/api/jobs/{job['id']}/logs/{task}").status_code in (404, 422)
 
 
 def test_a_log_that_was_replaced_by_a_link_is_not_followed(
-    plane: tuple[Controller, httpx.Client], healed: tuple[httpx.Client, dict[str, Any], list[str]], tmp_path: Path
+    plane: tuple[Controller, httpx.Client],
+    healed: tuple[httpx.Client, dict[str, Any], list[str]],
+    tmp_path: Path,
 ) -> None:
     controller, client = plane
     _, job, _ = healed
@@ -128,9 +146,13 @@ def test_the_node_shows_its_last_report(healed: tuple[httpx.Client, dict[str, An
     assert "xid 79" in page
 
 
-def test_an_ended_job_is_run_again_from_its_checkpoint(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_an_ended_job_is_run_again_from_its_checkpoint(
+    healed: tuple[httpx.Client, dict[str, Any], list[str]],
+) -> None:
     client, job, _ = healed
     again = client.post(f"/api/jobs/{job['id']}/retry", json={}).json()
     assert again["spec"]["retry_of"] == job["id"]
-    done = eventually(lambda: (found := client.get(f"/api/jobs/{again['id']}").json())["final"] and found, "it ends")
+    done = eventually(
+        lambda: (found := client.get(f"/api/jobs/{again['id']}").json())["final"] and found, "it ends"
+    )
     assert done["status"] == "COMPLETE"

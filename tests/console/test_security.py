@@ -66,7 +66,9 @@ def test_a_viewer_looks_and_changes_nothing(guarded: httpx.Client) -> None:
     assert guarded.get("/api/nodes").status_code == 200
     reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token})
     assert reply.status_code == 403
-    assert guarded.post("/nodes/node-1/ask", data={"csrf": token, "ask": "drain", "why": "x"}).status_code == 403
+    assert (
+        guarded.post("/nodes/node-1/ask", data={"csrf": token, "ask": "drain", "why": "x"}).status_code == 403
+    )
     assert guarded.get("/api/nodes/node-1").json()["free"]
     assert "refused" in guarded.get("/api/audit").json()["audit"][0]["outcome"]
 
@@ -118,7 +120,9 @@ def test_scripts_may_send_name_and_password(guarded: httpx.Client) -> None:
     assert guarded.get("/api/jobs", headers={"authorization": "Basic %%%"}).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/new", "/alerts", "/nodes/node-1", "/nothing", "/api/jobs", "/static/app.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/jobs", "/jobs/new", "/alerts", "/nodes/node-1", "/nothing", "/api/jobs", "/static/app.js"]
+)
 def test_every_reply_carries_the_strict_headers(client: httpx.Client, path: str) -> None:
     reply = client.get(path, headers={"accept": "text/html"})
     policy = reply.headers["content-security-policy"]
@@ -155,17 +159,37 @@ def test_a_body_that_is_too_large_is_refused(client: httpx.Client) -> None:
 @pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}"])
 def test_what_people_write_is_shown_and_never_run(client: httpx.Client, evil: str) -> None:
     client.post(DRAIN, json={"why": evil})
-    form = {"csrf": csrf_of(client), "name": evil, "where": "any", "any_nodes": "1", "what": "command", "command": "true"}
-    pages = [client.get("/nodes/node-1").text, client.get("/").text, client.get("/alerts").text,
-             client.post("/jobs/new", data=form).text, client.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text]  # fmt: skip
+    form = {
+        "csrf": csrf_of(client),
+        "name": evil,
+        "where": "any",
+        "any_nodes": "1",
+        "what": "command",
+        "command": "true",
+    }
+    pages = [
+        client.get("/nodes/node-1").text,
+        client.get("/").text,
+        client.get("/alerts").text,
+        client.post("/jobs/new", data=form).text,
+        client.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text,
+    ]
     for page in pages:
         assert "<script>alert" not in page
         assert "<img src=x" not in page
     assert "49" not in pages[0].partition("Drained by")[2][:60]
 
 
-@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/api/jobs/..%2f..%2fetc%2fpasswd",
-                                  "/api/nodes/%2e%2e%2fcontroller.lock", "/live/job?job_id=../../x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/api/jobs/..%2f..%2fetc%2fpasswd",
+        "/api/nodes/%2e%2e%2fcontroller.lock",
+        "/live/job?job_id=../../x",
+    ],
+)
 def test_paths_lead_nowhere_else(client: httpx.Client, path: str) -> None:
     reply = client.get(path)
     assert reply.status_code in (200, 404, 405)
@@ -174,14 +198,23 @@ def test_paths_lead_nowhere_else(client: httpx.Client, path: str) -> None:
 
 
 def test_secrets_stay_on_the_server(client: httpx.Client) -> None:
-    job = client.post("/api/jobs", json=training(env={"WANDB_API_KEY": "hush-1", "HF_TOKEN": "hush-2", "SEED": "7"})).json()
+    job = client.post(
+        "/api/jobs", json=training(env={"WANDB_API_KEY": "hush-1", "HF_TOKEN": "hush-2", "SEED": "7"})
+    ).json()
     for path in (f"/api/jobs/{job['id']}", f"/jobs/{job['id']}", "/alerts", "/api/audit"):
         assert "hush" not in client.get(path).text
     assert job["spec"]["env"] == {"WANDB_API_KEY": HIDDEN, "HF_TOKEN": HIDDEN, "SEED": "7"}
 
 
 def test_what_looks_like_a_secret_is_hidden() -> None:
-    assert masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"]) == ["run", "--api-key", HIDDEN, f"--token={HIDDEN}", "-n", "3"]
+    assert masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"]) == [
+        "run",
+        "--api-key",
+        HIDDEN,
+        f"--token={HIDDEN}",
+        "-n",
+        "3",
+    ]
     assert masked_text("postgres://me:pw@db/x") == f"postgres://me:{HIDDEN}@db/x"
     assert masked_text("AKIAABCDEFGHIJKLMNOP") == HIDDEN
     assert masked_env({"PATH_KEYS": "a", "MONKEY": "b"}) == {"PATH_KEYS": "a", "MONKEY": "b"}
@@ -215,6 +248,8 @@ def test_a_users_file_is_strict(tmp_path: Path) -> None:
         Users.load(path)
 
 
-@pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"])
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
+)
 def test_after_the_sign_in_nobody_is_sent_elsewhere(path: str) -> None:
     assert _inside(path) == "/"

@@ -1,4 +1,4 @@
-"""docs/faults.md is true: each fault, put in by the embedded mode's injector, leads to the verdict written there."""
+"""docs/faults.md is true: each fault, put in by the injector, leads to the verdict written there."""
 
 from __future__ import annotations
 

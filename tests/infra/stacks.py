@@ -56,15 +56,17 @@ class Made:
         return str(value["Ref"] if "Ref" in value else value["Fn::GetAtt"][0])
 
 
-def synthesize(outdir: Path, env: Mapping[str, str], **context: Any) -> Made:
+def synthesize(outdir: Path, env: Mapping[str, str], *, asset: Path | None = None, **context: Any) -> Made:
+    """A stack with some settings. Its functions' code is a stand-in unless a built one is given."""
     if not NODE.exists() and shutil.which("node") is None:
         pytest.skip("CDK needs Node.js: install it, or run npm ci")
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "1")
     from app import make_app
 
-    asset = outdir / "functions"
-    asset.mkdir()
-    (asset / "code.py").write_text("# stands for the package\n", encoding="utf-8")
+    if asset is None:
+        asset = outdir / "functions"
+        asset.mkdir()
+        (asset / "code.py").write_text("# stands for the package\n", encoding="utf-8")
     paths = {"aws:cdk:enable-path-metadata": True}
     make_app(env, outdir=str(outdir / "out"), asset=asset, context={**paths, **context}).synth()
     return Made(outdir / "out")

@@ -130,13 +130,14 @@ def test_a_night_without_sweeper_and_events_is_made_up_for(world: World) -> None
 
 
 def refuse(plot: Plot, number: int, code: str) -> World:
+    """If the note that a message was sent can't be made, it is sent again: as with a death at that point."""
     with a_world(policy=plot.policy) as world:
         plot.begin(world)
         world.wire.forget()
         world.wire.fail = {number: code}
         plot.then(world)
         world.run()
-        plot.end(world, errors=True)
+        plot.end(world, errors=True, told_again=1)
         return world
 
 

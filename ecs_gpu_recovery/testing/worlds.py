@@ -1,0 +1,68 @@
+"""The worlds that are searched, each with one kind of trouble in the foreground.
+
+All troubles at once would be too many states; one at a time, and in the pairs that have bitten, they are few enough
+to see every one. `QUICK` is searched on every Python, `THOROUGH` on one, `DEEP` by `make model`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .bounds import Bounds, quick_policy
+
+EVERY_END = ("suspect", "fault", "oom", "host gone", "no room", "no image", "person")
+NO_RETRY = quick_policy(max_retries=0)
+#: One rank dies of a GPU fault, its node reboots, the job starts again: the story that the other worlds disturb.
+RECOVERY = Bounds(failures=1, verdicts=("reboot",))
+LOSS = Bounds(failures=0, deaths=1)
+
+QUICK: dict[str, Bounds] = {
+    "nothing goes wrong": Bounds(failures=0),
+    "a recovery": RECOVERY,
+    "every way a task can end": replace(RECOVERY, ends=EVERY_END, policy=NO_RETRY),
+    "two verdicts and no retry": Bounds(verdicts=("healthy", "reboot"), policy=NO_RETRY),
+    "a check before the first start": Bounds(failures=0, check_first=True, asks=1),
+    "a node dies, and its task says 0": replace(LOSS, lies=True, verdicts=("healthy",)),
+    "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
+    "three nodes": replace(RECOVERY, nodes=3, delays=0),
+}
+THOROUGH: dict[str, Bounds] = {
+    "every way a task can end, with a retry": replace(RECOVERY, ends=EVERY_END),
+    "every verdict": Bounds(policy=NO_RETRY),
+    "two failures and two retries": replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2)),
+    "a person stops the job": replace(RECOVERY, asks=1),
+    "a process stalls or dies": replace(RECOVERY, stalls=1),
+    "a process stalls, and ended tasks are not found": replace(RECOVERY, stalls=1, finds_ended=False, policy=NO_RETRY),
+    "a process stalls, and stops are not answered": replace(RECOVERY, stalls=1, answers_stop=False, policy=NO_RETRY),
+    "a process stalls while rows are written": replace(RECOVERY, stalls=1, rows=True, delays=0),
+    "a process stalls while a person stops the job": replace(RECOVERY, stalls=1, asks=1, delays=0),
+    "an agent flaps": replace(RECOVERY, flaps=1, delays=0),
+    "old sightings arrive late": replace(RECOVERY, stale_sights=True),
+    "an order can't be sent": replace(RECOVERY, hiccups=1),
+    "the sweeper is late": replace(RECOVERY, late_sweeper=True, delays=2),
+    "tasks are slow to run": replace(RECOVERY, slow_start=True, delays=2),
+    "a check after the reboot": Bounds(verdicts=("healthy", "reboot"), policy=quick_policy(post_reboot_check=True)),
+    "a GPU is missing after the reboot": replace(RECOVERY, fewer_gpus=True),
+    "a node dies": LOSS,
+    "a node dies while a process stalls": replace(LOSS, stalls=1, lies=True, verdicts=("healthy",), delays=0),
+    "a node that tells no boot id dies": replace(LOSS, lies=True, blind=True, noticed=True, late_stamps=True, verdicts=("healthy",)),
+    "a node dies and a person stops the job": replace(LOSS, asks=1, policy=NO_RETRY, verdicts=("reboot",)),
+    "three nodes, slowly": replace(RECOVERY, nodes=3),
+}  # fmt: skip
+DEEP: dict[str, Bounds] = {
+    "every verdict, with a retry": Bounds(),
+    "a failure and a death": replace(RECOVERY, deaths=1),
+    "a failure and a death, and a person": replace(RECOVERY, deaths=1, asks=1, policy=NO_RETRY),
+    "a death and a stall": replace(LOSS, stalls=1),
+    "a death and a flap": replace(LOSS, flaps=1),
+    "a flap, slowly": replace(RECOVERY, flaps=1),
+    "a stall with a late sweeper": replace(RECOVERY, stalls=1, late_sweeper=True, delays=4),
+    "a stall with a late sweeper, and a person": replace(RECOVERY, stalls=1, asks=1, late_sweeper=True, delays=2),
+    "a stall and an order that can't be sent, with rows": replace(RECOVERY, stalls=1, hiccups=1, rows=True, delays=0),
+    "a stall, and ended tasks are not found": replace(RECOVERY, stalls=1, finds_ended=False),
+    "two stalls": replace(RECOVERY, stalls=2),
+    "late stamps": replace(RECOVERY, slow_start=True, late_stamps=True),
+    "three nodes and a stall": replace(RECOVERY, nodes=3, stalls=1, delays=0),
+    "three nodes and a person": replace(RECOVERY, nodes=3, asks=1),
+}
+ALL = QUICK | THOROUGH | DEEP

@@ -1,0 +1,325 @@
+"""Jobs that another tool wrote into the three tables, with the schema's attributes alone, and started itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from tests.stories.account import Row
+from tests.stories.ends import check_end
+from tests.stories.world import CLUSTER, TRAIN, World
+
+OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
+NODES = ("gpu-a", "gpu-b")
+CREATED = "2026-11-15T01:00:00Z"
+
+
+def text(value: str) -> Row:
+    return {"S": value}
+
+
+def listed(values: list[str], how: str) -> Row:
+    """Both ways in which such tools write lists."""
+    return {"L": [text(value) for value in values]} if how == "list" else text(", ".join(values))
+
+
+class OtherTool:
+    """Starts tasks its own way and keeps the tables as the schema says: all text."""
+
+    def __init__(self, world: World, lists: str = "list") -> None:
+        self.world, self.lists = world, lists
+        self.nodes: dict[str, dict[str, Any]] = {}
+        for index, name in enumerate(NODES):
+            self.nodes[name] = world.cloud.control.add_node(name=name, cluster=CLUSTER, external=bool(index))
+            self.write_node(name, "AVAILABLE")
+        world.pass_time(1)
+
+    def write_node(self, name: str, status: str) -> None:
+        arn = self.nodes[name]["arn"]
+        self.world.account.write("node_table", {
+            "node_name": text(name), "container_instance_id": text(arn.rpartition("/")[2]), "container_instance_arn": text(arn),
+            "cluster_name": text(CLUSTER), "node_status": text(status), "ip": text(f"10.0.1.{len(name)}"), "ibdev": text("mlx5_0"),
+            "created_at": text(CREATED), "updated_at": text(CREATED),
+        })  # fmt: skip
+
+    def start(self, name: str, rank: int) -> str:
+        """Without any variable of ours."""
+        pairs = {"MASTER_ADDR": "10.0.1.5", "RANK": str(rank), "EPOCHS": "90"}
+        env = [{"name": key, "value": value} for key, value in pairs.items()]
+        mine = [{"name": "main", "command": ["torchrun", "train.py", f"--node_rank={rank}"], "environment": env}]
+        reply = self.world.cloud.client("ecs").start_task(
+            cluster=CLUSTER, taskDefinition=f"{TRAIN}:1", containerInstances=[self.nodes[name]["arn"]], startedBy="webui",
+            overrides={"containerOverrides": mine, "taskRoleArn": "arn:aws:iam::123456789012:role/train"})  # fmt: skip
+        task = str(reply["tasks"][0]["taskArn"]).rpartition("/")[2]
+        self.world.watch.owners[task] = ("t1", "0", str(rank))
+        return task
+
+    def write_task(self, task: str, name: str, rank: int, **changes: str) -> None:
+        definition = f"arn:aws:ecs:us-east-1:123456789012:task-definition/{TRAIN}:1"
+        row = {
+            "ecs_task_id": task, "node_name": name, "node_index_in_job": str(rank), "job_id": "t1", "job_timestamp": CREATED,
+            "job_num_nodes": str(len(NODES)), "task_def_arn": definition, "task_def_name": TRAIN, "task_def_revision": "1",
+            "cluster_name": CLUSTER, "container_inst_id": self.nodes[name]["arn"].rpartition("/")[2],
+            "container_instance_arn": self.nodes[name]["arn"], "retry": "0", "task_status": "IN_PROGRESS", "updated_at": CREATED,
+            "created_at": CREATED, **changes,
+        }  # fmt: skip
+        self.world.account.write("task_table", {key: text(value) for key, value in row.items()})
+
+    def write_job(self, tasks: list[str], **changes: Row) -> None:
+        ids = [node["arn"].rpartition("/")[2] for node in self.nodes.values()]
+        self.world.account.write("job_table", {
+            "job_id": text("t1"), "job_timestamp": text(CREATED), "cluster_name": text(CLUSTER), "num_nodes": text(str(len(NODES))),
+            "assigned_nodes": listed(list(NODES), self.lists), "submitted_container_inst_ids": listed(ids, self.lists),
+            "submitted_ecs_task_ids": listed(tasks, self.lists), "updated_at": text(CREATED), "created_at": text(CREATED),
+            "retry": text("0"), "job_status": text("IN_PROGRESS"), **changes,
+        })  # fmt: skip
+
+    def submit(self, *, node_status: str = "IN_PROGRESS", **changes: Row) -> list[str]:
+        """All of it before our handlers were there to hear of it."""
+        events, self.world.events = self.world.events, False
+        tasks = [self.start(name, rank) for rank, name in enumerate(NODES)]
+        for rank, task in enumerate(tasks):
+            self.write_task(task, NODES[rank], rank)
+            if node_status:
+                self.write_node(NODES[rank], node_status)
+        self.write_job(tasks, **changes)
+        self.world.pass_time(2)
+        self.world.events = events
+        return tasks
+
+
+def check_their_rows(world: World, tasks: list[str]) -> None:
+    """What they wrote stays, and only what changed is changed."""
+    rows = world.account.rows("task_table")
+    for rank, task in enumerate(tasks):
+        assert (rows[task]["task_status"], rows[task]["retry"], rows[task]["created_at"]) == ("TERMINATED", "0", CREATED)
+        assert rows[task]["node_index_in_job"] == str(rank)
+    row = world.account.rows("job_table")["t1"]
+    assert (row["created_at"], row["assigned_nodes"]) == ("2026-11-15T01:00:00+00:00", list(NODES))
+
+
+@pytest.mark.parametrize("lists", ["list", "text"])
+@pytest.mark.parametrize("fails", [0, 1])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_their_job_is_recovered_like_ours(world: World, lists: str, fails: int, bad: int) -> None:
+    tasks = OtherTool(world, lists).submit()
+    world.finish_attempt(1)
+    world.cloud.control.health(NODES[bad], 1)
+    world.cloud.control.exit_task(tasks[fails], 1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+    check_their_rows(world, tasks)
+    assert world.cloud.control.node(NODES[bad])["boots"] == 2
+
+
+def test_a_restart_uses_what_the_task_was_first_started_with(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    world.cloud.control.health("gpu-a", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.until(lambda: len(world.tasks(live=True)) == 2)
+    for task in world.tasks(live=True):
+        rank = task["env"]["NODE_RANK"]
+        (main,) = task["overrides"]["containerOverrides"]
+        assert main["command"] == ["torchrun", "train.py", f"--node_rank={rank}"]
+        assert (task["env"]["EPOCHS"], task["env"]["RANK"], task["env"]["MASTER_ADDR"]) == ("90", rank, "10.0.1.5")
+        assert (task["env"]["JOB_ID"], task["env"]["JOB_ATTEMPT"]) == ("t1", "1")
+        assert task["overrides"]["taskRoleArn"].endswith("role/train")
+        assert task["taskDefinitionArn"].endswith(f"{TRAIN}:1")
+
+
+def test_their_healthy_job_fails_with_one_message(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    world.cloud.control.exit_task(tasks[0], 1)
+    world.run("t1")
+    check_end(world, FAILED, job_id="t1", messages=1)
+
+
+def test_their_job_completes(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    for task in tasks:
+        world.cloud.control.exit_task(task, 0)
+    world.run("t1")
+    check_end(world, OK, job_id="t1")
+
+
+def test_their_task_stopped_by_a_person_stops_their_job(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    world.cloud.client("ecs").stop_task(cluster=CLUSTER, task=tasks[1])
+    world.run("t1")
+    check_end(world, STOPPED, job_id="t1")
+
+
+def test_a_job_whose_retry_is_spent_is_not_tried_again(world: World) -> None:
+    tasks = OtherTool(world).submit(retry=text("1"))
+    world.cloud.control.health("gpu-b", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.run("t1")
+    check_end(world, FAILED, attempt=1, job_id="t1", nodes={"gpu-b": "FAILED"}, messages=1)
+
+
+def test_no_event_is_needed_to_take_a_job_over(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    world.events = False
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-a", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.tick()
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
+def test_nodes_that_are_known_to_us_are_taken_over_too(world: World) -> None:
+    """Somebody listed the cluster before: the nodes have records of ours beside the other tool's rows."""
+    world.add_nodes(2)
+    ids = [world.cloud.control.node(f"n{i}") for i in range(2)]
+    other = OtherTool(world)
+    other.nodes = dict(zip(NODES, ids, strict=True))
+    tasks = [other.start(name, rank) for rank, name in enumerate(NODES)]
+    for rank, task in enumerate(tasks):
+        other.write_task(task, NODES[rank], rank, node_name=f"n{rank}")
+    other.write_job(tasks, assigned_nodes=listed(["n0", "n1"], "list"))
+    world.pass_time(2)
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.cloud.control.exit_task(tasks[0], 1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
+def test_nodes_without_a_row_are_made(world: World) -> None:
+    other = OtherTool(world)
+    world.account._tables._rows["ecs_node"].clear()  # type: ignore[attr-defined]
+    tasks = other.submit(node_status="")
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-a", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_their_job_is_taken_over_while_its_nodes_are_examined(world: World, alive: bool) -> None:
+    """Their check has never been ours: we examine every node again, once nothing runs on it any more."""
+    tasks = OtherTool(world).submit(job_status=text("PENDING_HEALTHCHECK"), node_status="PENDING")
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-b", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    if not alive:
+        world.cloud.control.exit_task(tasks[0], 1)
+    world.pass_time(1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+    check_their_rows(world, tasks)
+
+
+@pytest.mark.parametrize("status", ["PENDING_RESTART", "RESTARTING"])
+@pytest.mark.parametrize("retry", ["0", "1"])
+def test_their_job_is_taken_over_while_it_waits_for_its_restart(world: World, status: str, retry: str) -> None:
+    other = OtherTool(world)
+    tasks = other.submit()
+    world.events = False
+    for rank, task in enumerate(tasks):
+        world.cloud.control.exit_task(task, 1)
+        other.write_task(task, NODES[rank], rank, task_status="TERMINATED")
+    other.write_job(tasks, job_status=text(status), retry=text(retry))
+    other.write_node("gpu-b", "REBOOTING")
+    world.cloud.control.reboot("gpu-b")
+    world.pass_time(1)
+    world.events = True
+    world.finish_attempt(1)
+    world.tick()
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1", spontaneous=1)
+
+
+def test_a_task_that_their_restart_left_running_is_stopped_first(world: World) -> None:
+    other = OtherTool(world)
+    tasks = other.submit()
+    world.events = False
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.pass_time(1)
+    other.write_task(tasks[1], NODES[1], 1, task_status="TERMINATED")
+    other.write_job(tasks, job_status=text("RESTARTING"))
+    world.events = True
+    world.finish_attempt(1)
+    world.tick()
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+    stopped = next(t for t in world.cloud.control.tasks() if t["taskArn"].endswith(tasks[0]))
+    assert stopped["stoppedReason"].startswith("gpu-recovery t1/")
+
+
+@pytest.mark.parametrize("status", ["COMPLETE", "FAILED", "USER_STOPPED"])
+def test_a_job_that_has_ended_is_left_alone(world: World, status: str) -> None:
+    other = OtherTool(world, "text")
+    tasks = other.submit(job_status=text(status))
+    before = world.account.rows("job_table"), world.account.rows("task_table"), world.account.rows("node_table")
+    for task in tasks:
+        world.cloud.control.exit_task(task, 1)
+    world.pass_time(30)
+    world.tick()
+    assert (world.account.rows("job_table"), world.account.rows("task_table"), world.account.rows("node_table")) == before
+    assert not world.errors
+
+
+GARBAGE: dict[str, dict[str, Row]] = {
+    "an unknown status": {"job_status": text("FAILED_OTHERS")},
+    "no status": {"job_status": text(" ")},
+    "no tasks": {"submitted_ecs_task_ids": {"L": []}},
+    "tasks that are a number": {"submitted_ecs_task_ids": {"N": "7"}},
+    "one task for two nodes": {"submitted_ecs_task_ids": text("0123456789abcdef0123456789abcdef")},
+    "the same node twice": {"assigned_nodes": text("gpu-a,gpu-a")},
+    "more nodes than tasks": {"assigned_nodes": text("gpu-a,gpu-b,gpu-c")},
+    "nothing": {"submitted_ecs_task_ids": {"NULL": True}, "assigned_nodes": {"NULL": True}},
+}
+
+
+@pytest.mark.parametrize("row", GARBAGE.values(), ids=GARBAGE)
+def test_a_row_that_makes_no_sense_is_nobody_s_job(world: World, row: dict[str, Row], caplog: pytest.LogCaptureFixture) -> None:
+    tasks = OtherTool(world).submit(**row)
+    before = world.account.rows("job_table")
+    world.cloud.control.exit_task(tasks[0], 1)
+    world.pass_time(30)
+    with caplog.at_level("INFO", "ecs_gpu_recovery"):
+        world.tick()
+        world.tick()
+    assert not world.errors
+    assert world.account.rows("job_table") == before
+    assert world.sent("StartTask") == 2
+    assert world.messages() == []
+    assert len([r for r in caplog.records if r.message == "not taken over"]) <= 1
+
+
+def test_a_garbled_retry_counts_as_none(world: World) -> None:
+    tasks = OtherTool(world).submit(retry=text("many"))
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-b", 1)
+    world.cloud.control.exit_task(tasks[0], 1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
+def test_instance_events_of_their_nodes_are_not_ours_until_then(world: World) -> None:
+    OtherTool(world)
+    world.cloud.control.disconnect("gpu-a", 5)
+    world.pass_time(10)
+    assert not world.errors
+    assert world.node_statuses() == {"gpu-a": "AVAILABLE", "gpu-b": "AVAILABLE"}
+
+
+def test_a_node_that_another_job_holds_is_not_taken_away(world: World) -> None:
+    names = world.add_nodes(2)
+    world.submit(names, job_id="j1")
+    other = OtherTool(world)
+    tasks = [other.start(name, rank) for rank, name in enumerate(NODES)]
+    for rank, task in enumerate(tasks):
+        other.write_task(task, NODES[rank], rank)
+    other.write_job(tasks, assigned_nodes=listed(["n0", "gpu-b"], "list"))
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.pass_time(10)
+    world.tick()
+    assert world.job("j1").status is JobStatus.IN_PROGRESS
+    assert not world.errors
+    assert "record" not in world.account.rows("job_table")["t1"]

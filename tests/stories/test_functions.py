@@ -1,0 +1,163 @@
+"""The functions through their real entry points: a whole recovery, and everything that is not an event of ours."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.settings import ConfigError
+from ecs_gpu_recovery.testing.aws.server import Server, serve
+from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, fresh_process, handler
+
+pytestmark = pytest.mark.ministack
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
+
+
+@pytest.fixture(scope="module")
+def server(ministack_python: Path) -> Iterator[Server]:
+    with serve(ministack_python) as made:
+        yield made
+
+
+@pytest.fixture
+def stack(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    with deployed(server, monkeypatch) as made:
+        yield made
+
+
+# -- how they start --------------------------------------------------------------------------------------------
+
+
+def test_importing_the_functions_loads_no_client_library_and_reads_no_setting() -> None:
+    code = "import sys\n" + "".join(f"import ecs_gpu_recovery.lambdas.{name}\n" for name in HANDLERS)
+    code += "assert not {'boto3', 'botocore', 'aws_lambda_powertools'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={})
+
+
+def test_the_first_call_says_everything_that_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ECS_CLUSTER_NAME", "DCGM_HEALTH_CHECK_TASK", "SNS_TOPIC_ARN"):
+        monkeypatch.delenv(name, raising=False)
+    with fresh_process(), pytest.raises(ConfigError) as error:
+        handler("ecs_task_handler")(a_tick(), None)
+    for name in ("ECS_CLUSTER_NAME", "DCGM_HEALTH_CHECK_TASK", "SNS_TOPIC_ARN"):
+        assert name in str(error.value)
+
+
+# -- a whole recovery ------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_fault_is_recovered_by_the_four_functions(stack: Deployment) -> None:
+    server = stack.server
+    stack.submit(["n0", "n1"])
+    server.control("health", node="n1", verdict=1)
+
+    def at(status: JobStatus, attempt: int) -> bool:
+        stack.deliver()
+        stack.tick()
+        job = stack.job()
+        return (job.status, job.attempt) == (status, attempt) and all(r.deadline is None for r in job.ranks)
+
+    server.wait_for(lambda: at(JobStatus.IN_PROGRESS, 0))
+    server.control("exit_task", task=stack.job().ranks[0].task_id, exit_code=1)
+    server.wait_for(lambda: at(JobStatus.IN_PROGRESS, 1))
+    for rank in stack.job().ranks:
+        server.control("exit_task", task=rank.task_id, exit_code=0)
+    server.wait_for(lambda: at(JobStatus.COMPLETE, 1))
+    assert {row["node_status"] for row in stack.rows("NODE_TABLE_NAME").values()} == {"AVAILABLE"}
+    assert sorted(row["task_status"] for row in stack.rows("TASK_TABLE_NAME").values()) == ["COMPLETE"] * 2 + ["TERMINATED"] * 2
+    assert stack.rows("JOB_TABLE_NAME")["j1"]["job_status"] == "COMPLETE"
+    kinds = {answer["kind"] for answer in stack.answers if answer["taken"]}
+    assert kinds == {"task", "check", "instance", "reboot-command"}
+
+
+# -- what is not an event of ours ------------------------------------------------------------------------------
+
+
+NOT_EVENTS: list[Any] = [None, [], {}, "", "text", 7, 1.5, True, {"detail": None}, {"detail-type": "ECS Task State Change"},
+                         {"source": "aws.ecs"}, {"source": 5, "detail-type": []}, [{"source": "aws.ecs"}]]  # fmt: skip
+
+
+def real_events(stack: Deployment) -> list[dict[str, Any]]:
+    """One of each kind, as the simulator sends them for the stack's own job."""
+    server = stack.server
+    stack.submit(["n0", "n1"])
+    server.wait_for(lambda: (stack.deliver(), all(r.deadline is None for r in stack.job().ranks))[1])
+    server.control("impair", node="n1")
+    server.control("disconnect", node="n1", seconds=0.1)
+    server.control("exit_task", task=stack.job().ranks[0].task_id, exit_code=1)
+    events: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in server.control("events"):
+        if stack.cluster in json.dumps(event):
+            status = event["detail"].get("lastStatus") or event["detail"].get("status") or ""
+            events[event["detail-type"], status] = event
+    return [*events.values(), a_tick()]
+
+
+def spoiled(event: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every field missing, empty, and of every wrong type; some worse than that."""
+    junk: list[Any] = [None, "", [], {}, 7, -1.5, True, "x" * 5000, "\ud800", ["a", None, {}], {"a": {"b": []}}]
+    for where in (event, event["detail"]) if isinstance(event["detail"], dict) else (event,):
+        path = "" if where is event else "detail."
+        for key in list(where):
+            for value in junk:
+                made = copy.deepcopy(event)
+                (made if where is event else made["detail"])[key] = value
+                yield f"{path}{key}={str(value)[:20]!r}", made
+            made = copy.deepcopy(event)
+            del (made if where is event else made["detail"])[key]
+            yield f"no {path}{key}", made
+    yield "another account", json.loads(json.dumps(event).replace("123456789012", "999999999999"))
+    yield "another cluster", json.loads(json.dumps(event).replace("gpus-", "gpuz-"))
+
+
+def test_what_is_no_event_is_answered_and_changes_nothing(stack: Deployment) -> None:
+    for name in HANDLERS:
+        for thing in NOT_EVENTS:
+            answer = handler(name)(thing, None)
+            assert not answer["taken"]
+            assert answer["kind"] == "malformed"
+            assert len(answer["why"]) > 10
+    assert stack.rows("JOB_TABLE_NAME") == {}
+
+
+def test_a_spoiled_event_never_raises_and_never_starts_anything(stack: Deployment) -> None:
+    """It may still be good enough to count; then it says no more than the good one did."""
+    events = real_events(stack)
+    stack.deliver()
+    started = stack.server.control("calls")["calls"].get("StartTask", 0)
+    job = stack.job()
+    tasks = {r.task_id for r in job.ranks}
+    for event in events:
+        for number, (what, made) in enumerate(spoiled(event)):
+            if event["detail-type"] == "Scheduled Event" and number % 7:
+                continue
+            name = HANDLERS[number % 4]
+            answer = handler(name)(made, None)
+            assert set(answer) == {"kind", "taken", "why", "record"}, what
+            assert answer["why"], what
+    now = stack.job()
+    assert {r.task_id for r in now.ranks} == tasks
+    assert now.attempt == 0
+    assert now.status in (JobStatus.PENDING_HEALTHCHECK, JobStatus.FAILED)
+    assert stack.server.control("calls")["calls"].get("StartTask", 0) <= started + 2
+
+
+def test_events_of_other_peoples_tasks_change_nothing(stack: Deployment) -> None:
+    if not SAMPLES.is_dir():
+        pytest.skip(f"there are no recorded events in {SAMPLES}")
+    stack.submit(["n0", "n1"])
+    before = stack.job()
+    for file in sorted(SAMPLES.glob("*.json")):
+        recorded = json.loads(file.read_text())
+        for event in recorded if isinstance(recorded, list) else [recorded]:
+            for name in HANDLERS:
+                assert handler(name)(event, None)["why"]
+    assert stack.job() == before
