@@ -9,7 +9,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import secrets
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -52,10 +51,9 @@ class Door:
     open_as: str = ""  #: without any authentication, on loopback: everyone is this person
     hosts: frozenset[str] = frozenset()  #: names the console answers to; empty: any
     attempts: Attempts = field(default_factory=Attempts)
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def csrf_for(self, name: str) -> str:
-        return hmac.new(self.secret, name.encode(), hashlib.sha256).hexdigest()[:40]
+        return hmac.new(self.memory.secret(), name.encode(), hashlib.sha256).hexdigest()[:40]
 
 
 class TooLarge(Exception):

@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS audit (
   id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, who TEXT NOT NULL, role TEXT NOT NULL,
   action TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL, outcome TEXT NOT NULL,
   address TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS submission (
   key TEXT PRIMARY KEY, digest TEXT NOT NULL, job_id TEXT NOT NULL, at TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -96,6 +97,12 @@ class Memory:
 
     def end_session(self, token: str) -> None:
         self._run("DELETE FROM session WHERE digest=?", _digest(token))
+
+    def secret(self) -> bytes:
+        """Made once: pages that were open while the console was restarted go on working."""
+        self._run("INSERT OR IGNORE INTO secret VALUES ('csrf', ?)", secrets.token_bytes(32))
+        ((value,),) = self._run("SELECT value FROM secret WHERE name='csrf'")
+        return bytes(value)
 
     # -- audit ---------------------------------------------------------------------------------------------
 

@@ -67,11 +67,12 @@ class Writer:
         )
 
 
-def _notices(side: Backend, limit: int) -> list[dict[str, Any]]:
+def _notices(side: Backend, limit: int) -> dict[str, Any]:
+    """The messages, or where else they go."""
     try:
-        return list(side.notices(limit))
-    except RecoveryError:
-        return []  # on AWS they go to the topic
+        return {"notices": list(side.notices(limit)), "elsewhere": ""}
+    except RecoveryError as exc:
+        return {"notices": [], "elsewhere": str(exc)}
 
 
 async def overview(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
@@ -83,7 +84,7 @@ async def overview(console: Console, writer: Writer, args: Mapping[str, str]) ->
             "nodes": [views.node_view(node) for node in side.nodes()],
             "jobs": views.job_page(page)["jobs"],
             "doing": [views.doing(side.job(job_id)) for job_id in live],
-            "notices": _notices(side, 4),
+            "messages": _notices(side, 4),
         }
 
     data = await console.desk.ask(read)
@@ -92,7 +93,7 @@ async def overview(console: Console, writer: Writer, args: Mapping[str, str]) ->
         "fleet": writer.render("_fleet.html", nodes=data["nodes"], pick=False),
         "doing": writer.render("_doing.html", doing=data["doing"], warning=data["warning"]),
         "recent": writer.render("_jobs.html", jobs=data["jobs"], next="", status=""),
-        "notices": writer.render("_notices.html", notices=data["notices"], brief=True),
+        "notices": writer.render("_notices.html", **data["messages"], brief=True),
     }
     return regions, {}
 
@@ -177,7 +178,8 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
 
     def read(side: Backend) -> dict[str, Any]:
         found = side.node(name)
-        lines = side.jobs(None, 60, "").jobs
+        # Remote records cost a request each.
+        lines = side.jobs(None, 60 if side.name == "local" else 15, "").jobs
         ran = []
         for line in lines:
             record = side.job(line.id)
@@ -213,12 +215,12 @@ async def alerts(console: Console, writer: Writer, args: Mapping[str, str]) -> R
                 if e.subject == "job"
             ]
         moves.sort(key=lambda entry: str(entry["at"]), reverse=True)
-        return {"notices": _notices(side, 50), "orders": pending_orders(side), "moves": moves[:40]}
+        return {"messages": _notices(side, 50), "orders": pending_orders(side), "moves": moves[:40]}
 
     data = await console.desk.ask(read)
     before = int(args["before"]) if args.get("before", "").isdigit() else 0
     regions = {
-        "notices": writer.render("_notices.html", notices=data["notices"], brief=False),
+        "notices": writer.render("_notices.html", **data["messages"], brief=False),
         "orders": writer.render("_orders.html", orders=data["orders"]),
         "audit": writer.render(
             "_audit.html", audit=console.memory.audit(limit=50, before=before), brief=False

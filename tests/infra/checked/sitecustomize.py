@@ -1,7 +1,8 @@
 """Runs when the local AWS starts, because its folder is first on the path.
 
-It teaches MiniStack what AWS documents about the resource that a call to ECS or SSM is checked against. MiniStack
-takes the cluster for all of them, and knows no `ecs:cluster`: right policies would be refused, wrong ones pass.
+It teaches MiniStack what AWS documents about the resource that a call to ECS or SSM is checked against.
+MiniStack takes the cluster for all of them and knows no `ecs:cluster`: right policies would be refused, and
+wrong ones pass.
 """
 
 from __future__ import annotations
