@@ -24,7 +24,7 @@ def terminal_picture(fault: str) -> str:
         highlight=False,
         file=sys.stdout,
     )
-    demo.console = lambda: console
+    demo.console = lambda: console  # type: ignore[attr-defined]
     if demo.run_demo(fault=fault, nodes=4, steps=160, state=None, as_json=False) != 0:
         raise SystemExit("the demo did not end as it should; no picture was taken")
     svg = console.export_svg(title="make demo", unique_id="demo")

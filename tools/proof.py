@@ -147,6 +147,8 @@ def report(numbers: Numbers) -> str:
     for title, name, bad, what in rows:
         if name in numbers:
             lines.append(f"| {title} | {numbers[name]:,} | {numbers.get(bad, 0):,} | {what} |")
+    if "seeds_run" in numbers:
+        lines += ["", "The nights are those of the common sky; what is open under others is told there."]
     if "mutants" in numbers:
         lines += [
             "",

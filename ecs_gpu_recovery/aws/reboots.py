@@ -8,6 +8,7 @@ itself refuses a second one for the same order.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,6 +49,7 @@ exit 194
 
 
 _SAYS = "gpu-recovery reboot "
+_COMMAND_ID = re.compile(r"[0-9a-fA-F-]{36}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,18 @@ def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
 
 
 def look(ssm: SSMClient, command_id: str) -> list[Command]:
-    """A command by its id, once per host. Each of ours has one."""
-    with translated(f"looking at command {command_id}"):
-        reply = ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
+    """A command by its id, once per host; each of ours has one. An id that SSM can't know is no command."""
+    from botocore.exceptions import ClientError
+
+    if not _COMMAND_ID.fullmatch(command_id):
+        return []
+    try:
+        with translated(f"looking at command {command_id}"):
+            reply = ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
+    except ClientError as exc:
+        if exc.response.get("Error", {}).get("Code") != "InvalidCommandId":
+            raise
+        return []
     return [_command(found) for found in reply.get("CommandInvocations", [])]
 
 

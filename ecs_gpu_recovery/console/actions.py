@@ -33,7 +33,7 @@ class Actions:
         except RecoveryError as exc:
             await self._note(action, subject, why, f"refused: {exc}")
             raise
-        await self._note(action, subject or getattr(result, "id", ""), why, "done")
+        await self._note(action, subject or f"job/{getattr(result, 'id', '')}", why, "done")
         return result
 
     async def _note(self, action: str, subject: str, why: str, outcome: str) -> None:
@@ -67,10 +67,10 @@ class Actions:
             job, new = await self._console.desk.ask(once)
         except BadField as exc:
             self._console.memory.forget(scoped)
-            await self._note("submit", job_id, "", f"refused: {exc}")
+            await self._note("submit", f"job/{job_id}", "", f"refused: {exc}")
             raise
         if new:
-            await self._note("submit", job.id, "", "done")
+            await self._note("submit", f"job/{job.id}", "", "done")
         return job, new
 
     async def stop(self, job_id: str, why: str) -> Job:

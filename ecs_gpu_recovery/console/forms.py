@@ -169,7 +169,7 @@ def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tu
         data["command"] = ["bash", str(path), *data.pop("args", [])]
     elif path is not None:
         data["script"] = str(path)
-    elif data.get("command", [""])[0] == "python" and local and not shutil.which("python"):
+    elif (data.get("command") or [""])[0] == "python" and local and not shutil.which("python"):
         data["command"] = [sys.executable, *data["command"][1:]]
     try:
         return parse(

@@ -146,7 +146,7 @@ async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regi
             picture=drawings.attempts_picture(found, now, words, words("Where the time went")),
         ),
         "ranks": writer.render("_ranks.html", job=view),
-        "story": writer.render("_story.html", entries=view["timeline"], label=writer.job_label, node=False),
+        "story": writer.render("_story.html", entries=view["timeline"], node=False),
         "facts": writer.render("_job_facts.html", job=view),
     }
     sizes = {log["task"]: [log["rank"], log["attempt"], log["node"], log["size"]] for log in data["logs"]}
@@ -180,15 +180,20 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
         found = side.node(name)
         # Remote records cost a request each.
         lines = side.jobs(None, 60 if side.name == "local" else 15, "").jobs
-        ran = []
+        ran, moves = [], [views.entry_view(entry) for entry in found.timeline]
         for line in lines:
             record = side.job(line.id)
             if any(rank.node == name for rank in record.ranks):
                 ran.append(views.job_line(line))
+                moves += [
+                    {**views.entry_view(e), "job": line.id} for e in record.timeline if e.subject == name
+                ]
+        moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),
             "report": views.last_report(console.state, found),
             "jobs": ran[:10],
+            "moves": moves[-200:],
         }
 
     data = await console.desk.ask(read)
@@ -196,9 +201,7 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
     regions = {
         "node": writer.render("_node_head.html", node=data["node"]),
         "report": writer.render("_report.html", report=data["report"]),
-        "history": writer.render(
-            "_story.html", entries=data["node"]["timeline"], label=writer.node_label, node=True
-        ),
+        "history": writer.render("_story.html", entries=data["moves"], node=True),
         "ran": writer.render("_jobs.html", jobs=data["jobs"], next="", status=""),
         "deeds": writer.render("_audit.html", audit=deeds, brief=True),
     }

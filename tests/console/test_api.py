@@ -56,6 +56,7 @@ def test_a_refused_submission_leaves_its_key_free(client: httpx.Client) -> None:
         ({"any_nodes": True}, "any_nodes"),
         ({"colour": "red"}, "colour"),
         ({"command": ["no-such-program"]}, "command"),
+        ({"command": []}, "command"),
     ],
 )
 def test_every_problem_is_told_beside_its_field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console import app, drawings, texts
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
-from ecs_gpu_recovery.console.live import frame
+from ecs_gpu_recovery.console.live import frame, page_stream
 from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.errors import Refused
@@ -177,3 +178,33 @@ def test_a_taken_port_is_told(tmp_path: Path) -> None:
 def test_a_message_of_many_lines_stays_one_message() -> None:
     assert frame("a\nb", event="x", id="1.2") == "id: 1.2\nevent: x\ndata: a\ndata: b\n\n"
     assert frame("") == "data: \n\n"
+
+
+def test_a_page_that_comes_back_is_sent_only_what_it_does_not_show() -> None:
+    shown = {"a": "<p>1</p>", "b": "<p>2</p>"}
+
+    async def build() -> tuple[dict[str, str], dict[str, object]]:
+        return dict(shown), {"logs": {"t": 1}}
+
+    async def first(last: str, count: int) -> list[str]:
+        closing = asyncio.Event()
+        found = []
+        async for message in page_stream(
+            build, trouble=lambda text: text, last=last, closing=closing, every_s=0.01
+        ):
+            found.append(message)
+            if len(found) == count:
+                shown["b"] = "<p>3</p>"
+            if len(found) > count:
+                closing.set()
+        return found
+
+    whole, fact, changed = asyncio.run(first("", 2))
+    assert '#a"' in whole
+    assert '#b"' in whole
+    assert fact.startswith("event: logs")
+    assert '#a"' not in changed
+    assert "<p>3</p>" in changed
+    now = changed.splitlines()[0].removeprefix("id: ")
+    (again, *_) = asyncio.run(first(now, 0))
+    assert again.startswith("event: logs")

@@ -173,7 +173,19 @@ class World:
         self.cloud.advance(max(0.0, end - agenda.now()))
         self.pump()
 
+    def _check_labels(self) -> None:
+        """While nothing is waiting to be sent, every instance says what its node's row says."""
+        rows = self.account.rows("job_table")
+        if not isinstance(self.account, InMemory) or any("version" not in row or self.job(key).outbox for key, row in rows.items()):
+            return
+        known, labels = self.node_statuses(), self.labels()
+        gone = {node["name"] for node in self.cloud.control.nodes() if node["status"] == "INACTIVE"}
+        wrong = {name: (status, labels[name]) for name, status in known.items() if name not in gone and labels[name] not in ("", status)}
+        if wrong and not self.wire.fail_all:
+            self.rules_broken.append(f"at {self.now():%H:%M:%S} rows and labels differ: {wrong}")
+
     def tick(self) -> None:
+        self._check_labels()
         at = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         self.deliver({"version": "0", "id": "tick", "source": "aws.scheduler", "detail-type": "Scheduled Event", "time": at,
                       "account": "123456789012", "region": "us-east-1", "resources": [], "detail": "{}"})  # fmt: skip

@@ -1,0 +1,189 @@
+"""Planted bugs. Each is a mistake somebody could make in the rules, the runtime or a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from ecs_gpu_recovery.core import exits, joint, machine, rules
+from ecs_gpu_recovery.core.draft import Draft, end
+from ecs_gpu_recovery.core.events import NodeSeen, Tick
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
+from ecs_gpu_recovery.testing.bounds import Bounds, quick_policy
+from ecs_gpu_recovery.testing.model import Model, Outcome, Stalled, State
+from ecs_gpu_recovery.testing.worlds import EVERY_END, LOSS, QUICK, RECOVERY
+
+Patch = pytest.MonkeyPatch
+
+
+class Mutant(NamedTuple):
+    """A bug, the world that shows it, and a word of what the search must say about it."""
+
+    plant: Callable[[Patch, Model], None]
+    world: Bounds
+    says: str
+
+
+def acts_on_the_first_verdict(patch: Patch, model: Model) -> None:
+    def examined(draft: Draft) -> None:
+        joint.examined(draft)
+        if draft.status is JobStatus.PENDING_HEALTHCHECK and any(r.verdict for r in draft.ranks) and all(r.quiet for r in draft.ranks):
+            joint._conclude(draft)
+
+    patch.setitem(joint.JOINT, JobStatus.PENDING_HEALTHCHECK, examined)
+
+
+def trusts_an_exit_0_after_a_reboot(patch: Patch, model: Model) -> None:
+    patch.setattr(rules, "classify", lambda ev, doubted, policy: exits.classify(ev, doubted=False, policy=policy))
+
+
+def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
+    real = Draft.order_reboot
+
+    def order_reboot(self: Draft, index: int) -> None:
+        real(self, index)
+        self.set(index, deadline=None)
+
+    patch.setattr(Draft, "order_reboot", order_reboot)
+
+
+def loses_the_outbox_in_a_crash(patch: Patch, model: Model) -> None:
+    def stall(state: State, stalled: Stalled, label: str) -> Iterator[Outcome]:
+        if state.left.stalls and state.stalled is None:
+            lost = {order.key for order in stalled.orders}
+            job = replace(state.job, outbox=tuple(o for o in state.job.outbox if o.key not in lost))
+            yield label, replace(state.spend("stalls"), job=job)
+
+    patch.setattr(model, "_stall", stall)
+
+
+def takes_a_disconnect_for_a_reboot(patch: Patch, model: Model) -> None:
+    def node_seen(draft: Draft, ev: NodeSeen) -> None:
+        rules.node_seen(draft, ev)
+        for rank in draft.ranks:
+            if rank.node == ev.node and rank.node_status is NodeStatus.REBOOTING and not ev.connected:
+                draft.set(rank.index, rebooted=True)
+
+    patch.setitem(machine.TABLE[JobStatus.PENDING_RESTART], NodeSeen, node_seen)
+
+
+def restarts_with_a_node_missing(patch: Patch, model: Model) -> None:
+    def awaited(draft: Draft) -> None:
+        joint.awaited(draft)
+        ready = [r.node_status is NodeStatus.AVAILABLE for r in draft.ranks]
+        if draft.status is JobStatus.PENDING_RESTART and any(ready) and all(r.quiet for r in draft.ranks):
+            draft.move(JobStatus.RESTARTING, "most of them are back")
+            for rank in list(draft.ranks):
+                draft.fresh(rank.index)
+                draft.order_start(rank.index)
+
+    patch.setitem(joint.JOINT, JobStatus.PENDING_RESTART, awaited)
+
+
+def sends_a_start_again_without_looking(patch: Patch, model: Model) -> None:
+    model.finds_tokens = False
+
+
+def believes_a_verdict_of_the_last_attempt(patch: Patch, model: Model) -> None:
+    def rank_under_test(draft: Draft, ev: Any) -> Rank | None:
+        rank = rules._rank_on(draft, ev.node)
+        return rank if rank is not None and rank.verdict is None and ev.check_try == rank.check_try else None
+
+    patch.setattr(rules, "_rank_under_test", rank_under_test)
+
+
+def spends_two_retries_at_once(patch: Patch, model: Model) -> None:
+    real = joint._recover
+
+    def recover(draft: Draft, *rest: Any) -> None:
+        draft.attempt += 1
+        real(draft, *rest)
+
+    patch.setattr(joint, "_recover", recover)
+
+
+def starts_over_a_task_that_would_not_stop(patch: Patch, model: Model) -> None:
+    """The rank is called lost and ended, although nobody saw it end, so the gang is restarted."""
+    real = rules._ran_out
+
+    def ran_out(draft: Draft, rank: Rank) -> None:
+        before = draft.ending
+        real(draft, rank)
+        draft.ending = before
+
+    patch.setattr(rules, "_ran_out", ran_out)
+
+
+def tells_nobody(patch: Patch, model: Model) -> None:
+    real = joint._close
+
+    def close(draft: Draft, *rest: Any) -> None:
+        real(draft, *rest)
+        draft.drop(f"{draft.id}/notify/failed")
+
+    patch.setattr(joint, "_close", close)
+
+
+def reboots_without_waiting_for_the_tasks_to_stop(patch: Patch, model: Model) -> None:
+    real = joint._examine
+
+    def examine(draft: Draft, suspects: list[Rank]) -> None:
+        real(draft, suspects)
+        for rank in list(draft.ranks):
+            if rank.exit is not None and rank.verdict is None:
+                draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "no need to test")
+                draft.node(rank.index, NodeStatus.REBOOTING, "surely its fault")
+                draft.order_reboot(rank.index)
+
+    patch.setattr(joint, "_examine", examine)
+
+
+def changes_its_mind_after_the_end(patch: Patch, model: Model) -> None:
+    def over(draft: Draft) -> None:
+        if draft.status is JobStatus.FAILED and any(r.verdict is not None for r in draft.ranks):
+            draft.status = JobStatus.PENDING_RESTART
+            end(draft, JobStatus.FAILED, "again")
+
+    patch.setitem(joint.JOINT, JobStatus.FAILED, over)
+
+
+def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
+    """The job is over and its node in other hands when the sweeper finds the order."""
+    patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, rules.ignore)
+
+
+def gives_the_same_name_to_two_versions_of_the_rows(patch: Patch, model: Model) -> None:
+    model.one_version = False
+
+
+MUTANTS: dict[str, Mutant] = {
+    "acts on the first verdict": Mutant(acts_on_the_first_verdict, QUICK["two verdicts and no retry"], "had not answered"),
+    "trusts an exit 0 after a reboot": Mutant(trusts_an_exit_0_after_a_reboot, replace(LOSS, lies=True), "did not finish its work"),
+    "forgets the deadline of a reboot": Mutant(forgets_the_deadline_of_a_reboot, RECOVERY, "nothing to wait for"),
+    "loses the outbox in a crash": Mutant(loses_the_outbox_in_a_crash, replace(RECOVERY, stalls=1, delays=0), ""),
+    "takes a disconnect for a reboot": Mutant(takes_a_disconnect_for_a_reboot, RECOVERY, "before n0 had really rebooted"),
+    "restarts with a node missing": Mutant(restarts_with_a_node_missing, RECOVERY, "was not back"),
+    "sends a start again without looking": Mutant(sends_a_start_again_without_looking, replace(RECOVERY, stalls=1), "a second task for rank"),
+    "believes a verdict of the last attempt": Mutant(
+        believes_a_verdict_of_the_last_attempt, replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2), delays=0), "no check of attempt 1"
+    ),
+    "spends two retries at once": Mutant(spends_two_retries_at_once, replace(RECOVERY, policy=quick_policy(max_retries=2)), "two retries"),
+    "starts over a task that would not stop": Mutant(starts_over_a_task_that_would_not_stop, replace(RECOVERY, ends=EVERY_END), "of another attempt lives"),
+    "tells nobody": Mutant(tells_nobody, QUICK["two verdicts and no retry"], "nobody will be told"),
+    "reboots without waiting for the tasks to stop": Mutant(reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "without its verdict"),
+    "changes its mind after the end": Mutant(changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "final FAILED became"),
+    "sends a reboot after its time": Mutant(
+        sends_a_reboot_after_its_time, replace(RECOVERY, asks=1, stalls=1, late_sweeper=True, delays=2), "after the time for it is over"
+    ),
+}  # fmt: skip
+#: Takes longer to show.
+SLOW_MUTANTS: dict[str, Mutant] = {
+    "gives the same name to two versions of the rows": Mutant(
+        gives_the_same_name_to_two_versions_of_the_rows,
+        replace(RECOVERY, stalls=1, hiccups=1, rows=True, delays=0),
+        "rows were left behind",
+    ),
+}

@@ -1,0 +1,31 @@
+"""No check that can't fail: every planted bug is found, and the way to it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.testing.model import Model
+from ecs_gpu_recovery.testing.search import Result, Search
+from tests.model.mutants import MUTANTS, SLOW_MUTANTS, Mutant
+
+
+def hunt(mutant: Mutant, patch: pytest.MonkeyPatch) -> Result:
+    model = Model(mutant.world)
+    mutant.plant(patch, model)
+    return Search(mutant.world, model=model).run()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = hunt(MUTANTS[name], monkeypatch)
+    assert result.violation, f"not noticed in {result.states} states"
+    assert MUTANTS[name].says in result.violation
+    assert result.trace[0].startswith("submit")
+    assert len(result.trace) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_MUTANTS)
+def test_a_planted_bug_is_found_in_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = hunt(SLOW_MUTANTS[name], monkeypatch)
+    assert SLOW_MUTANTS[name].says in result.violation

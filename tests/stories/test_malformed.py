@@ -1,0 +1,63 @@
+"""Malformed events of every kind: no exception, no change to any job, a clear answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ecs_gpu_recovery.core.model import Job
+from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
+from tests.stories.plots import gpu_fault
+from tests.stories.world import Event, World, a_world
+
+KINDS = (
+    "ECS Task State Change", "ECS Container Instance State Change", "ECS Container Instance Health Change",
+    "EC2 Command Status-change Notification", "EC2 Command Invocation Status-change Notification",
+)  # fmt: skip
+
+
+def a_night() -> list[Event]:
+    """One event of every kind and status, from a recovery that went well."""
+    with a_world() as world:
+        world.begin(2)
+        world.cloud.control.impair("n1")
+        gpu_fault(world)
+        world.run()
+        return one_of_each(world.cloud.control.events())
+
+
+NIGHT = a_night()
+
+
+def test_the_night_has_events_of_every_kind() -> None:
+    assert {event["detail-type"] for event in NIGHT} == set(KINDS)
+
+
+def test_what_is_no_event_is_answered(world: World) -> None:
+    for thing in NOT_EVENTS:
+        answer = world.side.intake.take(thing)
+        assert (answer.taken, answer.kind) == (False, "malformed")
+        assert len(answer.why) > 10
+
+
+def told(job: Job) -> Job:
+    """What may change by being looked at: only that and when it was seen."""
+    ranks = tuple(replace(r, seen_version=0, away_since=None, connected=True, gpus_seen=None, doubted=False) for r in job.ranks)
+    return replace(job, ranks=ranks, timeline=(), version=0, updated_at=job.created_at, outbox=())
+
+
+@pytest.mark.parametrize("event", NIGHT, ids=lambda e: f"{e['detail-type']} {e['detail'].get('lastStatus') or e['detail'].get('status') or ''}")
+def test_a_spoiled_event_never_raises_and_moves_no_job(event: Event) -> None:
+    """They are told to a world in which the job they came from still runs its first attempt."""
+    with a_world() as world:
+        world.begin(2)
+        before = told(world.job())
+        calls = world.sent("StartTask"), world.sent("SendCommand")
+        whole = world.side.intake.take
+        for what, made in spoiled(event):
+            answer = whole(made)
+            assert answer.why, what
+            assert told(world.job()) == before, what
+        assert (world.sent("StartTask"), world.sent("SendCommand")) == calls
+        assert not world.rules_broken
