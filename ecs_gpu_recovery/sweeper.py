@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from .core.effects import CheckNode, Order, StartTask
 from .core.errors import NotFound, Transient
-from .core.events import Fact, Tick
+from .core.events import Fact, OrdersClaimed, Tick
 from .core.invariants import broken
 from .core.model import Job, Node
 from .core.nodes import decide_node
@@ -105,13 +106,23 @@ class Sweeper:
             log.error("invariant broken", extra={"job": job_id, "what": what})
 
     def _resend(self, job: Job, now: datetime, report: Report) -> None:
-        """Orders whose sender died, or that were refused or failed before."""
+        """Orders whose sender died, or that were refused or failed before.
+
+        The sweeper first takes a lease of its own, so two sweepers never send beside each other. A start or a check
+        that it meets for the first time may still have a living sender, if the fact behind it came late: that one
+        gets the time of the lease.
+        """
         due = [order for order in job.outbox if self._resume or order.due <= now]
+        if not due:
+            return
+        if not self._resume:
+            job = self._runtime.handle(job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))])
+            pending = {order.key for order in job.outbox}
+            due = [order for order in due if order.key in pending and not _may_have_a_sender(order)]
         report.resent += len(due)
-        if due:
-            facts = self._runtime.send(job, due, now, again=True)
-            if facts:
-                self._runtime.handle(job.id, facts)
+        facts = self._runtime.send(job, due, now, again=True)
+        if facts:
+            self._runtime.handle(job.id, facts)
 
     def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
         report.nodes += 1
@@ -127,3 +138,7 @@ class Sweeper:
             return
         if job.status.final:
             self._store.write_rows(job, self._runtime.fleet.label_nodes)
+
+
+def _may_have_a_sender(order: Order) -> bool:
+    return order.own and not order.tries and isinstance(order.effect, StartTask | CheckNode)

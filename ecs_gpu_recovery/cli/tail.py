@@ -22,7 +22,8 @@ class Tail:
             wanted = self._attempt if self._attempt >= 0 else None if self._every else job.attempt
             if self._rank not in (-1, source.rank) or (wanted is not None and source.attempt != wanted):
                 continue
-            lines, self._read[source.task_id] = self._side.read_log(job, source, self._read.get(source.task_id, ""))
+            place = self._read.get(source.task_id, "")
+            lines, self._read[source.task_id] = self._side.read_log(job, source, place)
             label = (
                 f"[{source.rank}]"
                 if source.attempt == 0 and job.attempt == 0

@@ -25,7 +25,7 @@ from .problems import problem
 
 COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 #: What is shown to people who have not signed in.
 OPEN_PATHS = ("/signin", "/static/", "/health", "/lang/")
 HEADERS = {

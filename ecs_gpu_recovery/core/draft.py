@@ -28,7 +28,7 @@ class Step:
 
 
 #: Fields of a rank that other tools see in the task and node rows.
-_ROW_FIELDS = ("node_status", "task_id", "task_status", "exit_code", "verdict", "instance")
+_ROW_FIELDS = ("node_status", "task_id", "task_status", "exit_code", "instance")
 
 
 class Draft:
@@ -127,7 +127,8 @@ class Draft:
         """Put an order into the outbox. The process that commits it sends it at once, unless it shall wait."""
         if effect.key in self._outbox:
             return
-        self._outbox[effect.key] = Order(effect=effect, due=self.at + (self.policy.lease if after is None else after))
+        wait = self.policy.lease if after is None else after
+        self._outbox[effect.key] = Order(effect=effect, due=self.at + wait, own=after is None and bool(wait))
         if after is None:
             self._added[effect.key] = None
 
@@ -137,6 +138,12 @@ class Draft:
     def drop(self, key: str) -> bool:
         self._added.pop(key, None)
         return self._outbox.pop(key, None) is not None
+
+    def claim(self, key: str) -> None:
+        """Whoever claims an order has a lease on it from now on, whatever time it was committed under."""
+        order = self._outbox[key]
+        wait = self.policy.lease or self.policy.backoff_first
+        self._outbox[key] = replace(order, due=self.at + wait, tries=max(1, order.tries))
 
     def postpone(self, key: str, error: str) -> None:
         """Send it later; the wait grows with every try."""

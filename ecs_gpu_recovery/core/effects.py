@@ -101,6 +101,7 @@ class Order:
 
     effect: Effect
     due: datetime
+    own: bool = True  #: whoever committed it sends it; False where the committer never sends
     tries: int = 0
     error: str = ""
 

@@ -144,6 +144,13 @@ class OrderFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrdersClaimed(Fact):
+    """The sweeper will send these if nobody has by the end of a lease that begins now."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAsked(Fact):
     """A person wants something of a node that no job holds: drain, release, check or reboot."""
 
@@ -156,7 +163,7 @@ class NodeAsked(Fact):
 
 JOB_EVENTS: tuple[type[Fact], ...] = (
     TaskStarted, TaskEnded, StartRefused, CheckStarted, CheckRefused, NodeChecked, RebootProven, RebootFailed,
-    NodeSeen, FaultSeen, Tick, StopAsked, OrderSent, OrderFailed,
+    NodeSeen, FaultSeen, Tick, StopAsked, OrderSent, OrderFailed, OrdersClaimed,
 )  # fmt: skip
 NODE_EVENTS: tuple[type[Fact], ...] = (
     CheckStarted, CheckRefused, NodeChecked, RebootProven, RebootFailed, NodeSeen, FaultSeen, Tick, OrderSent,

@@ -22,6 +22,7 @@ from .events import (
     NodeChecked,
     NodeSeen,
     OrderFailed,
+    OrdersClaimed,
     OrderSent,
     RebootFailed,
     RebootProven,
@@ -38,7 +39,7 @@ from .policy import Policy
 Rule = Callable[[Draft, Any], None]
 
 #: The same in every state: they concern the outbox and the record, not the state.
-_ALWAYS: dict[type[Fact], Rule] = {OrderSent: r.order_sent, OrderFailed: r.order_failed, FaultSeen: r.fault_seen}
+_ALWAYS: dict[type[Fact], Rule] = {OrderSent: r.order_sent, OrderFailed: r.order_failed, OrdersClaimed: r.orders_claimed, FaultSeen: r.fault_seen}
 _ENDED: dict[type[Fact], Rule] = {
     **_ALWAYS,
     TaskStarted: r.task_started_too_late,
@@ -123,7 +124,7 @@ def decide(job: Job, ev: Fact, policy: Policy) -> Step:
     rule = TABLE[job.status].get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a job")
-    draft = Draft(job, ev.at, policy)
+    draft = Draft(job, max(ev.at, job.updated_at), policy)  # late news must not turn back the record's clock
     rule(draft, ev)
     settle(draft)
     return draft.finish()

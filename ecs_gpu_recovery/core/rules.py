@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from . import messages
 from .draft import Draft, end
-from .effects import CheckNode, StartTask
+from .effects import CheckNode, Notify, StartTask
 from .errors import Refused
 from .events import (
     CheckRefused,
@@ -19,6 +19,7 @@ from .events import (
     NodeChecked,
     NodeSeen,
     OrderFailed,
+    OrdersClaimed,
     OrderSent,
     RebootFailed,
     RebootProven,
@@ -310,9 +311,16 @@ def order_failed(draft: Draft, ev: OrderFailed) -> None:
     if order is None:
         return
     draft.postpone(ev.key, ev.error)
-    if order.tries + 1 == draft.policy.alarm_tries:
+    if order.tries + 1 == draft.policy.alarm_tries and not isinstance(order.effect, Notify):  # who can't be told, can't be told of it
         draft.note("job", draft.status, draft.status, "an order keeps failing", f"{ev.key}: {ev.error}")
         draft.order(messages.stuck_order(draft.id, ev.key, ev.error))
+
+
+def orders_claimed(draft: Draft, ev: OrdersClaimed) -> None:
+    """A lease that begins when the sweeper saw the order: how late the fact was that caused it does not matter."""
+    for key in ev.keys:
+        if draft.pending(key) is not None:
+            draft.claim(key)
 
 
 def ignore(draft: Draft, ev: Fact) -> None:

@@ -73,7 +73,7 @@ class Model:
         self.bounds = bounds
         self.policy = bounds.policy
         #: Duties of the runtime and the fleet. A test turns one off to see that the search notices.
-        self.finds_tokens = True  #: a start looks for its token before it is sent
+        self.finds_tokens = True  #: whoever starts a task, or looks for one, looks for its token
         self.one_version = True  #: facts that are committed together count as one version of the record
         self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
 
@@ -261,12 +261,12 @@ class Model:
                 own = next(run for run in machine.runs if run.id == rank.task_id)
             else:
                 name = token(state.job.id, rank.task_attempt, rank.index, "train", rank.start_try)
-                own = machine.run(name, ended_too=self.bounds.finds_ended)
+                own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
         if own is not None and own.end and own.told:
             yield world.ended(own, state.now)
         elif own is not None and own.alive and machine.connected:
             yield world.started(own, state.now)
-        for run in machine.runs:
+        for run in machine.runs if self.finds_tokens else ():
             if run.alive and not run.stopping and run != own and run.id != rank.task_id and machine.connected:
                 yield world.started(run, state.now)
 

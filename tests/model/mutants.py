@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from ecs_gpu_recovery.core import exits, joint, machine, rules
-from ecs_gpu_recovery.core.draft import Draft, end
-from ecs_gpu_recovery.core.events import NodeSeen, Tick
+from ecs_gpu_recovery.core.draft import Draft
+from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
 from ecs_gpu_recovery.testing.bounds import Bounds, quick_policy
 from ecs_gpu_recovery.testing.model import Model, Outcome, Stalled, State
@@ -142,12 +142,10 @@ def reboots_without_waiting_for_the_tasks_to_stop(patch: Patch, model: Model) ->
 
 
 def changes_its_mind_after_the_end(patch: Patch, model: Model) -> None:
-    def over(draft: Draft) -> None:
-        if draft.status is JobStatus.FAILED and any(r.verdict is not None for r in draft.ranks):
-            draft.status = JobStatus.PENDING_RESTART
-            end(draft, JobStatus.FAILED, "again")
+    def task_ended(draft: Draft, ev: TaskEnded) -> None:
+        draft.status = JobStatus.USER_STOPPED
 
-    patch.setitem(joint.JOINT, JobStatus.FAILED, over)
+    patch.setitem(machine.TABLE[JobStatus.FAILED], TaskEnded, task_ended)
 
 
 def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
@@ -163,10 +161,10 @@ MUTANTS: dict[str, Mutant] = {
     "acts on the first verdict": Mutant(acts_on_the_first_verdict, QUICK["two verdicts and no retry"], "had not answered"),
     "trusts an exit 0 after a reboot": Mutant(trusts_an_exit_0_after_a_reboot, replace(LOSS, lies=True), "did not finish its work"),
     "forgets the deadline of a reboot": Mutant(forgets_the_deadline_of_a_reboot, RECOVERY, "nothing to wait for"),
-    "loses the outbox in a crash": Mutant(loses_the_outbox_in_a_crash, replace(RECOVERY, stalls=1, delays=0), ""),
-    "takes a disconnect for a reboot": Mutant(takes_a_disconnect_for_a_reboot, RECOVERY, "before n0 had really rebooted"),
+    "loses the outbox in a crash": Mutant(loses_the_outbox_in_a_crash, replace(QUICK["two verdicts and no retry"], stalls=1, nodes=1), "nobody was told"),
+    "takes a disconnect for a reboot": Mutant(takes_a_disconnect_for_a_reboot, replace(RECOVERY, flaps=1, nodes=1), "before n0 had really rebooted"),
     "restarts with a node missing": Mutant(restarts_with_a_node_missing, RECOVERY, "was not back"),
-    "sends a start again without looking": Mutant(sends_a_start_again_without_looking, replace(RECOVERY, stalls=1), "a second task for rank"),
+    "sends a start again without looking": Mutant(sends_a_start_again_without_looking, replace(RECOVERY, nodes=1, stalls=1), "a second task for rank"),
     "believes a verdict of the last attempt": Mutant(
         believes_a_verdict_of_the_last_attempt, replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2), delays=0), "no check of attempt 1"
     ),
@@ -174,16 +172,13 @@ MUTANTS: dict[str, Mutant] = {
     "starts over a task that would not stop": Mutant(starts_over_a_task_that_would_not_stop, replace(RECOVERY, ends=EVERY_END), "of another attempt lives"),
     "tells nobody": Mutant(tells_nobody, QUICK["two verdicts and no retry"], "nobody will be told"),
     "reboots without waiting for the tasks to stop": Mutant(reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "without its verdict"),
-    "changes its mind after the end": Mutant(changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "final FAILED became"),
+    "changes its mind after the end": Mutant(changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "became USER_STOPPED"),
     "sends a reboot after its time": Mutant(
-        sends_a_reboot_after_its_time, replace(RECOVERY, asks=1, stalls=1, late_sweeper=True, delays=2), "after the time for it is over"
+        sends_a_reboot_after_its_time, replace(RECOVERY, nodes=1, asks=1, stalls=1, late_sweeper=True, delays=2), "after the time for it is over"
     ),
-}  # fmt: skip
-#: Takes longer to show.
-SLOW_MUTANTS: dict[str, Mutant] = {
     "gives the same name to two versions of the rows": Mutant(
         gives_the_same_name_to_two_versions_of_the_rows,
-        replace(RECOVERY, stalls=1, hiccups=1, rows=True, delays=0),
+        replace(RECOVERY, nodes=1, stalls=1, hiccups=1, rows=True, delays=0),
         "rows were left behind",
     ),
-}
+}  # fmt: skip

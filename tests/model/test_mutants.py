@@ -6,7 +6,7 @@ import pytest
 
 from ecs_gpu_recovery.testing.model import Model
 from ecs_gpu_recovery.testing.search import Result, Search
-from tests.model.mutants import MUTANTS, SLOW_MUTANTS, Mutant
+from tests.model.mutants import MUTANTS, Mutant
 
 
 def hunt(mutant: Mutant, patch: pytest.MonkeyPatch) -> Result:
@@ -22,10 +22,3 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert MUTANTS[name].says in result.violation
     assert result.trace[0].startswith("submit")
     assert len(result.trace) > 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW_MUTANTS)
-def test_a_planted_bug_is_found_in_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = hunt(SLOW_MUTANTS[name], monkeypatch)
-    assert SLOW_MUTANTS[name].says in result.violation

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ecs_gpu_recovery.simulation.night import run
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open: a lease counts from the time of the fact that caused the order. If that is long past, the"
-    " sweeper sends the order again while its first sender is still at work",
-)
 def test_an_order_caused_by_old_news_belongs_to_its_sender_all_the_same() -> None:
     bad = [str(outcome) for seed in (13, 98, 187, 281) if (outcome := run(seed, sky="late-news")).violation]
     assert not bad, "\n".join(bad)
