@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .core.effects import CheckNode, Order, StartTask
 from .core.errors import NotFound, Transient
 from .core.events import Fact, OrdersClaimed, Tick
 from .core.invariants import broken
-from .core.model import Job, Node
+from .core.model import Job, Node, NodeStatus
 from .core.nodes import decide_node
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
+#: What is overdue for longer than this was not moved by sweep after sweep.
+STUCK_AFTER = timedelta(minutes=15)
 
 
 @dataclass(slots=True)
@@ -31,6 +33,9 @@ class Report:
     resent: int = 0
     broken: int = 0
     unanswered: int = 0
+    live: int = 0  #: jobs that have not ended
+    stuck: int = 0  #: jobs with something long overdue, after the sweep
+    unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
 
 
 class Sweeper:
@@ -64,6 +69,8 @@ class Sweeper:
             self._try(name, report, lambda n=name: self._sweep_node(n, now, [], report))  # type: ignore[misc]
         if observe:
             self._try("idle nodes", report, lambda: self._sweep_idle(self._store.nodes(), live, now, report))
+            report.live = len(live)
+            report.stuck = len(self._store.due_jobs(now - STUCK_AFTER))
         if self._trouble:
             raise self._trouble[0]
         return report
@@ -81,6 +88,7 @@ class Sweeper:
     def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
         """Nodes that no living job holds: all are looked at together, and only news is written."""
         free = {node.name: node for node in nodes if not node.job_id}
+        report.unhealthy = sum(node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) for node in nodes)
         news: dict[str, list[Fact]] = {}
 
         def look() -> None:

@@ -17,7 +17,7 @@ from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..core.nodes import decide_node
 from ..runtime import Runtime
-from ..sweeper import Sweeper
+from ..sweeper import Report, Sweeper
 from .errors import ForeignRecord
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
@@ -44,6 +44,7 @@ class Answer:
     taken: bool
     why: str
     record: str = ""
+    report: Report | None = None  #: of a sweep
 
 
 class Intake:
@@ -65,7 +66,8 @@ class Intake:
         if seen.kind is Kind.TICK and seen.at is not None:
             report = Sweeper(self._runtime).sweep(seen.at)
             self._adopter.adopt_strays(seen.at)
-            return Answer(seen.kind, True, f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again")
+            said = f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again"
+            return Answer(seen.kind, True, said, report=report)
         if not (seen.ours or seen.may_be_ours) or seen.at is None:
             return Answer(seen.kind, False, seen.why)
         if seen.kind is Kind.TASK:

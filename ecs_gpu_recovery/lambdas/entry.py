@@ -64,6 +64,8 @@ def receive(event: object, handler: str) -> Mapping[str, Any]:
     try:
         answer = intake().take(event)
         metrics.event_taken(handler, taken=answer.taken)
+        if answer.report is not None:
+            metrics.swept(answer.report)
     finally:
         metrics.flush()
     return {"kind": str(answer.kind), "taken": answer.taken, "why": answer.why, "record": answer.record}

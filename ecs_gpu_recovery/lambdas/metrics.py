@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ..core.model import Job, JobStatus, NodeStatus
+from ..sweeper import Report
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.metrics import Metrics
@@ -44,6 +45,14 @@ def job_moved(before: Job | None, job: Job) -> None:
         _add("NodesRebooted", sum(rank.node_status is NodeStatus.REBOOTING for rank in job.ranks))
     if bad := sum(rank.node_status is NodeStatus.FAILED for rank in job.ranks):
         _add("NodesFailed", bad)
+
+
+def swept(report: Report) -> None:
+    """How things stand after a sweep; the alarms watch these."""
+    _add("LiveJobs", report.live)
+    _add("StuckJobs", report.stuck)
+    _add("UnhealthyNodes", report.unhealthy)
+    _add("BrokenInvariants", report.broken)
 
 
 def flush() -> None:

@@ -28,3 +28,10 @@ def guarded(tmp_path: Path) -> Iterator[httpx.Client]:
     """A console that asks who is there."""
     with console(still_state(tmp_path), users=USERS) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The same for tests that leave nothing behind that another would notice."""
+    with console(still_state(tmp_path_factory.mktemp("shared"))) as found:
+        yield found

@@ -60,9 +60,9 @@ def test_a_refused_submission_leaves_its_key_free(client: httpx.Client) -> None:
     ],
 )
 def test_every_problem_is_told_beside_its_field(
-    client: httpx.Client, change: dict[str, object], field: str
+    shared: httpx.Client, change: dict[str, object], field: str
 ) -> None:
-    reply = client.post("/api/jobs", json={**training(), **change})
+    reply = shared.post("/api/jobs", json={**training(), **change})
     assert reply.status_code == 422
     assert reply.headers["content-type"].startswith("application/problem+json")
     assert field in {error["field"].partition(".")[0] for error in reply.json()["errors"]}
@@ -77,8 +77,8 @@ def test_nodes_that_are_taken_refuse_the_job_and_say_by_whom(client: httpx.Clien
     assert holder["id"] in reply.json()["detail"]
 
 
-def test_a_body_that_is_no_json_is_a_problem(client: httpx.Client) -> None:
-    reply = client.post("/api/jobs", content=b"{", headers={"content-type": "application/json"})
+def test_a_body_that_is_no_json_is_a_problem(shared: httpx.Client) -> None:
+    reply = shared.post("/api/jobs", content=b"{", headers={"content-type": "application/json"})
     assert (reply.status_code, reply.json()["status"]) == (400, 400)
 
 
@@ -91,9 +91,9 @@ def test_a_body_that_is_no_json_is_a_problem(client: httpx.Client) -> None:
     ],
 )
 def test_wrong_methods_and_paths_are_problems(
-    client: httpx.Client, method: str, path: str, status: int, allow: str | None
+    shared: httpx.Client, method: str, path: str, status: int, allow: str | None
 ) -> None:
-    reply = client.request(method, path, json={})
+    reply = shared.request(method, path, json={})
     assert reply.status_code == status
     assert reply.headers["content-type"].startswith("application/problem+json")
     assert reply.headers.get("allow") == allow
@@ -183,8 +183,8 @@ def test_whoever_comes_back_misses_nothing_and_hears_nothing_twice(client: httpx
 
 
 @pytest.mark.parametrize("last", ["0badc0de.7", "nonsense", "."])
-def test_an_id_of_another_life_gets_everything_again(client: httpx.Client, last: str) -> None:
-    (first,) = events(client, 1, last=last)
+def test_an_id_of_another_life_gets_everything_again(shared: httpx.Client, last: str) -> None:
+    (first,) = events(shared, 1, last=last)
     assert first["event"] == "snapshot"
 
 
@@ -198,8 +198,8 @@ def _drain(client: httpx.Client, name: str) -> Callable[[], None]:
     return act
 
 
-def test_every_operation_documents_its_errors_as_problems(client: httpx.Client) -> None:
-    described = client.get("/api/openapi.json").json()
+def test_every_operation_documents_its_errors_as_problems(shared: httpx.Client) -> None:
+    described = shared.get("/api/openapi.json").json()
     for path, operations in described["paths"].items():
         assert path.startswith("/api/")
         for operation in operations.values():

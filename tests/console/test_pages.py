@@ -43,12 +43,12 @@ def test_no_page_is_heavy_and_none_asks_another_site(client: httpx.Client) -> No
         assert addresses == [], path
 
 
-def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(client: httpx.Client) -> None:
-    assert "What the system is doing now" in client.get("/", headers={"accept-language": "fr, en;q=0.5"}).text
-    assert "系统正在做什么" in client.get("/", headers={"accept-language": "zh-CN,zh;q=0.9"}).text
-    assert client.get("/lang/zh?next=/jobs").headers["location"] == "/jobs"
-    assert '<html lang="zh-Hans"' in client.get("/").text
-    assert client.get("/lang/en?next=//evil.example").headers["location"] == "/"
+def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(shared: httpx.Client) -> None:
+    assert "What the system is doing now" in shared.get("/", headers={"accept-language": "fr, en;q=0.5"}).text
+    assert "系统正在做什么" in shared.get("/", headers={"accept-language": "zh-CN,zh;q=0.9"}).text
+    assert shared.get("/lang/zh?next=/jobs").headers["location"] == "/jobs"
+    assert '<html lang="zh-Hans"' in shared.get("/").text
+    assert shared.get("/lang/en?next=//evil.example").headers["location"] == "/"
 
 
 def test_every_text_of_the_pages_has_its_chinese() -> None:
@@ -79,16 +79,16 @@ def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
     assert page.count('class="edge taken"') == 1
 
 
-def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(client: httpx.Client) -> None:
+def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(shared: httpx.Client) -> None:
     form = {
-        "csrf": csrf_of(client),
+        "csrf": csrf_of(shared),
         "name": "my job",
         "where": "any",
         "any_nodes": "x",
         "what": "command",
         "command": "true 'x",
     }
-    reply = client.post("/jobs/new", data=form, headers=HTML)
+    reply = shared.post("/jobs/new", data=form, headers=HTML)
     assert reply.status_code == 422
     assert 'value="my job"' in reply.text
     assert 'id="p-any_nodes"' in reply.text
@@ -120,15 +120,15 @@ def test_fields_that_cannot_be_read_are_all_named() -> None:
     assert set(told.value.fields) == {"any_nodes", "port", "env"}
 
 
-def test_unknown_things_get_a_page_of_their_own(client: httpx.Client) -> None:
+def test_unknown_things_get_a_page_of_their_own(shared: httpx.Client) -> None:
     for path in ("/nothing", "/jobs/none", "/nodes/none"):
-        reply = client.get(path, headers=HTML)
+        reply = shared.get(path, headers=HTML)
         assert reply.status_code == 404
         assert "<html" in reply.text
 
 
-def test_a_node_that_cannot_do_it_says_why_on_its_page(client: httpx.Client) -> None:
-    reply = client.post("/nodes/node-1/ask", data={"csrf": csrf_of(client), "ask": "drain", "why": ""})
+def test_a_node_that_cannot_do_it_says_why_on_its_page(shared: httpx.Client) -> None:
+    reply = shared.post("/nodes/node-1/ask", data={"csrf": csrf_of(shared), "ask": "drain", "why": ""})
     assert reply.status_code == 409
     assert "give a reason" in reply.text
 

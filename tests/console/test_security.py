@@ -123,8 +123,8 @@ def test_scripts_may_send_name_and_password(guarded: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/jobs", "/jobs/new", "/alerts", "/nodes/node-1", "/nothing", "/api/jobs", "/static/app.js"]
 )
-def test_every_reply_carries_the_strict_headers(client: httpx.Client, path: str) -> None:
-    reply = client.get(path, headers={"accept": "text/html"})
+def test_every_reply_carries_the_strict_headers(shared: httpx.Client, path: str) -> None:
+    reply = shared.get(path, headers={"accept": "text/html"})
     policy = reply.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -135,32 +135,32 @@ def test_every_reply_carries_the_strict_headers(client: httpx.Client, path: str)
         assert "<style" not in reply.text
 
 
-def test_without_authentication_only_this_machine_is_answered(client: httpx.Client) -> None:
-    assert client.get("/api/jobs", headers={"host": "rebound.example"}).status_code == 421
-    form = client.post("/nodes/node-1/ask", data={"ask": "drain", "why": "x"})
+def test_without_authentication_only_this_machine_is_answered(shared: httpx.Client) -> None:
+    assert shared.get("/api/jobs", headers={"host": "rebound.example"}).status_code == 421
+    form = shared.post("/nodes/node-1/ask", data={"ask": "drain", "why": "x"})
     assert form.status_code == 403
-    from_page = client.post(DRAIN, json={"why": "x"}, headers={"origin": str(client.base_url)})
+    from_page = shared.post(DRAIN, json={"why": "x"}, headers={"origin": str(shared.base_url)})
     assert from_page.status_code == 403
 
 
-def test_a_body_that_is_too_large_is_refused(client: httpx.Client) -> None:
+def test_a_body_that_is_too_large_is_refused(shared: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
-    assert client.post("/api/jobs", content=b"x" * (2 << 20), headers=headers).status_code == 413
+    assert shared.post("/api/jobs", content=b"x" * (2 << 20), headers=headers).status_code == 413
 
     def pieces() -> list[bytes]:
         return [b"x" * 65536] * 40
 
-    assert client.post("/api/jobs", content=iter(pieces()), headers=headers).status_code == 413
+    assert shared.post("/api/jobs", content=iter(pieces()), headers=headers).status_code == 413
     body = training(script_text="x" * (300 * 1024))
     del body["command"]
-    assert client.post("/api/jobs", json=body).status_code == 422
+    assert shared.post("/api/jobs", json=body).status_code == 422
 
 
 @pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}"])
-def test_what_people_write_is_shown_and_never_run(client: httpx.Client, evil: str) -> None:
-    client.post(DRAIN, json={"why": evil})
+def test_what_people_write_is_shown_and_never_run(shared: httpx.Client, evil: str) -> None:
+    shared.post(DRAIN, json={"why": evil})
     form = {
-        "csrf": csrf_of(client),
+        "csrf": csrf_of(shared),
         "name": evil,
         "where": "any",
         "any_nodes": "1",
@@ -168,11 +168,11 @@ def test_what_people_write_is_shown_and_never_run(client: httpx.Client, evil: st
         "command": "true",
     }
     pages = [
-        client.get("/nodes/node-1").text,
-        client.get("/").text,
-        client.get("/alerts").text,
-        client.post("/jobs/new", data=form).text,
-        client.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text,
+        shared.get("/nodes/node-1").text,
+        shared.get("/").text,
+        shared.get("/alerts").text,
+        shared.post("/jobs/new", data=form).text,
+        shared.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text,
     ]
     for page in pages:
         assert "<script>alert" not in page
@@ -190,8 +190,8 @@ def test_what_people_write_is_shown_and_never_run(client: httpx.Client, evil: st
         "/live/job?job_id=../../x",
     ],
 )
-def test_paths_lead_nowhere_else(client: httpx.Client, path: str) -> None:
-    reply = client.get(path)
+def test_paths_lead_nowhere_else(shared: httpx.Client, path: str) -> None:
+    reply = shared.get(path)
     assert reply.status_code in (200, 404, 405)
     assert "root:" not in reply.text
     assert "import" not in reply.text

@@ -133,10 +133,6 @@ def test_every_alarm_speaks_and_has_a_page_that_says_what_to_do(stack: Made) -> 
     assert [alarm["AlarmName"] for alarm in silent] == ["EcsGpuRecoveryStack-SweeperNotRunning"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the sweeper does not count LiveJobs, StuckJobs, UnhealthyNodes and BrokenInvariants yet",
-)
 def test_every_metric_of_ours_that_is_watched_is_counted_by_a_function(stack: Made) -> None:
     watched = {
         a["MetricName"] for a in stack.properties("AWS::CloudWatch::Alarm") if a["Namespace"] == NAMESPACE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
@@ -18,8 +19,11 @@ class Watch:
         self.wrong: list[str] = []
         self.owners: dict[str, tuple[str, str, str]] = {}  #: adopted tasks: id, and their job, attempt and rank
         self.reboots: Counter[str] = Counter()
+        self.modified_at: list[float] = []  #: when calls were made that share the account's limit
 
     def called(self, service: str, action: str, request: dict[str, Any]) -> None:
+        if action in ("start_task", "stop_task", "put_attributes"):
+            self.modified_at.append(self._cloud.agenda.now())
         if action == "start_task":
             self._started()
         elif action == "send_command":
@@ -57,6 +61,11 @@ class Watch:
             busy = [task.id for task in self._cloud.cluster.live_on(node) if task.desired == "RUNNING"]
             if busy:
                 self.wrong.append(f"{node.name} is rebooted under {busy}")
+
+    def most_in_a_second(self) -> int:
+        """Calls that change the cluster, in the worst second of the night."""
+        times = sorted(self.modified_at)
+        return max((bisect_right(times, at + 1.0 - 1e-6) - number for number, at in enumerate(times)), default=0)
 
     def check(self, *, spontaneous: int = 0) -> None:
         """Each order rebooted its host once; `spontaneous` reboots were nobody's order."""

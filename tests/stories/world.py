@@ -13,7 +13,7 @@ from typing import Any
 
 from ecs_gpu_recovery.aws import wiring
 from ecs_gpu_recovery.aws.discover import discover
-from ecs_gpu_recovery.aws.fleet import Pace
+from ecs_gpu_recovery.aws.fleet import MODIFY_PER_S, Pace
 from ecs_gpu_recovery.config import LambdaSettings
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
@@ -48,6 +48,7 @@ class World:
     deliver_all: bool = False  #: not only what the deployment's rules let through
     events: bool = True  #: False: every event is lost, only the clock is left
     twice: bool = False  #: every event is delivered twice
+    concurrent: bool = False  #: every event has a process of its own, and a process that waits does not hold up others
     retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
@@ -68,8 +69,17 @@ class World:
 
     def a_process(self) -> wiring.AwsSide:
         side = wiring.build({}, now=self.clock.now, session=self.session, settings=self.settings, on_commit=self._committed)
-        side.fleet._pace = Pace(30.0, sleep=lambda _: None)
+        side.fleet._pace = Pace(MODIFY_PER_S, sleep=self._sleep, clock=self.cloud.agenda.now)
         return side
+
+    def _sleep(self, seconds: float) -> None:
+        """A process that waits lets others have theirs; where there is one only, its waits take no time."""
+        if not self.concurrent:
+            return
+        mine, now = self.side, self.clock.now()
+        self.pass_time(seconds)
+        self.side = mine
+        self.clock.set({"time": now.isoformat()})
 
     def _committed(self, old: Job | None, new: Job) -> None:
         self.rules_broken += [f"{new.id} at version {new.version}: {what}" for what in broken(new)]
@@ -131,6 +141,8 @@ class World:
         self.seen.append(event)
         while tries:
             tries -= 1
+            if self.concurrent:
+                self.new_process()
             self.clock.set(event)
             try:
                 self.side.intake.take(event)
