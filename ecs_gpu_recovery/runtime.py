@@ -28,6 +28,8 @@ log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
 CONFLICTS = 300
 #: How many ranks are started on one look at the record.
 STARTS_PER_LOOK = 10
+#: So many orders take a while to send.
+MANY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +170,23 @@ class Runtime:
     def _send_all(self, job: Job, orders: Sequence[Order], at: datetime, rows_known: Job | None) -> None:
         """Send, learn, decide, until no order is left that belongs to us.
 
-        Rows come last, once for all that was decided on the way. `rows_known` is a record whose rows are written.
+        Rows come last, once for all that was decided on the way. Before many orders they come first: others would
+        see them pending all that time, and write them all. `rows_known` is a record whose rows are written.
         """
         todo = list(orders) if self._dispatch_now else []
         while todo:
-            now = [order for order in todo if not isinstance(order.effect, WriteRows)] or todo
+            rows = [order for order in todo if isinstance(order.effect, WriteRows)]
+            others = [order for order in todo if order not in rows]
+            now = rows if rows and (not others or len(others) > MANY) else others
             facts = self.send(job, now, at, rows_known=rows_known)
             moved = self._decide(job.id, facts, job) if facts else Moved(job, job)
-            if moved.old.version != job.version and now == todo:
-                self.store.write_rows(moved.job, self.fleet.label_nodes)  # somebody moved on while we wrote
-            if moved.old.version != job.version:
-                rows_known = None
+            overtaken = moved.old.version != job.version
+            if now is rows:
+                if overtaken:  # somebody moved on while we wrote: perhaps past what we wrote
+                    self.store.write_rows(moved.job, self.fleet.label_nodes, job)
+                rows_known = moved.job
+            elif overtaken and not {order.key for order in rows} & {order.key for order in moved.old.outbox}:
+                rows_known = None if rows else moved.rows_known
             job = moved.job
             pending = {order.key for order in job.outbox}
             todo = [order for order in (*todo, *moved.orders) if order not in now and order.key in pending]

@@ -156,7 +156,7 @@ class Model:
         effect, at = order.effect, state.now
         if state.left.hiccups:
             yield "hiccups", OrderFailed(at=at, key=order.key, error="no answer")
-        if state.left.refusals and isinstance(effect, StartTask) and self._wanted(state, order):
+        if state.left.refusals and isinstance(effect, StartTask) and self._wanted(state, order) and not self._known(state, effect):
             yield "refusals", StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason="ATTRIBUTE")
         if state.left.refusals and isinstance(effect, RebootNode):
             yield "refusals", RebootFailed(at=at, node=effect.node, key=effect.key, reason="not managed")
@@ -183,9 +183,13 @@ class Model:
             return replace(state, rows=job), (sent,)
         return state, (sent,)
 
+    def _known(self, state: State, order: StartTask) -> Run | None:
+        """The task that this order has started before."""
+        return state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
+
     def _start(self, state: State, order: StartTask) -> tuple[State, tuple[Fact, ...]]:
         machine = state.machines[order.rank]
-        known = machine.run(order.token, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
+        known = self._known(state, order)
         if known is not None:
             return state, (self._reply(known, state.now),)
         if not machine.connected:
@@ -219,6 +223,8 @@ class Model:
         known = machine.check(order.token, ended_too=self.bounds.finds_ended)
         if known is not None:
             return state, (world.check_started(known, state.now),)
+        if self.bounds.finds_ended and any(check.check_try > order.check_try for check in machine.checks):
+            return state, ()  # it ended so long ago that the model has forgotten it
         if not machine.connected or machine.busy:
             reason = "RESOURCE:GPU" if machine.connected else "AGENT"
             return state, (CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),)

@@ -62,7 +62,10 @@ def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
         return
     withdrawn = {order.effect.token for order in new.outbox if isinstance(order.effect, StopTask)}
     for rank, machine in zip(new.ranks, machines, strict=True):
-        open_checks = [c.id for c in machine.checks if c.alive and not c.stopping and c.token not in withdrawn]
+        open_checks = [
+            c.id for c in machine.checks
+            if c.alive and not c.stopping and c.check_try == rank.check_try and c.token not in withdrawn
+        ]  # fmt: skip
         _demand(not open_checks or rank.verdict in _FOUND, f"{old.status} -> {new.status} while {open_checks} had not answered")
         fresh = new.status in (JobStatus.RESTARTING, JobStatus.IN_PROGRESS)
         _demand(fresh or rank.verdict is not None, f"{old.status} -> {new.status} without a verdict about {rank.node}")
@@ -115,7 +118,7 @@ def at_rest(state: State) -> None:
     if job.status is JobStatus.FAILED:
         _demand(any(key.endswith("/notify/failed") for key in state.told), "FAILED, and nobody was told")
     for rank, machine in zip(job.ranks, state.machines, strict=True):
-        alive = [run.id for run in machine.runs if run.alive]
+        alive = [run.id for run in machine.runs if run.alive and not run.stopping]
         if alive:
             watched = rank.node_status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and bool(state.told)
             _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
