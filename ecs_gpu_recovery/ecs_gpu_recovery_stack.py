@@ -52,9 +52,15 @@ class EcsGpuRecoveryStack(Stack):
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
         }
         made = Functions(
-            self, "Functions", config=config, asset=asset, arch=arch, environment=environment,
-            allowed=allowed, dead_letters=dead_letters,
-        )  # fmt: skip
+            self,
+            "Functions",
+            config=config,
+            asset=asset,
+            arch=arch,
+            environment=environment,
+            allowed=allowed,
+            dead_letters=dead_letters,
+        )
         functions = made.by_name
         Rules(self, "Rules", config=config, functions=functions, dead_letters=dead_letters)
         Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)

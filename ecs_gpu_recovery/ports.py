@@ -49,7 +49,9 @@ class Store(Protocol):
     def commit(self, job: Job) -> None:
         """Write version n over version n - 1."""
 
-    def write_rows(self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None) -> None:
+    def write_rows(
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+    ) -> None:
         """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one.
 
         `announce` hears of the nodes whose rows are about to change. `since` is a record whose rows are known to be

@@ -10,11 +10,22 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from .core.draft import Step
 from .core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
 from .core.errors import Bug, NotFound, StartRefused, Transient, VersionConflict
-from .core.events import CheckRefused, CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, OrderSent, RebootFailed, StopAsked
+from .core.events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    NodeAsked,
+    NodeChecked,
+    OrderFailed,
+    OrderSent,
+    RebootFailed,
+    StopAsked,
+)
 from .core.events import StartRefused as StartWasRefused
 from .core.machine import decide, submit
 from .core.model import Entry, Job, JobSpec, Node
@@ -49,20 +60,39 @@ class Moved:
 class Runtime:
     """Decides on facts and sends the orders. It holds no state of its own."""
 
-    def __init__(self, *, store: Store, fleet: Fleet, notifier: Notifier, policy: Policy, dispatch: bool = True,
-                 on_commit: Callable[[Job | None, Job], None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        store: Store,
+        fleet: Fleet,
+        notifier: Notifier,
+        policy: Policy,
+        dispatch: bool = True,
+        on_commit: Callable[[Job | None, Job], None] | None = None,
+    ) -> None:
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self._dispatch_now = dispatch
         self._on_commit = on_commit
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
-    def submit(self, *, job_id: str, cluster: str, spec: JobSpec, nodes: Sequence[str], at: datetime, check: bool,
-               max_retries: int | None = None) -> Job:  # fmt: skip
+    def submit(
+        self,
+        *,
+        job_id: str,
+        cluster: str,
+        spec: JobSpec,
+        nodes: Sequence[str],
+        at: datetime,
+        check: bool,
+        max_retries: int | None = None,
+    ) -> Job:
         """Claim the nodes and record the job; then send its first orders."""
         policy = self.policy if max_retries is None else replace(self.policy, max_retries=max_retries)
         known = [self.store.node(name) for name in nodes]
-        step = submit(job_id=job_id, cluster=cluster, spec=spec, nodes=known, policy=policy, at=at, check=check)
+        step = submit(
+            job_id=job_id, cluster=cluster, spec=spec, nodes=known, policy=policy, at=at, check=check
+        )
         job = self._trimmed(step.job)
         self.store.create(job)
         self._say(job.timeline, job.id)
@@ -72,7 +102,7 @@ class Runtime:
         return job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
-        """Apply facts to a job, as just read where the caller has it, in one commit, and send the orders that follow."""
+        """Apply facts to a job in one commit, and send the orders that follow. `job` is the record, just read."""
         facts = list(facts)
         moved = self._decide(job_id, facts, job)
         if facts and moved.orders:
@@ -93,7 +123,9 @@ class Runtime:
                 try:
                     self.handle(node.job_id, shared)
                 except NotFound:
-                    log.warning("node held by a job that is not recorded", extra={"node": name, "job": node.job_id})
+                    log.warning(
+                        "node held by a job that is not recorded", extra={"node": name, "job": node.job_id}
+                    )
                 node = None  # the job may have written its row
         self._decide_node(name, facts, node)
 
@@ -131,7 +163,9 @@ class Runtime:
         """Where the store writes the rows in the same commit, there is no order to write them."""
         if not self.store.writes_rows:
             return job
-        return replace(job, outbox=tuple(order for order in job.outbox if not isinstance(order.effect, WriteRows)))
+        return replace(
+            job, outbox=tuple(order for order in job.outbox if not isinstance(order.effect, WriteRows))
+        )
 
     def _decide_node(self, name: str, facts: Sequence[Fact], last: Node | None = None) -> Node:
         for _ in range(CONFLICTS):
@@ -191,7 +225,15 @@ class Runtime:
             pending = {order.key for order in job.outbox}
             todo = [order for order in (*todo, *moved.orders) if order not in now and order.key in pending]
 
-    def send(self, job: Job, orders: Sequence[Order], at: datetime, *, again: bool = False, rows_known: Job | None = None) -> list[Fact]:
+    def send(
+        self,
+        job: Job,
+        orders: Sequence[Order],
+        at: datetime,
+        *,
+        again: bool = False,
+        rows_known: Job | None = None,
+    ) -> list[Fact]:
         """Carry out orders of a job; give back what is now known.
 
         A large gang takes a while to start. Before every few starts the record is read again, so that a start which
@@ -208,9 +250,10 @@ class Runtime:
                 starts += 1
                 if all(order.key != pending.key for pending in seen.outbox):
                     continue
+            act = partial(self._carry_out, seen, order, at, again, rows_known)
             try:
-                facts += self._guarded(order, at, lambda o=order: self._carry_out(seen, o, at, again, rows_known))  # type: ignore[misc]
-            except Exception as exc:
+                facts += self._guarded(order, at, act)
+            except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
                 trouble.append(exc)
         if trouble:
             if facts:
@@ -218,10 +261,12 @@ class Runtime:
             raise trouble[0]
         return facts
 
-    def _send_node_orders(self, node: Node, orders: Sequence[Order], at: datetime, *, again: bool = False) -> None:
+    def _send_node_orders(
+        self, node: Node, orders: Sequence[Order], at: datetime, *, again: bool = False
+    ) -> None:
         facts: list[Fact] = []
         for order in orders:
-            facts += self._guarded(order, at, lambda o=order: self._carry_out_for_node(node, o, at, again))  # type: ignore[misc]
+            facts += self._guarded(order, at, partial(self._carry_out_for_node, node, order, at, again))
         if facts:
             self._decide_node(node.name, facts)
 
@@ -246,7 +291,9 @@ class Runtime:
         except Transient as exc:
             return [OrderFailed(at=at, key=order.key, error=str(exc))]
 
-    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool, rows_known: Job | None) -> Iterable[Fact]:
+    def _carry_out(
+        self, job: Job, order: Order, at: datetime, again: bool, rows_known: Job | None
+    ) -> Iterable[Fact]:
         effect = order.effect
         if isinstance(effect, StartTask):
             return self.fleet.start_task(job, effect, again=again)
@@ -255,7 +302,10 @@ class Runtime:
         if isinstance(effect, CheckNode):
             return self.fleet.check_node(job, _node_of(job, effect), effect, again=again)
         if isinstance(effect, RebootNode):
-            return [*self.fleet.reboot_node(self.store.node(effect.node), effect, again=again), OrderSent(at=at, key=effect.key)]
+            return [
+                *self.fleet.reboot_node(self.store.node(effect.node), effect, again=again),
+                OrderSent(at=at, key=effect.key),
+            ]
         if isinstance(effect, WriteRows):
             self.store.write_rows(job, self.fleet.label_nodes, rows_known)
         elif isinstance(effect, Notify):
@@ -282,8 +332,19 @@ class Runtime:
     def _say(self, entries: Iterable[Entry], record: str) -> None:
         """One structured line per transition, none per call."""
         for e in entries:
-            log.info("moved", extra={"record": record, "subject": e.subject, "from": e.before, "to": e.after, "why": e.why,
-                                     "evidence": e.evidence, "attempt": e.attempt, "policy": e.policy})  # fmt: skip
+            log.info(
+                "moved",
+                extra={
+                    "record": record,
+                    "subject": e.subject,
+                    "from": e.before,
+                    "to": e.after,
+                    "why": e.why,
+                    "evidence": e.evidence,
+                    "attempt": e.attempt,
+                    "policy": e.policy,
+                },
+            )
 
 
 def _news(old: Job, new: Job) -> list[Entry]:
@@ -294,5 +355,15 @@ def _news(old: Job, new: Job) -> list[Entry]:
 def _node_of(job: Job, order: CheckNode) -> Node:
     """What a check needs to know of its node. The job knows it all, so nobody has to ask."""
     rank = job.ranks[order.rank]
-    return Node(name=rank.node, cluster=job.cluster, instance=rank.instance, gpus=rank.gpus, ip=rank.address, ibdev=rank.ibdev, job_id=job.id,
-                status=rank.node_status, created_at=job.created_at, updated_at=job.updated_at)  # fmt: skip
+    return Node(
+        name=rank.node,
+        cluster=job.cluster,
+        instance=rank.instance,
+        gpus=rank.gpus,
+        ip=rank.address,
+        ibdev=rank.ibdev,
+        job_id=job.id,
+        status=rank.node_status,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+    )

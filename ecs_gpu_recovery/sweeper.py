@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from .core.effects import CheckNode, Order, StartTask
 from .core.errors import NotFound, Transient
@@ -64,9 +65,10 @@ class Sweeper:
         self._resume, self._trouble = resume, []
         live = set(self._store.live_jobs()) if observe else set()
         for job_id in sorted(live | set(self._store.due_jobs(now))):
-            self._try(job_id, report, lambda j=job_id: self._sweep_job(j, now, observe=observe and j in live, report=report))  # type: ignore[misc]
+            look = observe and job_id in live
+            self._try(job_id, report, partial(self._sweep_job, job_id, now, observe=look, report=report))
         for name in self._store.due_nodes(now):
-            self._try(name, report, lambda n=name: self._sweep_node(n, now, [], report))  # type: ignore[misc]
+            self._try(name, report, partial(self._sweep_node, name, now, [], report))
         if observe:
             self._try("idle nodes", report, lambda: self._sweep_idle(self._store.nodes(), live, now, report))
             report.live = len(live)
@@ -98,10 +100,10 @@ class Sweeper:
 
         self._try("idle nodes", report, look)
         for name, facts in news.items():
-            self._try(name, report, lambda n=name, f=facts: self._sweep_node(n, now, f, report))  # type: ignore[misc]
+            self._try(name, report, partial(self._sweep_node, name, now, facts, report))
         for node in nodes:
             if node.job_id and node.job_id not in live:
-                self._try(node.name, report, lambda n=node: self._free_orphan(n.name, n.job_id, now))  # type: ignore[misc]
+                self._try(node.name, report, partial(self._free_orphan, node.name, node.job_id, now))
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
@@ -124,7 +126,9 @@ class Sweeper:
         if not due:
             return
         if not self._resume:
-            job = self._runtime.handle(job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))])
+            job = self._runtime.handle(
+                job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))]
+            )
             pending = {order.key for order in job.outbox}
             due = [order for order in due if order.key in pending and not _may_have_a_sender(order)]
         report.resent += len(due)

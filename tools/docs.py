@@ -67,8 +67,11 @@ def _row(parameter: Any) -> str | None:
 def settings_page() -> str:
     """The policy's variables and the keys of a job file."""
     policy = Policy()
-    parts = [MADE, "# Settings\n\n## Policy\n\nEnvironment variables; the same on both backends. The embedded mode has shorter"
-             " times by default.\n\n| variable | default | meaning |\n|---|---|---|\n"]  # fmt: skip
+    parts = [
+        MADE,
+        "# Settings\n\n## Policy\n\nEnvironment variables; the same on both backends. The embedded mode has shorter"
+        " times by default.\n\n| variable | default | meaning |\n|---|---|---|\n",
+    ]
     for variable, field, _, meaning in POLICY_VARIABLES:
         value = getattr(policy, field)
         if hasattr(value, "total_seconds"):

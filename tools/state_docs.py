@@ -1,7 +1,7 @@
 """Makes docs/states.md: the state diagrams and tables, from the tables that the code itself runs on.
 
-    python -m tools.state_docs            write it
-    python -m tools.state_docs --check    exit 1 if it is not what the tables say
+python -m tools.state_docs            write it
+python -m tools.state_docs --check    exit 1 if it is not what the tables say
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def page() -> str:
         *(_answers(status) for status in JobStatus),
         "\n## What a free node does with each fact\n",
         NODE_WORDS + "\n",
-        _table(("fact", "rule", "what it does"), (_answer(fact, NODE_TABLE[fact]) for fact in events.NODE_EVENTS)),
+        _table(
+            ("fact", "rule", "what it does"), (_answer(fact, NODE_TABLE[fact]) for fact in events.NODE_EVENTS)
+        ),
     ]
     return "".join(parts)
 
@@ -108,7 +110,10 @@ def dot(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) ->
 
 
 def _joint() -> str:
-    rows = ((f"`{status.value}`", f"`{rule.__name__}`", sentence(rule).removeprefix(f"{status}: ")) for status, rule in JOINT.items())
+    rows = (
+        (f"`{status.value}`", f"`{rule.__name__}`", sentence(rule).removeprefix(f"{status}: "))
+        for status, rule in JOINT.items()
+    )
     return "\n" + _table(("state", "joint rule", "what it concludes"), rows)
 
 
@@ -150,12 +155,14 @@ def main(arguments: list[str], target: Path = TARGET) -> int:
     if target.exists() and target.read_text(encoding="utf-8") == text:
         return 0
     if "--check" in arguments:
-        print(f"{target.name} is not what the tables say any more. Run: python -m tools.state_docs", file=sys.stderr)
+        print(
+            f"{target.name} is not what the tables say any more. Run: python -m tools.state_docs",
+            file=sys.stderr,
+        )
         return 1
     target.write_text(text, encoding="utf-8")
     print(f"wrote {target.name}")
     return 0
-
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Runs the tests on every Python that the project supports and that this machine has.
 
 The everyday environment runs all but those marked slow (`make slow` runs these); a second Python leaves out
-those that need the local AWS or a browser, too. A Python that is missing is named at the end, so that nobody takes one version's success for that of both.
+those that need the local AWS or a browser, too. A Python that is missing is named at the end, so that nobody
+takes one version's success for that of both.
 """
 
 from __future__ import annotations

@@ -46,15 +46,30 @@ class StoreAdopter:
     def adopt(self, row: Row, at: datetime) -> Job:
         task_ids = texts(row.get("submitted_ecs_task_ids"))
         tasks = self._store.task_rows(task_ids)
-        names = texts(row.get("assigned_nodes")) or [str(tasks[t].get("node_name", "")) for t in task_ids if t in tasks]
+        names = texts(row.get("assigned_nodes")) or [
+            str(tasks[t].get("node_name", "")) for t in task_ids if t in tasks
+        ]
         status = _status(row, task_ids, names)
         described = self._describe(task_ids)
         ranks = _ranks(row, task_ids, tasks, described, names)
         nodes = self._store.node_rows(names)
         seen = self._instances([rank.instance for rank in ranks])
-        ranks = [_known_node(rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {})) for rank in ranks]
-        job = adopted_job(row, status, ranks, _definition(tasks, described), policy=self._settings.policy, cluster=self._settings.cluster, at=at)
-        claimed = [adopted_node(job, rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {}), at) for rank in job.ranks]
+        ranks = [
+            _known_node(rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {})) for rank in ranks
+        ]
+        job = adopted_job(
+            row,
+            status,
+            ranks,
+            _definition(tasks, described),
+            policy=self._settings.policy,
+            cluster=self._settings.cluster,
+            at=at,
+        )
+        claimed = [
+            adopted_node(job, rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {}), at)
+            for rank in job.ranks
+        ]
         try:
             self._store.adopt(job, claimed)
         except VersionConflict:
@@ -80,7 +95,9 @@ class StoreAdopter:
         found: dict[str, Row] = {}
         for start in range(0, len(task_ids), 100):
             with translated("describing the tasks of an adopted job"):
-                reply = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=list(task_ids[start : start + 100]))
+                reply = self._ecs.describe_tasks(
+                    cluster=self._settings.cluster, tasks=list(task_ids[start : start + 100])
+                )
             found.update({_id(task["taskArn"]): dict(task) for task in reply.get("tasks", [])})
         return found
 
@@ -90,8 +107,15 @@ class StoreAdopter:
         found: dict[str, Row] = {}
         for start in range(0, len(known), 100):
             with translated("describing the nodes of an adopted job"):
-                reply = self._ecs.describe_container_instances(cluster=self._settings.cluster, containerInstances=known[start : start + 100])
-            found.update({_id(instance["containerInstanceArn"]): dict(instance) for instance in reply.get("containerInstances", [])})
+                reply = self._ecs.describe_container_instances(
+                    cluster=self._settings.cluster, containerInstances=known[start : start + 100]
+                )
+            found.update(
+                {
+                    _id(instance["containerInstanceArn"]): dict(instance)
+                    for instance in reply.get("containerInstances", [])
+                }
+            )
         return found
 
 
@@ -124,19 +148,38 @@ def _status(row: Row, task_ids: Sequence[str], names: Sequence[str]) -> JobStatu
     try:
         status = JobStatus(str(row.get("job_status", "")))
     except ValueError:
-        raise NotFound(f"job {job_id} has the unknown status {row.get('job_status')!r}: it cannot be taken over") from None
+        raise NotFound(
+            f"job {job_id} has the unknown status {row.get('job_status')!r}: it cannot be taken over"
+        ) from None
     if status.final:
         raise NotFound(f"job {job_id} has ended as {status}: there is nothing to take over")
-    if not names or len(set(names)) != len(names) or len(set(task_ids)) != len(names) or len(task_ids) != len(names):
-        raise NotFound(f"job {job_id} names {len(names)} nodes and {len(task_ids)} tasks, not one task for each node: it cannot be taken over")
+    if (
+        not names
+        or len(set(names)) != len(names)
+        or len(set(task_ids)) != len(names)
+        or len(task_ids) != len(names)
+    ):
+        raise NotFound(
+            f"job {job_id} names {len(names)} nodes and {len(task_ids)} tasks, not one task for each node:"
+            " it cannot be taken over"
+        )
     return status
 
 
-def adopted_job(row: Row, status: JobStatus, ranks: Sequence[Rank], task_def: str, *, policy: Policy, cluster: str, at: datetime) -> Job:
+def adopted_job(
+    row: Row,
+    status: JobStatus,
+    ranks: Sequence[Rank],
+    task_def: str,
+    *,
+    policy: Policy,
+    cluster: str,
+    at: datetime,
+) -> Job:
     """The record of such a job, as it would be if it had been ours from the start.
 
-    Outside IN_PROGRESS nothing of it may run any more: what does is stopped. A restart that was begun is begun again, and
-    has spent a retry whether or not the row says so.
+    Outside IN_PROGRESS nothing of it may run any more: what does is stopped. A restart that was begun is begun
+    again, and has spent a retry whether or not the row says so.
     """
     job_id, retry = str(row.get("job_id", "")), _number(row.get("retry"))
     restarts = status in (JobStatus.PENDING_RESTART, JobStatus.RESTARTING)
@@ -145,47 +188,112 @@ def adopted_job(row: Row, status: JobStatus, ranks: Sequence[Rank], task_def: st
     orders: list[Order] = []
     placed = []
     for rank in ranks:
-        rank = replace(rank, node_status=_NODE_OF[status], deadline=at + policy.reboot_timeout if restarts else None)
+        rank = replace(
+            rank, node_status=_NODE_OF[status], deadline=at + policy.reboot_timeout if restarts else None
+        )
         if rank.live and status is not JobStatus.IN_PROGRESS:
             rank = replace(rank, deadline=rank.deadline or at + policy.stop_timeout)
             reason = our_reason(job_id, attempt, "its job was taken over while it failed")
-            orders.append(Order(due=at, effect=StopTask(key=f"{job_id}/{rank.task_attempt}/{rank.index}/stop/1", node=rank.node, token="",
-                                                        task_id=rank.task_id, reason=reason, rank=rank.index, attempt=rank.task_attempt)))  # fmt: skip
+            orders.append(
+                Order(
+                    due=at,
+                    effect=StopTask(
+                        key=f"{job_id}/{rank.task_attempt}/{rank.index}/stop/1",
+                        node=rank.node,
+                        token="",
+                        task_id=rank.task_id,
+                        reason=reason,
+                        rank=rank.index,
+                        attempt=rank.task_attempt,
+                    ),
+                )
+            )
         placed.append(rank)
     told = f"tasks {', '.join(rank.task_id for rank in ranks)}"[:500]
-    entry = Entry(at=at, subject="job", before="", after=status.value, why="taken over from another tool", evidence=told, attempt=attempt,
-                  policy=policy.version)  # fmt: skip
+    entry = Entry(
+        at=at,
+        subject="job",
+        before="",
+        after=status.value,
+        why="taken over from another tool",
+        evidence=told,
+        attempt=attempt,
+        policy=policy.version,
+    )
     orders.append(Order(due=at, effect=WriteRows(key=f"{job_id}/rows/1", version=1)))
-    return Job(id=job_id, cluster=cluster, spec=JobSpec(name=job_id, task_def=task_def, submitted_by="another tool"), status=status,
-               ranks=tuple(placed), created_at=moment(row.get("created_at") or row.get("job_timestamp"), at), updated_at=at, attempt=attempt,
-               max_retries=max(policy.max_retries, attempt), outbox=tuple(orders), timeline=(entry,), version=1)  # fmt: skip
+    return Job(
+        id=job_id,
+        cluster=cluster,
+        spec=JobSpec(name=job_id, task_def=task_def, submitted_by="another tool"),
+        status=status,
+        ranks=tuple(placed),
+        created_at=moment(row.get("created_at") or row.get("job_timestamp"), at),
+        updated_at=at,
+        attempt=attempt,
+        max_retries=max(policy.max_retries, attempt),
+        outbox=tuple(orders),
+        timeline=(entry,),
+        version=1,
+    )
 
 
-def _ranks(row: Row, task_ids: Sequence[str], tasks: Mapping[str, Row], described: Mapping[str, Row], names: Sequence[str]) -> list[Rank]:
+def _ranks(
+    row: Row,
+    task_ids: Sequence[str],
+    tasks: Mapping[str, Row],
+    described: Mapping[str, Row],
+    names: Sequence[str],
+) -> list[Rank]:
     """Which task is which rank: by the task's row, else by its place in the list."""
     placed: dict[int, str] = {}
     for position, task_id in enumerate(task_ids):
-        number, node = str(tasks.get(task_id, {}).get("node_index_in_job", "")).strip(), str(tasks.get(task_id, {}).get("node_name", ""))
+        number, node = (
+            str(tasks.get(task_id, {}).get("node_index_in_job", "")).strip(),
+            str(tasks.get(task_id, {}).get("node_name", "")),
+        )
         index = names.index(node) if node in names else int(number) if number.isdecimal() else position
         placed[index] = task_id
     if set(placed) != set(range(len(names))):
-        raise NotFound(f"job {row.get('job_id')}: its task rows don't give each node one task: it cannot be taken over")
+        raise NotFound(
+            f"job {row.get('job_id')}: its task rows don't give each node one task: it cannot be taken over"
+        )
     instances = texts(row.get("submitted_container_inst_ids"))
     return [
-        _rank(index, name, placed[index], tasks.get(placed[index], {}), described.get(placed[index], {}),
-              instances[index] if index < len(instances) else "", _number(row.get("retry")))
+        _rank(
+            index,
+            name,
+            placed[index],
+            tasks.get(placed[index], {}),
+            described.get(placed[index], {}),
+            instances[index] if index < len(instances) else "",
+            _number(row.get("retry")),
+        )
         for index, name in enumerate(names)
-    ]  # fmt: skip
+    ]
 
 
 def _rank(index: int, name: str, task_id: str, row: Row, described: Row, instance: str, retry: int) -> Rank:
-    instance = str(described.get("containerInstanceArn") or row.get("container_instance_arn") or row.get("container_inst_id") or instance)
+    instance = str(
+        described.get("containerInstanceArn")
+        or row.get("container_instance_arn")
+        or row.get("container_inst_id")
+        or instance
+    )
     try:
         status = TaskStatus(str(row.get("task_status") or TaskStatus.IN_PROGRESS))
     except ValueError:
         status = TaskStatus.TERMINATED
-    return Rank(index=index, node=name, instance=instance, task_id=task_id, task_status=status, start_try=1, overrides=_first_overrides(described),
-                exit=Exit.DONE if status is TaskStatus.COMPLETE else None, task_attempt=_number(row.get("retry") or retry))  # fmt: skip
+    return Rank(
+        index=index,
+        node=name,
+        instance=instance,
+        task_id=task_id,
+        task_status=status,
+        start_try=1,
+        overrides=_first_overrides(described),
+        exit=Exit.DONE if status is TaskStatus.COMPLETE else None,
+        task_attempt=_number(row.get("retry") or retry),
+    )
 
 
 def _first_overrides(described: Row) -> str:
@@ -197,22 +305,58 @@ def _first_overrides(described: Row) -> str:
 def _known_node(rank: Rank, row: Row, seen: Row) -> Rank:
     """What the node's row and ECS tell of the node."""
     gpus = registered_gpus(seen)
-    instance = str(seen.get("containerInstanceArn") or rank.instance or row.get("container_instance_arn") or row.get("container_instance_id") or "")
-    return replace(rank, instance=instance, address=str(row.get("ip", "")), ibdev=str(row.get("ibdev", "")), gpus=gpus, gpus_seen=gpus or None,
-                   connected=bool(seen.get("agentConnected", True)), seen_version=int(seen.get("version", 0)))  # fmt: skip
+    instance = str(
+        seen.get("containerInstanceArn")
+        or rank.instance
+        or row.get("container_instance_arn")
+        or row.get("container_instance_id")
+        or ""
+    )
+    return replace(
+        rank,
+        instance=instance,
+        address=str(row.get("ip", "")),
+        ibdev=str(row.get("ibdev", "")),
+        gpus=gpus,
+        gpus_seen=gpus or None,
+        connected=bool(seen.get("agentConnected", True)),
+        seen_version=int(seen.get("version", 0)),
+    )
 
 
 def adopted_node(job: Job, rank: Rank, row: Row, seen: Row, at: datetime) -> Node:
     """The node's record, held by the job from now on."""
-    return Node(name=rank.node, cluster=job.cluster, instance=rank.instance, status=rank.node_status, ip=rank.address, ibdev=rank.ibdev,
-                host=str(seen.get("ec2InstanceId", "")), gpus=rank.gpus, gpus_seen=rank.gpus_seen, seen_version=rank.seen_version,
-                job_id=job.id, job_version=job.version, connected=rank.connected, away_since=None if rank.connected else at,
-                created_at=moment(row.get("created_at"), at), updated_at=at, version=1)  # fmt: skip
+    return Node(
+        name=rank.node,
+        cluster=job.cluster,
+        instance=rank.instance,
+        status=rank.node_status,
+        ip=rank.address,
+        ibdev=rank.ibdev,
+        host=str(seen.get("ec2InstanceId", "")),
+        gpus=rank.gpus,
+        gpus_seen=rank.gpus_seen,
+        seen_version=rank.seen_version,
+        job_id=job.id,
+        job_version=job.version,
+        connected=rank.connected,
+        away_since=None if rank.connected else at,
+        created_at=moment(row.get("created_at"), at),
+        updated_at=at,
+        version=1,
+    )
 
 
 def _definition(tasks: Mapping[str, Row], described: Mapping[str, Row]) -> str:
     said = [str(row.get("task_def_arn", "")) for row in tasks.values()]
-    return next((name for name in (*said, *(str(task.get("taskDefinitionArn", "")) for task in described.values())) if name), "")
+    return next(
+        (
+            name
+            for name in (*said, *(str(task.get("taskDefinitionArn", "")) for task in described.values()))
+            if name
+        ),
+        "",
+    )
 
 
 def _number(value: object) -> int:

@@ -28,7 +28,9 @@ def instances(ecs: ECSClient, cluster: str) -> Iterator[Mapping[str, Any]]:
             page = ecs.list_container_instances(cluster=cluster, maxResults=100, **more)
         if page["containerInstanceArns"]:
             with translated(f"describing the instances of {cluster}"):
-                found = ecs.describe_container_instances(cluster=cluster, containerInstances=page["containerInstanceArns"])
+                found = ecs.describe_container_instances(
+                    cluster=cluster, containerInstances=page["containerInstanceArns"]
+                )
             yield from (dict(instance) for instance in found["containerInstances"])
         token = page.get("nextToken", "")
         if not token:
@@ -71,8 +73,15 @@ def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for start in range(0, len(hosts), 50):
         with translated("asking SSM for addresses"):
-            reply = ssm.describe_instance_information(Filters=[{"Key": "InstanceIds", "Values": list(hosts[start : start + 50])}], MaxResults=50)
-        found.update({str(i["InstanceId"]): str(i.get("IPAddress", "")) for i in reply.get("InstanceInformationList", [])})
+            reply = ssm.describe_instance_information(
+                Filters=[{"Key": "InstanceIds", "Values": list(hosts[start : start + 50])}], MaxResults=50
+            )
+        found.update(
+            {
+                str(i["InstanceId"]): str(i.get("IPAddress", ""))
+                for i in reply.get("InstanceInformationList", [])
+            }
+        )
     return found
 
 

@@ -31,7 +31,9 @@ MODIFY_PER_S = 12.0
 
 
 #: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
-_NO = frozenset({"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"})
+_NO = frozenset(
+    {"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"}
+)
 #: How long a look at a task definition is trusted; a family may get a new revision.
 DEFINITION_FOR = timedelta(minutes=10)
 #: How the ranks of an adopted job find each other is its own business.
@@ -41,7 +43,12 @@ _THEIRS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NNODES", "CHECKPOINT_DIR", "
 class Pace:
     """Keeps calls apart, so that a large gang stays below the account's limit."""
 
-    def __init__(self, per_s: float, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        per_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gap, self._sleep, self._clock = 1.0 / per_s, sleep, clock
         self._next = 0.0
 
@@ -55,8 +62,16 @@ class Pace:
 class EcsFleet:
     """The cluster as ECS and SSM show it."""
 
-    def __init__(self, *, ecs: ECSClient, ssm: SSMClient, cluster: str, check_task: str, now: Callable[[], datetime],
-                 pace: Pace | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        ecs: ECSClient,
+        ssm: SSMClient,
+        cluster: str,
+        check_task: str,
+        now: Callable[[], datetime],
+        pace: Pace | None = None,
+    ) -> None:
         self._ecs, self._ssm, self._cluster, self._check_task, self._now = ecs, ssm, cluster, check_task, now
         self._pace = pace or Pace(MODIFY_PER_S)
         self._containers: dict[str, tuple[datetime, str]] = {}
@@ -69,20 +84,49 @@ class EcsFleet:
         task_id = self._find(order.token) if again else ""
         if not task_id:
             container = job.spec.container or self._container_of(job.spec.task_def)
-            task_id = self._start(job.spec.task_def, rank.instance, rank.node, order.token, container, training_environment(job, rank), rank.overrides)
+            task_id = self._start(
+                job.spec.task_def,
+                rank.instance,
+                rank.node,
+                order.token,
+                container,
+                training_environment(job, rank),
+                rank.overrides,
+            )
         return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
         task_id = self._find(order.token) if again else ""
         if not task_id:
-            env = {ROLE: "check", JOB: job.id if job is not None else "", NODE: node.name, CHECK_TRY: str(order.check_try),
-                   "GPU_HEALTH_LEVEL": order.level, "GPU_HEALTH_EXPECT_GPUS": str(node.gpus or "")}  # fmt: skip
+            env = {
+                ROLE: "check",
+                JOB: job.id if job is not None else "",
+                NODE: node.name,
+                CHECK_TRY: str(order.check_try),
+                "GPU_HEALTH_LEVEL": order.level,
+                "GPU_HEALTH_EXPECT_GPUS": str(node.gpus or ""),
+            }
             env = {key: value for key, value in env.items() if value}
-            task_id = self._start(self._check_task, node.instance, node.name, order.token, self._container_of(self._check_task), env)
+            task_id = self._start(
+                self._check_task,
+                node.instance,
+                node.name,
+                order.token,
+                self._container_of(self._check_task),
+                env,
+            )
         return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
 
-    def _start(self, task_def: str, instance: str, node: str, started_by: str, container: str, env: Mapping[str, str],
-               first: str = "") -> str:  # fmt: skip
+    def _start(
+        self,
+        task_def: str,
+        instance: str,
+        node: str,
+        started_by: str,
+        container: str,
+        env: Mapping[str, str],
+        first: str = "",
+    ) -> str:
         """Start one task on one instance. HTTP success may still carry a refusal."""
         overrides = _overrides(first, container, env)
         from botocore.exceptions import ClientError
@@ -90,8 +134,13 @@ class EcsFleet:
         self._pace.wait()
         try:
             with translated(f"starting {started_by} on {node}"):
-                reply = self._ecs.start_task(cluster=self._cluster, taskDefinition=task_def, containerInstances=[instance],
-                                             startedBy=started_by, overrides=overrides)  # type: ignore[arg-type]  # fmt: skip
+                reply = self._ecs.start_task(
+                    cluster=self._cluster,
+                    taskDefinition=task_def,
+                    containerInstances=[instance],
+                    startedBy=started_by,
+                    overrides=overrides,  # type: ignore[arg-type]
+                )
         except ClientError as exc:
             self._containers.pop(task_def, None)
             if _code(exc) not in _NO:
@@ -99,7 +148,11 @@ class EcsFleet:
             raise StartRefused(node, f"{_code(exc)}: {exc.response['Error'].get('Message', '')}") from exc
         if reply.get("failures") or not reply.get("tasks"):
             failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
-            raise StartRefused(node, str(failure.get("reason", "unknown")) + (f" ({failure['detail']})" if failure.get("detail") else ""))
+            raise StartRefused(
+                node,
+                str(failure.get("reason", "unknown"))
+                + (f" ({failure['detail']})" if failure.get("detail") else ""),
+            )
         return _id(reply["tasks"][0]["taskArn"])
 
     def _find(self, started_by: str) -> str:
@@ -114,8 +167,12 @@ class EcsFleet:
         if seen is not None and abs(self._now() - seen) < DEFINITION_FOR:
             return name
         with translated(f"reading task definition {task_def}"):
-            found = self._ecs.describe_task_definition(taskDefinition=task_def)["taskDefinition"]["containerDefinitions"]
-        with_gpu = [c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))]
+            found = self._ecs.describe_task_definition(taskDefinition=task_def)["taskDefinition"][
+                "containerDefinitions"
+            ]
+        with_gpu = [
+            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
+        ]
         essential = [c for c in found if c.get("essential", True)]
         name = str((with_gpu or essential or found)[0]["name"])
         self._containers[task_def] = (self._now(), name)
@@ -124,8 +181,15 @@ class EcsFleet:
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
         task_id = order.task_id or self._find(order.token)
-        gone = TaskEnded(at=self._now(), task_id=order.task_id, attempt=order.attempt, rank=order.rank, exit_code=None,
-                         reason=order.reason, stop_code="UserInitiated")  # fmt: skip
+        gone = TaskEnded(
+            at=self._now(),
+            task_id=order.task_id,
+            attempt=order.attempt,
+            rank=order.rank,
+            exit_code=None,
+            reason=order.reason,
+            stop_code="UserInitiated",
+        )
         if not task_id:
             return [gone] if order.rank >= 0 else []
         self._pace.wait()
@@ -146,7 +210,14 @@ class EcsFleet:
         """SSM has no token either: the key travels in the comment and in the script, and the host keeps a marker."""
         host = node.host or self._host_of(node.name, node.instance)
         if not host:
-            return [RebootFailed(at=self._now(), node=node.name, key=order.key, reason="the host behind this container instance is unknown")]
+            return [
+                RebootFailed(
+                    at=self._now(),
+                    node=node.name,
+                    key=order.key,
+                    reason="the host behind this container instance is unknown",
+                )
+            ]
         if again and reboots.find(self._ssm, host, order.key) is not None:
             return []
         reboots.send(self._ssm, host, node.name, order.key)
@@ -156,7 +227,9 @@ class EcsFleet:
         """The machine behind a container instance, which never changes."""
         if instance not in self._hosts:
             with translated(f"describing {node}"):
-                found = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=[instance])
+                found = self._ecs.describe_container_instances(
+                    cluster=self._cluster, containerInstances=[instance]
+                )
             self._note_hosts(found)
         return self._hosts.get(instance, "")
 
@@ -184,9 +257,18 @@ class EcsFleet:
     def _put_labels(self, nodes: Sequence[Node]) -> None:
         self._pace.wait()
         with translated("labelling nodes"):
-            self._ecs.put_attributes(cluster=self._cluster, attributes=[
-                {"name": STATUS_ATTRIBUTE, "value": node.status.value, "targetType": "container-instance", "targetId": _id(node.instance)}
-                for node in nodes])  # fmt: skip
+            self._ecs.put_attributes(
+                cluster=self._cluster,
+                attributes=[
+                    {
+                        "name": STATUS_ATTRIBUTE,
+                        "value": node.status.value,
+                        "targetType": "container-instance",
+                        "targetId": _id(node.instance),
+                    }
+                    for node in nodes
+                ],
+            )
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
@@ -199,29 +281,51 @@ class EcsFleet:
         """Which of the job's ordered reboots are proven, or have failed; of one node or of all."""
         for rank in job.ranks:
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and node in ("", rank.node):
-                yield from self._see_reboot(rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+                yield from self._see_reboot(
+                    rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot"
+                )
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """A label that was missed is put right on the way: the answer shows it."""
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
-        for fact in self._see_instances({instance: node.name for instance, node in by_instance.items()}, shown):
+        for fact in self._see_instances(
+            {instance: node.name for instance, node in by_instance.items()}, shown
+        ):
             yield getattr(fact, "node", ""), fact
-        self.label_nodes([node for node in by_instance.values() if shown.get(node.name, node.status.value) != node.status.value])
-        checking = {node.check_id: node for node in nodes if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id}
-        for fact in checks_as_facts(self._describe(list(checking)), {cid: (n.name, n.check_try) for cid, n in checking.items()}, self._now()):
+        self.label_nodes(
+            [
+                node
+                for node in by_instance.values()
+                if shown.get(node.name, node.status.value) != node.status.value
+            ]
+        )
+        checking = {
+            node.check_id: node
+            for node in nodes
+            if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id
+        }
+        for fact in checks_as_facts(
+            self._describe(list(checking)),
+            {cid: (n.name, n.check_try) for cid, n in checking.items()},
+            self._now(),
+        ):
             yield fact.node, fact
         for node in nodes:
             if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
                 for told in self._see_reboot(node.name, node.instance, node.reboot_key, node.host):
                     yield node.name, told
 
-    def _see_instances(self, names: Mapping[str, str], labels: dict[str, str] | None = None) -> Iterator[Fact]:
+    def _see_instances(
+        self, names: Mapping[str, str], labels: dict[str, str] | None = None
+    ) -> Iterator[Fact]:
         """`names` by instance; `labels` is filled with what each node's instance says of its status."""
         arns = list(names)
         for start in range(0, len(arns), 100):
             with translated("describing container instances"):
-                reply = self._ecs.describe_container_instances(cluster=self._cluster, containerInstances=arns[start : start + 100])
+                reply = self._ecs.describe_container_instances(
+                    cluster=self._cluster, containerInstances=arns[start : start + 100]
+                )
             self._note_hosts(reply)
             if labels is not None:
                 labels.update(shown_labels(reply, names, STATUS_ATTRIBUTE))
@@ -233,7 +337,9 @@ class EcsFleet:
         for rank in job.ranks:
             if rank.quiet:
                 continue
-            task_id = rank.task_id or self._find(token(job.id, rank.task_attempt, rank.index, "train", rank.start_try))
+            task_id = rank.task_id or self._find(
+                token(job.id, rank.task_attempt, rank.index, "train", rank.start_try)
+            )
             if task_id:
                 known[task_id] = rank
         yield from tasks_as_facts(self._describe(list(known)), known, job, self._now())
@@ -243,7 +349,9 @@ class EcsFleet:
     def _describe(self, task_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for start in range(0, len(task_ids), 100):
             with translated("describing tasks"):
-                reply = self._ecs.describe_tasks(cluster=self._cluster, tasks=list(task_ids[start : start + 100]))
+                reply = self._ecs.describe_tasks(
+                    cluster=self._cluster, tasks=list(task_ids[start : start + 100])
+                )
             yield from (dict(task) for task in reply.get("tasks", []))
             for failure in reply.get("failures", []):
                 if failure.get("reason") == "MISSING":

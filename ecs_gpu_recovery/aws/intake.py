@@ -50,7 +50,9 @@ class Answer:
 class Intake:
     """One method for all four handlers; each is given only the events its rule matches."""
 
-    def __init__(self, runtime: Runtime, fleet: EcsFleet, adopter: Adopter, *, cluster: str, check_family: str) -> None:
+    def __init__(
+        self, runtime: Runtime, fleet: EcsFleet, adopter: Adopter, *, cluster: str, check_family: str
+    ) -> None:
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
@@ -59,7 +61,15 @@ class Intake:
         seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
         answer = self._route(seen)
         if not answer.taken:
-            log.info("dropped", extra={"kind": answer.kind, "why": answer.why, "task": seen.task_id, "instance": seen.instance})
+            log.info(
+                "dropped",
+                extra={
+                    "kind": answer.kind,
+                    "why": answer.why,
+                    "task": seen.task_id,
+                    "instance": seen.instance,
+                },
+            )
         return answer
 
     def _route(self, seen: Parsed) -> Answer:
@@ -159,7 +169,9 @@ class Intake:
                 taken = self._reboot_over(command, seen.at) or taken if command.ours and seen.at else taken
             except NotFound as exc:
                 return Answer(seen.kind, False, str(exc))
-        return Answer(seen.kind, bool(taken), seen.why if taken else "no order of ours, or nothing new about it", taken)
+        return Answer(
+            seen.kind, bool(taken), seen.why if taken else "no order of ours, or nothing new about it", taken
+        )
 
     def _reboot_over(self, command: Command, at: datetime) -> str:
         """The record that waits for this reboot. A key is JOB/ATTEMPT/RANK/reboot, or node/NAME/reboot/NUMBER."""
@@ -170,7 +182,11 @@ class Intake:
             return number
         if last == "reboot" and rank.isdecimal():
             job = self._runtime.store.job(owner)
-            fact = outcome(command, job.ranks[int(rank)].node, command.key, at) if int(rank) < len(job.ranks) else None
+            fact = (
+                outcome(command, job.ranks[int(rank)].node, command.key, at)
+                if int(rank) < len(job.ranks)
+                else None
+            )
             if fact is not None:
                 self._runtime.handle(owner, [fact], job)
             return owner

@@ -23,8 +23,12 @@ class SnsNotifier:
 
     def notify(self, message: Notify) -> None:
         with translated("publishing a message"):
-            self._sns.publish(TopicArn=self._topic, Subject=_subject(message.subject), Message=text(message),
-                              MessageAttributes={"key": {"DataType": "String", "StringValue": message.key[:256]}})  # fmt: skip
+            self._sns.publish(
+                TopicArn=self._topic,
+                Subject=_subject(message.subject),
+                Message=text(message),
+                MessageAttributes={"key": {"DataType": "String", "StringValue": message.key[:256]}},
+            )
 
     def archive(self, record: str, order: Archive) -> None:
         for line in order.lines:
@@ -37,6 +41,20 @@ def _subject(text: str) -> str:
 
 
 def text(message: Notify) -> str:
-    parts = {"happened": message.happened, "evidence": message.evidence, "done": message.done, "next": message.next, "node": message.node}
-    lines = [message.happened, "", f"Evidence: {message.evidence or 'none'}", f"Done: {message.done}", f"Next: {message.next}", "", json.dumps(parts)]
+    parts = {
+        "happened": message.happened,
+        "evidence": message.evidence,
+        "done": message.done,
+        "next": message.next,
+        "node": message.node,
+    }
+    lines = [
+        message.happened,
+        "",
+        f"Evidence: {message.evidence or 'none'}",
+        f"Done: {message.done}",
+        f"Next: {message.next}",
+        "",
+        json.dumps(parts),
+    ]
     return "\n".join(lines)

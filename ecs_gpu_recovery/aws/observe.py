@@ -11,7 +11,6 @@ from ..core.model import Job, Rank
 from .parse import parse_event
 from .task_end import check_verdict
 
-
 #: How the ECS API says that it does not know what it was asked about.
 MISSING = "MISSING"
 #: Shorter than the hour for which ECS remembers a stopped task, longer than its answers ever lag behind.
@@ -19,7 +18,13 @@ FORGETS_AFTER = timedelta(minutes=10)
 
 
 def _as_event(detail_type: str, detail: Mapping[str, Any], at: datetime) -> dict[str, Any]:
-    return {"version": "0", "source": "aws.ecs", "detail-type": detail_type, "time": at.isoformat(), "detail": _plain(detail)}
+    return {
+        "version": "0",
+        "source": "aws.ecs",
+        "detail-type": detail_type,
+        "time": at.isoformat(),
+        "detail": _plain(detail),
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -33,7 +38,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], job: Job, at: datetime) -> Iterator[Fact]:
+def tasks_as_facts(
+    tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank], job: Job, at: datetime
+) -> Iterator[Fact]:
     """Training tasks. One that ECS has forgotten ended more than an hour ago, nobody knows how.
 
     Right after a start, an answer may not know the task yet: that is believed only of a job that has been quiet.
@@ -46,13 +53,21 @@ def tasks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, Rank]
             continue
         if task.get("lastStatus") == MISSING:
             if quiet:
-                yield TaskEnded(at=at, task_id=task_id, attempt=rank.task_attempt, rank=rank.index, exit_code=None,
-                                reason="ECS does not know the task any more")  # fmt: skip
+                yield TaskEnded(
+                    at=at,
+                    task_id=task_id,
+                    attempt=rank.task_attempt,
+                    rank=rank.index,
+                    exit_code=None,
+                    reason="ECS does not know the task any more",
+                )
             continue
         yield from parse_event(_as_event("ECS Task State Change", task, at)).facts
 
 
-def checks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tuple[str, int]], at: datetime) -> Iterator[NodeChecked]:
+def checks_as_facts(
+    tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tuple[str, int]], at: datetime
+) -> Iterator[NodeChecked]:
     """Health checks that have ended. One that ECS does not know has not answered, and its deadline is near."""
     for task in tasks:
         task_id = _id(task.get("taskArn"))
@@ -60,8 +75,14 @@ def checks_as_facts(tasks: Iterable[Mapping[str, Any]], known: Mapping[str, tupl
             node, check_try = known[task_id]
             seen = parse_event(_as_event("ECS Task State Change", task, at))
             if seen.end is not None:
-                yield NodeChecked(at=at, node=node, check_id=task_id, check_try=check_try, verdict=check_verdict(seen.end),
-                                  findings=seen.end.reason[:500])  # fmt: skip
+                yield NodeChecked(
+                    at=at,
+                    node=node,
+                    check_id=task_id,
+                    check_try=check_try,
+                    verdict=check_verdict(seen.end),
+                    findings=seen.end.reason[:500],
+                )
 
 
 def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:
@@ -71,12 +92,17 @@ def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: d
         arn = str(instance.get("containerInstanceArn", ""))
         node = by_id.get(_id(arn))
         if node:
-            detail = {"clusterArn": _cluster_arn(arn), **instance}  # an event says it, an answer leaves it to the asker
+            detail = {
+                "clusterArn": _cluster_arn(arn),
+                **instance,
+            }  # an event says it, an answer leaves it to the asker
             yield from parse_event(_as_event("ECS Container Instance State Change", detail, at)).about(node)
     for failure in reply.get("failures", []):
         node = by_id.get(_id(failure.get("arn")))
         if node and failure.get("reason") == MISSING:
-            yield NodeSeen(at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more")
+            yield NodeSeen(
+                at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more"
+            )
 
 
 def shown_labels(reply: Mapping[str, Any], names: Mapping[str, str], attribute: str) -> dict[str, str]:

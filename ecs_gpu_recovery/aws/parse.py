@@ -219,9 +219,14 @@ def _task_state(seen: Parsed, end: task.End, desired: str) -> tuple[Fact | None,
     at = _time_of(seen)
     if seen.status == "STOPPED":
         ended = TaskEnded(
-            at=at, task_id=seen.task_id, attempt=attempt, rank=rank,
-            exit_code=end.exit_code, reason=end.reason, stop_code=end.stop_code,
-        )  # fmt: skip
+            at=at,
+            task_id=seen.task_id,
+            attempt=attempt,
+            rank=rank,
+            exit_code=end.exit_code,
+            reason=end.reason,
+            stop_code=end.stop_code,
+        )
         return ended, f"has ended: {end}"
     if seen.status in _STARTING:
         running = seen.status == "RUNNING" and desired != "STOPPED" and end.exit_code is None
@@ -240,9 +245,13 @@ def _check_state(seen: Parsed, end: task.End, marks: task.Marks) -> tuple[Fact |
     if seen.status == "STOPPED":
         verdict = task.check_verdict(end)
         checked = NodeChecked(
-            at=at, node=seen.node, check_id=seen.task_id, check_try=check_try,
-            verdict=verdict, findings=read.line(str(end), 300),
-        )  # fmt: skip
+            at=at,
+            node=seen.node,
+            check_id=seen.task_id,
+            check_try=check_try,
+            verdict=verdict,
+            findings=read.line(str(end), 300),
+        )
         return checked, f"has answered {verdict}: {end}"
     if seen.status in _STARTING:
         started = CheckStarted(at=at, node=seen.node, check_id=seen.task_id, check_try=check_try)
@@ -280,9 +289,14 @@ def _instance(ev: _Event) -> Parsed:
     gpus, reason = _gpus(ev.detail.get("registeredResources")), read.line(ev.detail.get("statusReason"), 200)
     says = f"the instance is {status}" + (f" ({reason})" if reason else "")
     fact = NodeSeen(
-        at=ev.at, node="", connected=connected, gpus=gpus, version=seen.version,
-        gone=status in ("INACTIVE", "DEREGISTERING"), why="" if status == "ACTIVE" else says,
-    )  # fmt: skip
+        at=ev.at,
+        node="",
+        connected=connected,
+        gpus=gpus,
+        version=seen.version,
+        gone=status in ("INACTIVE", "DEREGISTERING"),
+        why="" if status == "ACTIVE" else says,
+    )
     agent = "its agent connected" if connected else "its agent not connected"
     why = f"{says}, {agent}, GPUs registered: {_shown(gpus)}"
     return _ours(replace(seen, status=status, facts=(fact,), why=why))

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 DOCUMENT = "AWS-RunShellScript"
 #: An undelivered order must not reboot the node hours later.
 DELIVERY_TIMEOUT_S = 600
-_OVER = frozenset({"Success", "Failed", "TimedOut", "Cancelled", "Undeliverable", "Terminated", "DeliveryTimedOut", "ExecutionTimedOut"})
+_OVER = frozenset(
+    {
+        "Success",
+        "Failed",
+        "TimedOut",
+        "Cancelled",
+        "Undeliverable",
+        "Terminated",
+        "DeliveryTimedOut",
+        "ExecutionTimedOut",
+    }
+)
 
 _SCRIPT = """\
 # gpu-recovery reboot key={key}
@@ -90,12 +101,19 @@ def send(ssm: SSMClient, host: str, node: str, key: str) -> None:
 
     try:
         with translated(f"rebooting {node}"):
-            ssm.send_command(InstanceIds=[host], DocumentName=DOCUMENT, Comment=comment(key), TimeoutSeconds=DELIVERY_TIMEOUT_S,
-                             Parameters={"commands": script(key)})  # fmt: skip
+            ssm.send_command(
+                InstanceIds=[host],
+                DocumentName=DOCUMENT,
+                Comment=comment(key),
+                TimeoutSeconds=DELIVERY_TIMEOUT_S,
+                Parameters={"commands": script(key)},
+            )
     except ClientError as exc:
         if exc.response.get("Error", {}).get("Code") not in ("InvalidInstanceId", "UnsupportedPlatformType"):
             raise
-        raise StartRefused(node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}") from exc
+        raise StartRefused(
+            node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}"
+        ) from exc
 
 
 def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
@@ -103,7 +121,9 @@ def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
     if command.status == "Success":
         return RebootProven(at=at, node=node, key=key)
     if command.over:
-        return RebootFailed(at=at, node=node, key=key, reason=f"SSM command {command.command_id} is {command.status}")
+        return RebootFailed(
+            at=at, node=node, key=key, reason=f"SSM command {command.command_id} is {command.status}"
+        )
     return None
 
 

@@ -192,7 +192,9 @@ class DynamoStore:
                 tasks |= items.task_items(newest)
             nodes = _stale_nodes(newest, found[self._nodes])
             left_open = _left_open(past, tasks, found[self._tasks])
-            actions = [self._newer_task(task) for task in (*_stale_tasks(tasks, found[self._tasks]), *left_open)]
+            actions = [
+                self._newer_task(task) for task in (*_stale_tasks(tasks, found[self._tasks]), *left_open)
+            ]
             actions += map(self._next_node, nodes)
             self._announce(say, nodes, told, found[self._nodes])
             if not actions:
@@ -297,7 +299,10 @@ class DynamoStore:
         """Jobs of this cluster that have not ended and have no record of ours."""
         here = {"cluster_name": self._cluster}
         waiting = [status.value for status in JobStatus if not status.final]
-        listed = (self._db.query(self._jobs, tables.BY_STATUS, ("job_status", status), same=here) for status in waiting)
+        listed = (
+            self._db.query(self._jobs, tables.BY_STATUS, ("job_status", status), same=here)
+            for status in waiting
+        )
         return [item["job_id"]["S"] for some in listed for item in some if "version" not in item]
 
     def task_rows(self, task_ids: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The task definition of a training job, made from what a person asked for. Pure: the console shows it before anything is sent."""
+"""The task definition of a training job, made from what a person asked for.
+
+Pure: the console shows it before anything is sent.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def family_of(name: str) -> str:
     return "gpu-training-" + (re.sub(r"[^A-Za-z0-9_-]", "-", name) or "job")[:200]
 
 
-def template(request: JobRequest, *, gpus: int, region: str, compatibility: tuple[str, ...] = ("EC2", "EXTERNAL")) -> dict[str, Any]:
+def template(
+    request: JobRequest, *, gpus: int, region: str, compatibility: tuple[str, ...] = ("EC2", "EXTERNAL")
+) -> dict[str, Any]:
     """The arguments of RegisterTaskDefinition. Host networking: ranks reach each other without a port map."""
     asked = request.container
     if not asked.image:
@@ -29,7 +34,13 @@ def template(request: JobRequest, *, gpus: int, region: str, compatibility: tupl
     if asked.shared_memory_mib:
         linux["sharedMemorySize"] = asked.shared_memory_mib
     if asked.infiniband:
-        linux["devices"] = [{"hostPath": "/dev/infiniband", "containerPath": "/dev/infiniband", "permissions": ["read", "write", "mknod"]}]
+        linux["devices"] = [
+            {
+                "hostPath": "/dev/infiniband",
+                "containerPath": "/dev/infiniband",
+                "permissions": ["read", "write", "mknod"],
+            }
+        ]
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": asked.image,
@@ -38,7 +49,10 @@ def template(request: JobRequest, *, gpus: int, region: str, compatibility: tupl
         "environment": [{"name": key, "value": value} for key, value in sorted(request.spec.env.items())],
         "linuxParameters": linux,
         # Registered memory of RDMA and large batches need these; the defaults of containers are for web servers.
-        "ulimits": [{"name": "memlock", "softLimit": -1, "hardLimit": -1}, {"name": "stack", "softLimit": 67108864, "hardLimit": 67108864}],
+        "ulimits": [
+            {"name": "memlock", "softLimit": -1, "hardLimit": -1},
+            {"name": "stack", "softLimit": 67108864, "hardLimit": 67108864},
+        ],
         "mountPoints": points,
         "stopTimeout": 60,
     }
@@ -49,10 +63,21 @@ def template(request: JobRequest, *, gpus: int, region: str, compatibility: tupl
     if gpus:
         container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
     if asked.log_group:
-        container["logConfiguration"] = {"logDriver": "awslogs", "options": {
-            "awslogs-group": asked.log_group, "awslogs-region": region, "awslogs-stream-prefix": CONTAINER}}  # fmt: skip
-    made: dict[str, Any] = {"family": family_of(request.spec.name), "networkMode": "host", "requiresCompatibilities": list(compatibility),
-                            "containerDefinitions": [container], "volumes": volumes}  # fmt: skip
+        container["logConfiguration"] = {
+            "logDriver": "awslogs",
+            "options": {
+                "awslogs-group": asked.log_group,
+                "awslogs-region": region,
+                "awslogs-stream-prefix": CONTAINER,
+            },
+        }
+    made: dict[str, Any] = {
+        "family": family_of(request.spec.name),
+        "networkMode": "host",
+        "requiresCompatibilities": list(compatibility),
+        "containerDefinitions": [container],
+        "volumes": volumes,
+    }
     if asked.task_role:
         made["taskRoleArn"] = asked.task_role
     if asked.execution_role:
@@ -65,7 +90,9 @@ def _mounts(mounts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[st
     for number, mount in enumerate(mounts):
         host, container, *mode = mount.split(":")
         volumes.append({"name": f"mount-{number}", "host": {"sourcePath": host}})
-        points.append({"sourceVolume": f"mount-{number}", "containerPath": container, "readOnly": mode == ["ro"]})
+        points.append(
+            {"sourceVolume": f"mount-{number}", "containerPath": container, "readOnly": mode == ["ro"]}
+        )
     return volumes, points
 
 
@@ -74,5 +101,7 @@ def log_stream(definition: Mapping[str, Any], container: str, task_id: str) -> t
     for found in definition.get("containerDefinitions", []):
         options = found.get("logConfiguration", {}).get("options", {})
         if found.get("name") == container and "awslogs-group" in options:
-            return str(options["awslogs-group"]), f"{options.get('awslogs-stream-prefix', container)}/{container}/{task_id}"
+            return str(
+                options["awslogs-group"]
+            ), f"{options.get('awslogs-stream-prefix', container)}/{container}/{task_id}"
     return None

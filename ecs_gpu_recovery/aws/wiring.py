@@ -42,8 +42,14 @@ class LazyClient:
         return getattr(self._client, name)
 
 
-def build(env: Mapping[str, str], *, now: Callable[[], datetime], on_commit: Callable[[Job | None, Job], None] | None = None,
-          session: Any = None, settings: LambdaSettings | None = None) -> AwsSide:  # fmt: skip
+def build(
+    env: Mapping[str, str],
+    *,
+    now: Callable[[], datetime],
+    on_commit: Callable[[Job | None, Job], None] | None = None,
+    session: Any = None,
+    settings: LambdaSettings | None = None,
+) -> AwsSide:
     import boto3
     from botocore.config import Config as ClientConfig
 
@@ -54,10 +60,18 @@ def build(env: Mapping[str, str], *, now: Callable[[], datetime], on_commit: Cal
     def client(name: str) -> Any:
         return LazyClient(lambda: session.client(name, config=limits))
 
-    store = DynamoStore(client("dynamodb"), cluster=chosen.cluster, job_table=chosen.job_table, task_table=chosen.task_table,
-                        node_table=chosen.node_table, lost_after=chosen.policy.node_lost_after)  # fmt: skip
+    store = DynamoStore(
+        client("dynamodb"),
+        cluster=chosen.cluster,
+        job_table=chosen.job_table,
+        task_table=chosen.task_table,
+        node_table=chosen.node_table,
+        lost_after=chosen.policy.node_lost_after,
+    )
     ecs = client("ecs")
-    fleet = EcsFleet(ecs=ecs, ssm=client("ssm"), cluster=chosen.cluster, check_task=chosen.check_task, now=now)
+    fleet = EcsFleet(
+        ecs=ecs, ssm=client("ssm"), cluster=chosen.cluster, check_task=chosen.check_task, now=now
+    )
     notifier = SnsNotifier(client("sns"), chosen.topic_arn)
     runtime = Runtime(store=store, fleet=fleet, notifier=notifier, policy=chosen.policy, on_commit=on_commit)
     adopter = StoreAdopter(store, ecs, chosen)

@@ -48,7 +48,9 @@ class AwsBackend:
     def discover(self) -> int:
         from ..aws.discover import discover
 
-        return discover(self._ecs, self._session.client("ssm"), self.parts.store, self.parts.settings.cluster, self.now())
+        return discover(
+            self._ecs, self._session.client("ssm"), self.parts.store, self.parts.settings.cluster, self.now()
+        )
 
     def submit(self, request: JobRequest) -> Job:
         """Nodes from the cluster, a task definition if none is named, then all tasks or none."""
@@ -58,10 +60,23 @@ class AwsBackend:
         job_id = request.job_id or new_job_id(request.spec.name)
         gpus = request.spec.gpus_per_node or min(known[name].gpus for name in names)
         definition = request.spec.task_def or self._register(request, gpus)
-        spec = replace(request.spec, task_def=definition, gpus_per_node=gpus, container=request.spec.container or self._container(definition),
-                       submitted_by=request.spec.submitted_by or whoami(), master_port=request.spec.master_port or DEFAULT_PORT)  # fmt: skip
-        return self.parts.runtime.submit(job_id=job_id, cluster=self.parts.settings.cluster, spec=spec, nodes=names, at=self.now(),
-                                         check=request.check, max_retries=request.max_retries)  # fmt: skip
+        spec = replace(
+            request.spec,
+            task_def=definition,
+            gpus_per_node=gpus,
+            container=request.spec.container or self._container(definition),
+            submitted_by=request.spec.submitted_by or whoami(),
+            master_port=request.spec.master_port or DEFAULT_PORT,
+        )
+        return self.parts.runtime.submit(
+            job_id=job_id,
+            cluster=self.parts.settings.cluster,
+            spec=spec,
+            nodes=names,
+            at=self.now(),
+            check=request.check,
+            max_retries=request.max_retries,
+        )
 
     def _register(self, request: JobRequest, gpus: int) -> str:
         from ..aws.errors import translated
@@ -77,12 +92,16 @@ class AwsBackend:
 
         if name not in self._definitions:
             with translated(f"reading task definition {name}"):
-                self._definitions[name] = dict(self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"])
+                self._definitions[name] = dict(
+                    self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
+                )
         return self._definitions[name]
 
     def _container(self, definition: str) -> str:
         found = self._definition(definition)["containerDefinitions"]
-        with_gpu = [c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))]
+        with_gpu = [
+            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
+        ]
         return str((with_gpu or found)[0]["name"])
 
     def job(self, job_id: str) -> Job:
@@ -101,16 +120,23 @@ class AwsBackend:
         return self.parts.store.node(name)
 
     def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
-        self.parts.runtime.handle_node(name, [NodeAsked(at=self.now(), node=name, ask=ask, by=whoami(), why=why, level=level)])
+        self.parts.runtime.handle_node(
+            name, [NodeAsked(at=self.now(), node=name, ask=ask, by=whoami(), why=why, level=level)]
+        )
         return self.node(name)
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
         """Every attempt's tasks, as the record remembers them."""
         found = []
         for rank in job.ranks:
-            for entry in (*rank.past_tasks, *([f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else [])):
+            for entry in (
+                *rank.past_tasks,
+                *([f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []),
+            ):
                 attempt, _, task_id = entry.partition("/")
-                found.append(LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id))
+                found.append(
+                    LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id)
+                )
         return sorted(found, key=lambda source: (source.attempt, source.rank))
 
     def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
@@ -120,7 +146,10 @@ class AwsBackend:
 
         place = log_stream(self._definition(job.spec.task_def), job.spec.container, source.task_id)
         if place is None:
-            raise Refused(f"the tasks of {job.id} don't write to CloudWatch: set log_group in the job, or look where the image logs to")
+            raise Refused(
+                f"the tasks of {job.id} don't write to CloudWatch: set log_group in the job,"
+                " or look where the image logs to"
+            )
         logs = self._session.client("logs")
         lines: list[str] = []
         for _ in range(100):
@@ -138,4 +167,3 @@ class AwsBackend:
 
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
         raise Refused("on AWS messages go to the SNS topic; subscribe to it, or read the jobs' timelines")
-

@@ -123,12 +123,27 @@ class _Show:
         side = LocalBackend(folder)
         try:
             self._wait_for_nodes(nodes)
-            job = side.submit(parse({
-                "name": "demo", "check": "quick", "any_nodes": nodes,
-                "command": [sys.executable, "-m", "ecs_gpu_recovery.examples.train",
-                            "--steps", str(self._steps), "--step-seconds", str(STEP_S),
-                            "--checkpoint-every", "20"],
-            }, python=sys.executable))  # fmt: skip
+            job = side.submit(
+                parse(
+                    {
+                        "name": "demo",
+                        "check": "quick",
+                        "any_nodes": nodes,
+                        "command": [
+                            sys.executable,
+                            "-m",
+                            "ecs_gpu_recovery.examples.train",
+                            "--steps",
+                            str(self._steps),
+                            "--step-seconds",
+                            str(STEP_S),
+                            "--checkpoint-every",
+                            "20",
+                        ],
+                    },
+                    python=sys.executable,
+                )
+            )
             self._say(
                 f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes;"
                 f" halfway, {self._scenario.says}"

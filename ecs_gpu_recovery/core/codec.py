@@ -87,7 +87,13 @@ def load_node(data: Mapping[str, Any]) -> Node:
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
     rows = []
     for f in fields(kind):
-        default = f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else MISSING
+        default = (
+            f.default
+            if f.default is not MISSING
+            else f.default_factory()
+            if f.default_factory is not MISSING
+            else MISSING
+        )
         rows.append((f.name, default))
     return tuple(rows)
 

@@ -77,17 +77,35 @@ class Draft:
         if all(getattr(old, name) == value for name, value in changes.items()):
             return old
         new = replace(old, **changes)
-        if new.task_status is not old.task_status and (str(old.task_status or ""), str(new.task_status or "")) not in edges.TASK:
-            raise Bug(f"job {self.id} rank {index}: task {old.task_status} -> {new.task_status} is no move that exists")
+        if (
+            new.task_status is not old.task_status
+            and (str(old.task_status or ""), str(new.task_status or "")) not in edges.TASK
+        ):
+            raise Bug(
+                f"job {self.id} rank {index}: task {old.task_status} -> {new.task_status} is no move that exists"
+            )
         self.ranks[index] = new
         self._rows = self._rows or any(getattr(old, name) != getattr(new, name) for name in _ROW_FIELDS)
         return new
 
     def fresh(self, index: int, **changes: Any) -> None:
         """Forget the task and the examination of the last attempt."""
-        blank: dict[str, Any] = {"task_id": "", "task_status": None, "start_try": 0, "spent": (), "exit": None, "exit_code": None, "exit_reason": "",
-                                 "checks_spent": 0, "check_id": "", "verdict": None, "findings": "", "doubted": False, "rebooted": False,
-                                 "deadline": None}  # fmt: skip
+        blank: dict[str, Any] = {
+            "task_id": "",
+            "task_status": None,
+            "start_try": 0,
+            "spent": (),
+            "exit": None,
+            "exit_code": None,
+            "exit_reason": "",
+            "checks_spent": 0,
+            "check_id": "",
+            "verdict": None,
+            "findings": "",
+            "doubted": False,
+            "rebooted": False,
+            "deadline": None,
+        }
         old = self.ranks[index]
         if old.task_id:
             blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")
@@ -100,7 +118,9 @@ class Draft:
         if rank.node_status is status:
             return
         if (rank.node_status.value, status.value) not in edges.NODE:
-            raise Bug(f"job {self.id} node {rank.node}: {rank.node_status} -> {status} is no move that exists")
+            raise Bug(
+                f"job {self.id} node {rank.node}: {rank.node_status} -> {status} is no move that exists"
+            )
         self.note(rank.node, rank.node_status.value, status.value, why, evidence)
         self.set(index, node_status=status)
 
@@ -114,12 +134,25 @@ class Draft:
         self._rows = True
 
     def note(self, subject: str, before: str, after: str, why: str, evidence: str = "") -> None:
-        self._lines.append(Entry(at=self.at, subject=subject, before=before, after=after, why=why, evidence=evidence,
-                                 attempt=self.attempt, policy=self.policy.version))  # fmt: skip
+        self._lines.append(
+            Entry(
+                at=self.at,
+                subject=subject,
+                before=before,
+                after=after,
+                why=why,
+                evidence=evidence,
+                attempt=self.attempt,
+                policy=self.policy.version,
+            )
+        )
 
     def noted(self, subject: str, why: str, evidence: str) -> bool:
         """Whether the timeline says so already, for this very moment."""
-        return any((e.at, e.subject, e.why, e.evidence) == (self.at, subject, why, evidence) for e in self._job.timeline)
+        return any(
+            (e.at, e.subject, e.why, e.evidence) == (self.at, subject, why, evidence)
+            for e in self._job.timeline
+        )
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -148,7 +181,9 @@ class Draft:
     def postpone(self, key: str, error: str) -> None:
         """Send it later; the wait grows with every try."""
         order = self._outbox[key]
-        self._outbox[key] = replace(order, due=self.at + self.policy.backoff(order.tries), tries=order.tries + 1, error=error)
+        self._outbox[key] = replace(
+            order, due=self.at + self.policy.backoff(order.tries), tries=order.tries + 1, error=error
+        )
         self._added.pop(key, None)
 
     def start_key(self, rank: Rank) -> str:
@@ -161,8 +196,16 @@ class Draft:
         rank = self.set(index, start_try=self.ranks[index].start_try + 1, task_attempt=self.attempt)
         if not keep_deadline or rank.deadline is None:
             self.set(index, deadline=self.at + self.policy.start_timeout)
-        self.order(StartTask(key=self.start_key(rank), token=self.start_token(rank), rank=index, attempt=self.attempt, node=rank.node),
-                   after=after)  # fmt: skip
+        self.order(
+            StartTask(
+                key=self.start_key(rank),
+                token=self.start_token(rank),
+                rank=index,
+                attempt=self.attempt,
+                node=rank.node,
+            ),
+            after=after,
+        )
 
     def order_stop(self, index: int, why: str) -> None:
         """Stop a rank. A start that is still under way is withdrawn and, in case it got through, stopped by token."""
@@ -172,13 +215,29 @@ class Draft:
         self.drop(self.start_key(rank))
         self.set(index, deadline=self.at + self.policy.stop_timeout)
         run = rank.task_attempt
-        self.order(StopTask(key=f"{self.id}/{run}/{index}/stop/{rank.start_try}", node=rank.node, task_id=rank.task_id,
-                            token=self.start_token(rank), reason=our_reason(self.id, run, why), rank=index, attempt=run))  # fmt: skip
+        self.order(
+            StopTask(
+                key=f"{self.id}/{run}/{index}/stop/{rank.start_try}",
+                node=rank.node,
+                task_id=rank.task_id,
+                token=self.start_token(rank),
+                reason=our_reason(self.id, run, why),
+                rank=index,
+                attempt=run,
+            )
+        )
 
     def order_ghost_stop(self, node: str, task_id: str) -> None:
         """A task that says it is ours, and that we don't want."""
-        self.order(StopTask(key=f"{self.id}/ghost/{task_id}", node=node, task_id=task_id, token="",
-                            reason=our_reason(self.id, self.attempt, "not the task of this attempt")))  # fmt: skip
+        self.order(
+            StopTask(
+                key=f"{self.id}/ghost/{task_id}",
+                node=node,
+                task_id=task_id,
+                token="",
+                reason=our_reason(self.id, self.attempt, "not the task of this attempt"),
+            )
+        )
 
     def check_key(self, rank: Rank) -> str:
         return f"{self.id}/{rank.index}/check/{rank.check_try}"
@@ -188,15 +247,37 @@ class Draft:
 
     def order_check(self, index: int) -> None:
         """Examine a node. It has until its deadline to answer."""
-        rank = self.set(index, check_try=self.ranks[index].check_try + 1, check_id="", deadline=self.at + self.policy.check_timeout)
-        self.order(CheckNode(key=self.check_key(rank), token=self.check_token(rank), node=rank.node, level=self.spec_level, rank=index, attempt=self.attempt, check_try=rank.check_try))  # fmt: skip
+        rank = self.set(
+            index,
+            check_try=self.ranks[index].check_try + 1,
+            check_id="",
+            deadline=self.at + self.policy.check_timeout,
+        )
+        self.order(
+            CheckNode(
+                key=self.check_key(rank),
+                token=self.check_token(rank),
+                node=rank.node,
+                level=self.spec_level,
+                rank=index,
+                attempt=self.attempt,
+                check_try=rank.check_try,
+            )
+        )
 
     def withdraw_check(self, index: int, why: str) -> None:
         """The answer is not wanted any more: stop the check, whether or not it has begun."""
         rank = self.ranks[index]
         self.drop(self.check_key(rank))
-        self.order(StopTask(key=f"{self.check_key(rank)}/stop", node=rank.node, task_id=rank.check_id,
-                            token=self.check_token(rank), reason=our_reason(self.id, self.attempt, why)))  # fmt: skip
+        self.order(
+            StopTask(
+                key=f"{self.check_key(rank)}/stop",
+                node=rank.node,
+                task_id=rank.check_id,
+                token=self.check_token(rank),
+                reason=our_reason(self.id, self.attempt, why),
+            )
+        )
 
     def reboot_key(self, rank: Rank) -> str:
         return f"{self.id}/{self.attempt}/{rank.index}/reboot"
@@ -216,8 +297,16 @@ class Draft:
                 self.drop(key)
             self.order(WriteRows(key=f"{job.id}/rows/{version}", version=version))
         timeline = self._trim((*job.timeline, *self._lines), version)
-        changes: dict[str, Any] = {"status": self.status, "attempt": self.attempt, "ending": self.ending, "outcome": self.outcome, "preflight": self.preflight,
-                   "ranks": tuple(self.ranks), "outbox": tuple(self._outbox.values()), "timeline": timeline}  # fmt: skip
+        changes: dict[str, Any] = {
+            "status": self.status,
+            "attempt": self.attempt,
+            "ending": self.ending,
+            "outcome": self.outcome,
+            "preflight": self.preflight,
+            "ranks": tuple(self.ranks),
+            "outbox": tuple(self._outbox.values()),
+            "timeline": timeline,
+        }
         if all(getattr(job, name) == value for name, value in changes.items()):
             return Step(job)
         new = replace(job, **changes, updated_at=max(self.at, job.updated_at), version=version)
@@ -229,7 +318,10 @@ class Draft:
         if len(timeline) <= limit:
             return timeline
         extra = len(timeline) - limit // 2
-        lines = tuple(f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}".rstrip() for e in timeline[:extra])
+        lines = tuple(
+            f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}".rstrip()
+            for e in timeline[:extra]
+        )
         self.order(Archive(key=f"{self.id}/archive/{version}", lines=lines))
         return timeline[extra:]
 
@@ -241,5 +333,10 @@ def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool =
     draft.ending = Ending(status=status, why=why, by=by, firm=firm)
     for rank in list(draft.ranks):
         draft.order_stop(rank.index, why)
-        if rank.check_try and rank.verdict is None and rank.deadline is not None and (rank.ended or draft.preflight):
+        if (
+            rank.check_try
+            and rank.verdict is None
+            and rank.deadline is not None
+            and (rank.ended or draft.preflight)
+        ):
             draft.withdraw_check(rank.index, why)

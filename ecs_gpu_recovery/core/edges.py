@@ -32,11 +32,26 @@ JOB = _edges(
     (NEW, J.PENDING_HEALTHCHECK, "submitted: the nodes are examined before the first start", True),
     (J.PENDING_HEALTHCHECK, J.IN_PROGRESS, "every node passed the check before the first start", True),
     (J.IN_PROGRESS, J.COMPLETE, "every rank ended with success", False),
-    (J.IN_PROGRESS, J.PENDING_HEALTHCHECK, "a rank died in a way a GPU fault can cause, or its node was lost", False),
+    (
+        J.IN_PROGRESS,
+        J.PENDING_HEALTHCHECK,
+        "a rank died in a way a GPU fault can cause, or its node was lost",
+        False,
+    ),
     (J.IN_PROGRESS, J.FAILED, "an end that no reboot can cure, or a gang that could not start", True),
     (J.IN_PROGRESS, J.USER_STOPPED, "a person stopped the job or one of its tasks", False),
-    (J.PENDING_HEALTHCHECK, J.PENDING_RESTART, "a GPU fault that a reboot may cure, or a lost node, and a retry left", False),
-    (J.PENDING_HEALTHCHECK, J.FAILED, "no GPU fault found, no retry left, a node to replace, or a check never answered", False),
+    (
+        J.PENDING_HEALTHCHECK,
+        J.PENDING_RESTART,
+        "a GPU fault that a reboot may cure, or a lost node, and a retry left",
+        False,
+    ),
+    (
+        J.PENDING_HEALTHCHECK,
+        J.FAILED,
+        "no GPU fault found, no retry left, a node to replace, or a check never answered",
+        False,
+    ),
     (J.PENDING_HEALTHCHECK, J.USER_STOPPED, "a person stopped the job", True),
     (J.PENDING_RESTART, J.RESTARTING, "every node of the gang is back", False),
     (J.PENDING_RESTART, J.FAILED, "a node did not come back, or could not be rebooted", True),
@@ -44,7 +59,7 @@ JOB = _edges(
     (J.RESTARTING, J.IN_PROGRESS, "every rank has been started again, or a node was lost meanwhile", False),
     (J.RESTARTING, J.FAILED, "a rank could not be started again", True),
     (J.RESTARTING, J.USER_STOPPED, "a person stopped the job", True),
-)  # fmt: skip
+)
 
 TASK = _edges(
     (NEW, T.IN_PROGRESS, "the cluster has started it", False),
@@ -81,6 +96,8 @@ NODE = _edges(
     (N.UNKNOWN, N.REBOOTING, "a person asked for a reboot", True),
     (N.UNKNOWN, N.PENDING_HEALTHCHECK, "a person asked for a check", True),
     (N.UNKNOWN, N.ASSIGNED, "claimed by another tool while it was not heard from", True),
-    *((before, N.UNKNOWN, "not heard from any more", True)
-      for before in (N.AVAILABLE, N.ASSIGNED, N.IN_PROGRESS, N.PENDING, N.PENDING_HEALTHCHECK)),
-)  # fmt: skip
+    *(
+        (before, N.UNKNOWN, "not heard from any more", True)
+        for before in (N.AVAILABLE, N.ASSIGNED, N.IN_PROGRESS, N.PENDING, N.PENDING_HEALTHCHECK)
+    ),
+)

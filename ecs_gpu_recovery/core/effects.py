@@ -68,6 +68,7 @@ class WriteRows:
 
     key: str
     version: int
+    ranks: tuple[int, ...] = ()  #: whose rows may differ; none named means all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,10 +162,32 @@ class NodeAsked(Fact):
 
 
 JOB_EVENTS: tuple[type[Fact], ...] = (
-    TaskStarted, TaskEnded, StartRefused, CheckStarted, CheckRefused, NodeChecked, RebootProven, RebootFailed,
-    NodeSeen, FaultSeen, Tick, StopAsked, OrderSent, OrderFailed, OrdersClaimed,
-)  # fmt: skip
+    TaskStarted,
+    TaskEnded,
+    StartRefused,
+    CheckStarted,
+    CheckRefused,
+    NodeChecked,
+    RebootProven,
+    RebootFailed,
+    NodeSeen,
+    FaultSeen,
+    Tick,
+    StopAsked,
+    OrderSent,
+    OrderFailed,
+    OrdersClaimed,
+)
 NODE_EVENTS: tuple[type[Fact], ...] = (
-    CheckStarted, CheckRefused, NodeChecked, RebootProven, RebootFailed, NodeSeen, FaultSeen, Tick, OrderSent,
-    OrderFailed, NodeAsked,
-)  # fmt: skip
+    CheckStarted,
+    CheckRefused,
+    NodeChecked,
+    RebootProven,
+    RebootFailed,
+    NodeSeen,
+    FaultSeen,
+    Tick,
+    OrderSent,
+    OrderFailed,
+    NodeAsked,
+)

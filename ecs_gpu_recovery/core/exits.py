@@ -13,9 +13,14 @@ _OURS = (OUR_REASON, "ecs-gpu-recovery")  # the second: what older tools of this
 PASSING = ("AGENT", "RESOURCE")
 _OUT_OF_MEMORY = ("outofmemory", "out of memory", "oom-kill", "oomkilled")
 _NEVER_RAN = (
-    "CannotPull", "CannotCreate", "CannotStart", "ResourceInitializationError", "ContainerNetworkingError",
-    "TaskStoppedBeforePullBegin", "TaskDependencyError",
-)  # fmt: skip
+    "CannotPull",
+    "CannotCreate",
+    "CannotStart",
+    "ResourceInitializationError",
+    "ContainerNetworkingError",
+    "TaskStoppedBeforePullBegin",
+    "TaskDependencyError",
+)
 _NODE_GONE = ("SpotInterruption", "TerminationNotice")
 
 

@@ -28,16 +28,23 @@ def _structure(job: Job) -> list[str]:
 
 
 def _retries(job: Job) -> list[str]:
-    return [f"attempt {job.attempt} exceeds {job.max_retries} retries"] if job.attempt > job.max_retries else []
+    return (
+        [f"attempt {job.attempt} exceeds {job.max_retries} retries"] if job.attempt > job.max_retries else []
+    )
 
 
 def _ending(job: Job) -> list[str]:
     """A job that ended holds no node and waits for nothing."""
     if not job.status.final:
         return []
-    said = [f"ended, yet holds {r.node} as {r.node_status}" for r in job.ranks if r.node_status not in _RELEASED]
-    said += [f"ended, yet rank {r.index} has a deadline" for r in job.ranks
-             if r.deadline is not None and r.node_status is not NodeStatus.REBOOTING]  # fmt: skip
+    said = [
+        f"ended, yet holds {r.node} as {r.node_status}" for r in job.ranks if r.node_status not in _RELEASED
+    ]
+    said += [
+        f"ended, yet rank {r.index} has a deadline"
+        for r in job.ranks
+        if r.deadline is not None and r.node_status is not NodeStatus.REBOOTING
+    ]
     said += [f"ended, yet rank {r.index} may still run" for r in job.ranks if not r.quiet]
     if job.ending is not None:
         said.append("ended, yet still ending")
@@ -69,7 +76,9 @@ def _orders(job: Job) -> list[str]:
         if isinstance(effect, RebootNode) and not job.status.final:
             rank = next((r for r in job.ranks if r.node == effect.node), None)
             if rank is None or rank.verdict is not Verdict.REBOOT or not rank.ended:
-                said.append(f"a reboot of {effect.node} is pending without its verdict, or over a running task")
+                said.append(
+                    f"a reboot of {effect.node} is pending without its verdict, or over a running task"
+                )
     if job.status is JobStatus.COMPLETE and any(r.exit is not Exit.DONE for r in job.ranks):
         said.append("COMPLETE, yet a rank did not end with success")
     return said

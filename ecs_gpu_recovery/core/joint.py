@@ -31,7 +31,11 @@ def settle(draft: Draft) -> None:
 def running(draft: Draft) -> None:
     """IN_PROGRESS: all done, or somebody failed. The first failure decides, the strongest cause names it."""
     if rank := _first(draft, Exit.STOPPED_BY_PERSON):
-        end(draft, JobStatus.USER_STOPPED, f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}")
+        end(
+            draft,
+            JobStatus.USER_STOPPED,
+            f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}",
+        )
     if rank := _first(draft, Exit.OUT_OF_MEMORY, Exit.NEVER_STARTED):
         end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} {rank.exit}: {rank.exit_reason}")
     suspects = [r for r in draft.ranks if r.exit in (Exit.SUSPECT, Exit.LOST)]
@@ -42,7 +46,12 @@ def running(draft: Draft) -> None:
         return
     if rank := _first(draft, Exit.FAULT):
         code = f"exit code {rank.exit_code}"
-        end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} ended with {code}, which no reboot cures", firm=False)
+        end(
+            draft,
+            JobStatus.FAILED,
+            f"rank {rank.index} on {rank.node} ended with {code}, which no reboot cures",
+            firm=False,
+        )
     if draft.ending is not None:
         _close_when_quiet(draft)
     elif all(r.task_status is TaskStatus.COMPLETE for r in draft.ranks):
@@ -54,7 +63,11 @@ def _examine(draft: Draft, suspects: list[Rank]) -> None:
     first = suspects[0]
     fate = "was lost" if first.exit is Exit.LOST else f"died with exit code {first.exit_code}"
     draft.ending = None
-    draft.move(JobStatus.PENDING_HEALTHCHECK, f"rank {first.index} on {first.node} {fate}", _say(r.exit_reason for r in suspects))
+    draft.move(
+        JobStatus.PENDING_HEALTHCHECK,
+        f"rank {first.index} on {first.node} {fate}",
+        _say(r.exit_reason for r in suspects),
+    )
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
             draft.order_stop(rank.index, "the job is being recovered")
@@ -75,7 +88,11 @@ def _call_lost(draft: Draft, index: int, why: str) -> None:
 def examined(draft: Draft) -> None:
     """PENDING_HEALTHCHECK: wait for every verdict; never decide on the first that arrives."""
     if rank := _first(draft, Exit.STOPPED_BY_PERSON):
-        end(draft, JobStatus.USER_STOPPED, f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}")
+        end(
+            draft,
+            JobStatus.USER_STOPPED,
+            f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}",
+        )
     if draft.ending is not None:
         _close_when_quiet(draft)
         return
@@ -95,7 +112,9 @@ def _admit(draft: Draft) -> None:
     if refused:
         for rank in refused:
             if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
-                draft.node(rank.index, NodeStatus.FAILED, "failed the check before the first start", rank.findings)
+                draft.node(
+                    rank.index, NodeStatus.FAILED, "failed the check before the first start", rank.findings
+                )
         _close(draft, JobStatus.FAILED, "refused by the check before the first start", _verdicts(refused))
         return
     draft.preflight = False
@@ -151,10 +170,17 @@ def awaited(draft: Draft) -> None:
         for rank in list(draft.ranks):
             _look_at(draft, rank)
         if failed := [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]:
-            end(draft, JobStatus.FAILED, f"{_names(failed)} could not be brought back: {_say(r.findings for r in failed)}")
+            end(
+                draft,
+                JobStatus.FAILED,
+                f"{_names(failed)} could not be brought back: {_say(r.findings for r in failed)}",
+            )
     if draft.ending is not None:
         _close_when_quiet(draft)
-    elif all(r.node_status is NodeStatus.AVAILABLE and r.connected and r.all_gpus_back and r.quiet for r in draft.ranks):
+    elif all(
+        r.node_status is NodeStatus.AVAILABLE and r.connected and r.all_gpus_back and r.quiet
+        for r in draft.ranks
+    ):
         draft.move(JobStatus.RESTARTING, "every node of the gang is back")
         for rank in list(draft.ranks):
             draft.fresh(rank.index)
@@ -178,7 +204,9 @@ def _look_at(draft: Draft, rank: Rank) -> None:
         if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
             draft.node(rank.index, NodeStatus.FAILED, "the reboot did not cure it", rank.findings)
         else:
-            draft.node(rank.index, NodeStatus.AVAILABLE, f"after the reboot: verdict {rank.verdict}", rank.findings)
+            draft.node(
+                rank.index, NodeStatus.AVAILABLE, f"after the reboot: verdict {rank.verdict}", rank.findings
+            )
     elif rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
         draft.set(rank.index, deadline=None if fit else draft.at + draft.policy.reboot_timeout)
 
@@ -186,12 +214,21 @@ def _look_at(draft: Draft, rank: Rank) -> None:
 def restarting(draft: Draft) -> None:
     """RESTARTING: all tasks start, or none stays."""
     if rank := _first(draft, Exit.NEVER_STARTED):
-        end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} could not be started again: {rank.exit_reason}")
+        end(
+            draft,
+            JobStatus.FAILED,
+            f"rank {rank.index} on {rank.node} could not be started again: {rank.exit_reason}",
+        )
     if draft.ending is not None:
         _close_when_quiet(draft)
     elif all(r.task_status is not None or r.exit is Exit.LOST for r in draft.ranks):
         lost = [r for r in draft.ranks if r.exit is Exit.LOST and not r.ended]
-        draft.move(JobStatus.IN_PROGRESS, f"lost {_names(lost)} while starting again" if lost else f"every rank has been started again (attempt {draft.attempt})")
+        draft.move(
+            JobStatus.IN_PROGRESS,
+            f"lost {_names(lost)} while starting again"
+            if lost
+            else f"every rank has been started again (attempt {draft.attempt})",
+        )
 
 
 def over(draft: Draft) -> None:
@@ -212,7 +249,12 @@ JOINT: dict[JobStatus, Callable[[Draft], None]] = {
 def _close_when_quiet(draft: Draft) -> None:
     """Nodes are given back only when nothing of the job can be running on them."""
     if draft.ending is not None and all(rank.quiet for rank in draft.ranks):
-        _close(draft, draft.ending.status, draft.ending.why, _say(r.exit_reason for r in draft.ranks if r.exit is not Exit.STOPPED_BY_US))
+        _close(
+            draft,
+            draft.ending.status,
+            draft.ending.why,
+            _say(r.exit_reason for r in draft.ranks if r.exit is not Exit.STOPPED_BY_US),
+        )
 
 
 def _close(draft: Draft, status: JobStatus, why: str, evidence: str = "") -> None:
@@ -243,7 +285,11 @@ def _names(ranks: Iterable[Rank]) -> str:
 def _verdicts(ranks: Iterable[Rank]) -> str:
     """What was found, the bad news first; healthy nodes are only counted up by name."""
     ranks = list(ranks)
-    said = [f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "") for r in ranks if r.verdict is not Verdict.HEALTHY]
+    said = [
+        f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "")
+        for r in ranks
+        if r.verdict is not Verdict.HEALTHY
+    ]
     healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
     told = [r.findings for r in healthy if r.findings]
     if healthy:

@@ -39,7 +39,12 @@ from .policy import Policy
 Rule = Callable[[Draft, Any], None]
 
 #: The same in every state: they concern the outbox and the record, not the state.
-_ALWAYS: dict[type[Fact], Rule] = {OrderSent: r.order_sent, OrderFailed: r.order_failed, OrdersClaimed: r.orders_claimed, FaultSeen: r.fault_seen}
+_ALWAYS: dict[type[Fact], Rule] = {
+    OrderSent: r.order_sent,
+    OrderFailed: r.order_failed,
+    OrdersClaimed: r.orders_claimed,
+    FaultSeen: r.fault_seen,
+}
 _ENDED: dict[type[Fact], Rule] = {
     **_ALWAYS,
     TaskStarted: r.task_started_too_late,
@@ -130,22 +135,58 @@ def decide(job: Job, ev: Fact, policy: Policy) -> Step:
     return draft.finish()
 
 
-def submit(*, job_id: str, cluster: str, spec: JobSpec, nodes: Sequence[Node], policy: Policy, at: datetime, check: bool) -> Step:
+def submit(
+    *,
+    job_id: str,
+    cluster: str,
+    spec: JobSpec,
+    nodes: Sequence[Node],
+    policy: Policy,
+    at: datetime,
+    check: bool,
+) -> Step:
     """A new job on chosen nodes: examined first, or started at once. The store claims the nodes in the same breath."""
     if not nodes:
         raise Refused("a job needs at least one node")
     if len({node.name for node in nodes}) != len(nodes):
         raise Refused("a node was chosen twice")
     ranks = tuple(
-        Rank(index=i, node=node.name, instance=node.instance, address=node.ip, ibdev=node.ibdev, gpus=node.gpus, boot_id=node.boot_id, gpus_seen=node.gpus_seen,
-             seen_version=node.seen_version, connected=node.away_since is None, away_since=node.away_since, node_status=NodeStatus.ASSIGNED)
+        Rank(
+            index=i,
+            node=node.name,
+            instance=node.instance,
+            address=node.ip,
+            ibdev=node.ibdev,
+            gpus=node.gpus,
+            boot_id=node.boot_id,
+            gpus_seen=node.gpus_seen,
+            seen_version=node.seen_version,
+            connected=node.away_since is None,
+            away_since=node.away_since,
+            node_status=NodeStatus.ASSIGNED,
+        )
         for i, node in enumerate(nodes)
-    )  # fmt: skip
+    )
     status = JobStatus.PENDING_HEALTHCHECK if check else JobStatus.IN_PROGRESS
-    job = Job(id=job_id, cluster=cluster, spec=spec, status=status, ranks=ranks, created_at=at, updated_at=at,
-              max_retries=policy.max_retries, preflight=check)  # fmt: skip
+    job = Job(
+        id=job_id,
+        cluster=cluster,
+        spec=spec,
+        status=status,
+        ranks=ranks,
+        created_at=at,
+        updated_at=at,
+        max_retries=policy.max_retries,
+        preflight=check,
+    )
     draft = Draft(job, at, policy)
-    draft.note("job", "", status, "submitted" + (f" by {spec.submitted_by}" if spec.submitted_by else ""), f"nodes {', '.join(n.name for n in nodes)}")
+    draft.note(
+        "job",
+        "",
+        status,
+        "submitted" + (f" by {spec.submitted_by}" if spec.submitted_by else ""),
+        f"nodes {', '.join(n.name for n in nodes)}",
+    )
     for rank in ranks:
         (draft.order_check if check else draft.order_start)(rank.index)
     return draft.finish()

@@ -14,12 +14,23 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     evidence = [f"{r.node}: {_examined(r)}" for r in ranks if r.verdict is not None or r.exit_reason]
     if bad:
         names = ", ".join(r.node for r in bad)
-        advice = (f"Look at {names}. When repaired: gpu-recovery node release {bad[0].node} --why '...'. "
-                  f"Then run the job again: gpu-recovery retry {job_id}.")  # fmt: skip
+        advice = (
+            f"Look at {names}. When repaired: gpu-recovery node release {bad[0].node} --why '...'. "
+            f"Then run the job again: gpu-recovery retry {job_id}."
+        )
     else:
-        advice = f"Read the logs: gpu-recovery logs {job_id}. Then run the job again: gpu-recovery retry {job_id}."
-    return Notify(key=f"{job_id}/notify/failed", subject=f"Job {job_id} failed: {why}"[:100], happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
-                  evidence="; ".join(evidence)[:4000], done=_done(ranks), next=advice, node=bad[0].node if bad else "")  # fmt: skip
+        advice = (
+            f"Read the logs: gpu-recovery logs {job_id}. Then run the job again: gpu-recovery retry {job_id}."
+        )
+    return Notify(
+        key=f"{job_id}/notify/failed",
+        subject=f"Job {job_id} failed: {why}"[:100],
+        happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
+        evidence="; ".join(evidence)[:4000],
+        done=_done(ranks),
+        next=advice,
+        node=bad[0].node if bad else "",
+    )
 
 
 def _examined(rank: Rank) -> str:
@@ -28,14 +39,20 @@ def _examined(rank: Rank) -> str:
         parts.append(f"verdict {rank.verdict}" + (f" ({rank.findings})" if rank.findings else ""))
     if rank.exit is not None:
         code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
-        parts.append(f"rank {rank.index} {rank.exit}{code}" + (f" ({rank.exit_reason})" if rank.exit_reason else ""))
+        parts.append(
+            f"rank {rank.index} {rank.exit}{code}" + (f" ({rank.exit_reason})" if rank.exit_reason else "")
+        )
     return ", ".join(parts)
 
 
 def _done(ranks: Sequence[Rank]) -> str:
     said = []
-    for status, words in ((NodeStatus.AVAILABLE, "released"), (NodeStatus.FAILED, "marked failed"),
-                          (NodeStatus.UNKNOWN, "not heard from"), (NodeStatus.REBOOTING, "still rebooting")):  # fmt: skip
+    for status, words in (
+        (NodeStatus.AVAILABLE, "released"),
+        (NodeStatus.FAILED, "marked failed"),
+        (NodeStatus.UNKNOWN, "not heard from"),
+        (NodeStatus.REBOOTING, "still rebooting"),
+    ):
         names = [r.node for r in ranks if r.node_status is status]
         if names:
             said.append(f"{', '.join(names)} {words}")
@@ -45,22 +62,37 @@ def _done(ranks: Sequence[Rank]) -> str:
 def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
     """The job ended as asked, but a node left its task running."""
     names = ", ".join(r.node for r in ranks)
-    return Notify(key=f"{job_id}/notify/unresponsive", subject=f"Nodes did not stop their tasks: {names}"[:100],
-                  happened=f"Job {job_id} was ended, but {names} never confirmed that the task has stopped.",
-                  evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
-                  done="The nodes are marked UNKNOWN and are not used until they answer.", node=ranks[0].node,
-                  next="Check that the machines are up and that the task is gone.")  # fmt: skip
+    return Notify(
+        key=f"{job_id}/notify/unresponsive",
+        subject=f"Nodes did not stop their tasks: {names}"[:100],
+        happened=f"Job {job_id} was ended, but {names} never confirmed that the task has stopped.",
+        evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
+        done="The nodes are marked UNKNOWN and are not used until they answer.",
+        node=ranks[0].node,
+        next="Check that the machines are up and that the task is gone.",
+    )
 
 
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
-    return Notify(key=f"node/{node}/notify/{errand}", subject=f"Node {node} failed: {why}"[:100], happened=f"Node {node} is out of use: {why}.",
-                  evidence=f"verdict {verdict}" if verdict else why, done="The node is marked FAILED; no job will be placed on it.", node=node,
-                  next=f"Repair or replace it, then: gpu-recovery node release {node} --why '...'.")  # fmt: skip
+    return Notify(
+        key=f"node/{node}/notify/{errand}",
+        subject=f"Node {node} failed: {why}"[:100],
+        happened=f"Node {node} is out of use: {why}.",
+        evidence=f"verdict {verdict}" if verdict else why,
+        done="The node is marked FAILED; no job will be placed on it.",
+        node=node,
+        next=f"Repair or replace it, then: gpu-recovery node release {node} --why '...'.",
+    )
 
 
 def stuck_order(subject: str, key: str, error: str) -> Notify:
     """An order could not be carried out many times in a row."""
-    return Notify(key=f"{key}/stuck", subject=f"An order of {subject} keeps failing"[:100], happened=f"The order {key} could not be carried out.",
-                  evidence=error[:4000], done="It stays in the outbox and is tried again.",
-                  next="Check the permissions and the service it needs, then watch it leave the outbox.")  # fmt: skip
+    return Notify(
+        key=f"{key}/stuck",
+        subject=f"An order of {subject} keeps failing"[:100],
+        happened=f"The order {key} could not be carried out.",
+        evidence=error[:4000],
+        done="It stays in the outbox and is tried again.",
+        next="Check the permissions and the service it needs, then watch it leave the outbox.",
+    )

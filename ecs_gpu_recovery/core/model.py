@@ -14,7 +14,9 @@ class JobStatus(StrEnum):
     """Where a job stands. The first four are waits; the last three are final."""
 
     IN_PROGRESS = "IN_PROGRESS"  #: the gang is starting, running, or being stopped for good
-    PENDING_HEALTHCHECK = "PENDING_HEALTHCHECK"  #: nodes under test: before the first start, or after a failure
+    PENDING_HEALTHCHECK = (
+        "PENDING_HEALTHCHECK"  #: nodes under test: before the first start, or after a failure
+    )
     PENDING_RESTART = "PENDING_RESTART"  #: a bad node is rebooting, or a lost one is awaited
     RESTARTING = "RESTARTING"  #: every node is back; the whole gang is being started again
     COMPLETE = "COMPLETE"  #: every rank ended with success
@@ -62,7 +64,9 @@ class Verdict(StrEnum):
     @classmethod
     def from_exit_code(cls, exit_code: int | None) -> Verdict:
         """The contract of the health check: 0 healthy, 1 reboot, 2 replace, all else inconclusive."""
-        return {0: cls.HEALTHY, 1: cls.REBOOT, 2: cls.REPLACE}.get(-1 if exit_code is None else exit_code, cls.INCONCLUSIVE)
+        return {0: cls.HEALTHY, 1: cls.REBOOT, 2: cls.REPLACE}.get(
+            -1 if exit_code is None else exit_code, cls.INCONCLUSIVE
+        )
 
 
 class Exit(StrEnum):
@@ -87,13 +91,17 @@ class Rank:
     instance: str = ""  #: container instance ARN; empty in the embedded mode
     address: str = ""  #: where the other ranks reach it
     ibdev: str = ""  #: its InfiniBand devices
-    overrides: str = ""  #: of an adopted job: the container overrides its task was first started with, as JSON
+    overrides: str = (
+        ""  #: of an adopted job: the container overrides its task was first started with, as JSON
+    )
     gpus: int = 0  #: as registered when the node was claimed; 0 means unknown
     node_status: NodeStatus = NodeStatus.ASSIGNED
     #: The task of the current attempt. The id is empty until the cluster has named it.
     task_id: str = ""
     task_status: TaskStatus | None = None
-    task_attempt: int = 0  #: which attempt that task belongs to; the job's own number is ahead while nodes are awaited
+    task_attempt: int = (
+        0  #: which attempt that task belongs to; the job's own number is ahead while nodes are awaited
+    )
     past_tasks: tuple[str, ...] = ()  #: earlier tasks of this rank, as ATTEMPT/ID
     start_try: int = 0
     spent: tuple[str, ...] = ()  #: its last tasks that never ran: whatever is still told of them is old news

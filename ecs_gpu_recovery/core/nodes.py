@@ -54,7 +54,15 @@ class NodeDraft:
         self.node = replace(self.node, **changes)
 
     def note(self, before: str, after: str, why: str, evidence: str = "") -> None:
-        entry = Entry(at=self.at, subject=self.node.name, before=before, after=after, why=why, evidence=evidence, policy=self.policy.version)
+        entry = Entry(
+            at=self.at,
+            subject=self.node.name,
+            before=before,
+            after=after,
+            why=why,
+            evidence=evidence,
+            policy=self.policy.version,
+        )
         self.set(timeline=(*self.node.timeline, entry)[-_TIMELINE:])
 
     def move(self, status: NodeStatus, why: str, evidence: str = "") -> None:
@@ -70,7 +78,14 @@ class NodeDraft:
         """Out of use until a person releases it; the person is told."""
         self.move(NodeStatus.FAILED, why, evidence)
         self.set(deadline=None, findings=evidence or why)
-        self.order(messages.node_failed(self.node.name, f"{why}: {evidence}" if evidence else why, self.node.verdict, self.node.errands))
+        self.order(
+            messages.node_failed(
+                self.node.name,
+                f"{why}: {evidence}" if evidence else why,
+                self.node.verdict,
+                self.node.errands,
+            )
+        )
 
     def order(self, effect: Effect) -> None:
         self._added[effect.key] = None
@@ -84,9 +99,14 @@ class NodeDraft:
         self._added.pop(key, None)
 
     def postpone(self, key: str, error: str) -> None:
-        self.set(outbox=tuple(
-            replace(o, due=self.at + self.policy.backoff(o.tries), tries=o.tries + 1, error=error) if o.key == key else o
-            for o in self.node.outbox))  # fmt: skip
+        self.set(
+            outbox=tuple(
+                replace(o, due=self.at + self.policy.backoff(o.tries), tries=o.tries + 1, error=error)
+                if o.key == key
+                else o
+                for o in self.node.outbox
+            )
+        )
         self._added.pop(key, None)
 
     @property
@@ -94,9 +114,21 @@ class NodeDraft:
         return f"node/{self.node.name}/check/{self.node.check_try}"
 
     def order_check(self, level: str) -> None:
-        self.set(check_try=self.node.check_try + 1, check_id="", verdict=None, deadline=self.at + self.policy.check_timeout)
-        self.order(CheckNode(key=self.check_key, token=token("node", self.node.name, "check", self.node.check_try),
-                             node=self.node.name, level=level, check_try=self.node.check_try))  # fmt: skip
+        self.set(
+            check_try=self.node.check_try + 1,
+            check_id="",
+            verdict=None,
+            deadline=self.at + self.policy.check_timeout,
+        )
+        self.order(
+            CheckNode(
+                key=self.check_key,
+                token=token("node", self.node.name, "check", self.node.check_try),
+                node=self.node.name,
+                level=level,
+                check_try=self.node.check_try,
+            )
+        )
 
     def finish(self) -> NodeStep:
         if self.node == self._old:
@@ -121,7 +153,9 @@ def _drain(d: NodeDraft, ev: NodeAsked) -> None:
 def _release(d: NodeDraft, ev: NodeAsked) -> None:
     """Back into use, on a person's word. It lifts a drain and a failure."""
     if d.node.job_id and d.node.hold is None:
-        raise Refused(f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release")
+        raise Refused(
+            f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
+        )
     d.set(hold=None)
     d.note(d.node.status, d.node.status, f"released by {ev.by}", ev.why)
     if not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
@@ -131,7 +165,9 @@ def _release(d: NodeDraft, ev: NodeAsked) -> None:
 
 def _free(d: NodeDraft, ask: str) -> None:
     if d.node.job_id:
-        raise Refused(f"{d.node.name} is in use by job {d.node.job_id}: stop the job before you {ask} the node")
+        raise Refused(
+            f"{d.node.name} is in use by job {d.node.job_id}: stop the job before you {ask} the node"
+        )
     if d.node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
         raise Refused(f"{d.node.name} is {d.node.status}: wait until it has finished")
 
@@ -172,7 +208,11 @@ def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
 
 def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
     """Healthy: free again. Bad: out of use until a person has looked; nobody asked for a reboot."""
-    if d.node.job_id or ev.check_try != d.node.check_try or d.node.status is not NodeStatus.PENDING_HEALTHCHECK:
+    if (
+        d.node.job_id
+        or ev.check_try != d.node.check_try
+        or d.node.status is not NodeStatus.PENDING_HEALTHCHECK
+    ):
         return
     if d.node.check_id and ev.check_id and d.node.check_id != ev.check_id:
         return  # the same try of a job that held the node
@@ -218,8 +258,12 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     if ev.version and ev.version < node.seen_version:
         return
     there = ev.connected and not ev.gone
-    changes = {"connected": there, "away_since": None if there else node.away_since or d.at, "boot_id": ev.boot_id or node.boot_id,
-               "gpus_seen": node.gpus_seen if ev.gpus is None else ev.gpus}  # fmt: skip
+    changes = {
+        "connected": there,
+        "away_since": None if there else node.away_since or d.at,
+        "boot_id": ev.boot_id or node.boot_id,
+        "gpus_seen": node.gpus_seen if ev.gpus is None else ev.gpus,
+    }
     if not node.gpus and ev.gpus:
         changes["gpus"] = ev.gpus
     if all(getattr(node, name) == value for name, value in changes.items()) and not ev.gone:
@@ -240,19 +284,31 @@ def tick(d: NodeDraft, ev: Tick) -> None:
     node = d.node
     if node.job_id:
         return
-    if node.status is NodeStatus.AVAILABLE and node.away_since is not None and d.at >= node.away_since + d.policy.node_lost_after:
+    if (
+        node.status is NodeStatus.AVAILABLE
+        and node.away_since is not None
+        and d.at >= node.away_since + d.policy.node_lost_after
+    ):
         d.move(NodeStatus.UNKNOWN, f"not heard from since {node.away_since.isoformat(timespec='seconds')}")
     if node.deadline is not None and d.at >= node.deadline:
         d.set(deadline=None)
         if node.status is NodeStatus.REBOOTING:
             d.set(errands=node.errands + 1)
-            d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
+            d.drop(
+                node.reboot_key
+            )  # one that was never sent must not come later, when the node is in use again
             d.fail("did not come back from its reboot in time")
         elif node.status is NodeStatus.PENDING_HEALTHCHECK:
             d.drop(d.check_key)
-            d.order(StopTask(key=f"{d.check_key}/stop", node=node.name, task_id=node.check_id,
-                             token=token("node", node.name, "check", node.check_try),
-                             reason=our_reason(f"node/{node.name}", 0, "the check did not answer in time")))  # fmt: skip
+            d.order(
+                StopTask(
+                    key=f"{d.check_key}/stop",
+                    node=node.name,
+                    task_id=node.check_id,
+                    token=token("node", node.name, "check", node.check_try),
+                    reason=our_reason(f"node/{node.name}", 0, "the check did not answer in time"),
+                )
+            )
             _no_answer(d, "the check did not answer in time")
 
 

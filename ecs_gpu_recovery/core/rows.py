@@ -78,7 +78,13 @@ def held_node(node: Node, job: Job) -> Node | None:
     rank = next((r for r in job.ranks if r.node == node.name), None)
     if rank is None or node.job_id != job.id or node.job_version >= job.version:
         return None
-    node = replace(node, status=rank.node_status, job_version=job.version, updated_at=job.updated_at, version=node.version + 1)
+    node = replace(
+        node,
+        status=rank.node_status,
+        job_version=job.version,
+        updated_at=job.updated_at,
+        version=node.version + 1,
+    )
     if not job.status.final:
         return node
     rebooting = rank.node_status is NodeStatus.REBOOTING
@@ -96,13 +102,24 @@ def held_node(node: Node, job: Job) -> Node | None:
 
 def claimed_node(node: Node, job: Job) -> Node:
     """The node as a new job takes it. Only for a node whose `refusal` is empty."""
-    return replace(node, job_id=job.id, job_version=job.version, status=NodeStatus.ASSIGNED, updated_at=job.created_at,
-                   version=node.version + 1, verdict=None, findings="", deadline=None)  # fmt: skip
+    return replace(
+        node,
+        job_id=job.id,
+        job_version=job.version,
+        status=NodeStatus.ASSIGNED,
+        updated_at=job.created_at,
+        version=node.version + 1,
+        verdict=None,
+        findings="",
+        deadline=None,
+    )
 
 
 def orphaned_node(node: Node, at: datetime) -> Node:
     """The node of a claim whose job was never recorded, free again."""
-    return replace(node, job_id="", job_version=0, status=NodeStatus.UNKNOWN, updated_at=at, version=node.version + 1)
+    return replace(
+        node, job_id="", job_version=0, status=NodeStatus.UNKNOWN, updated_at=at, version=node.version + 1
+    )
 
 
 def _text(at: datetime) -> str:

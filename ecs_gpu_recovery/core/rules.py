@@ -51,9 +51,13 @@ def _rank_on(draft: Draft, node: str) -> Rank | None:
 
 
 def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
-    """The rank whose running check this is. Until the task has ended, the last check is one of an earlier examination."""
+    """The rank whose running check this is. Until its task has ended, the last check is an earlier one."""
     rank = _rank_on(draft, ev.node)
-    return rank if rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try else None
+    return (
+        rank
+        if rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
+        else None
+    )
 
 
 def task_started(draft: Draft, ev: TaskStarted) -> None:
@@ -67,7 +71,9 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
         return
     if rank.task_status is None:
         wanted = draft.drop(draft.start_key(rank))
-        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS, exit=None, exit_reason="")
+        draft.set(
+            rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS, exit=None, exit_reason=""
+        )
         if not wanted:  # the stop that withdrew it may have come before the cluster knew the task
             draft.order_ghost_stop(rank.node, ev.task_id)
             return
@@ -81,7 +87,11 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
 def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
     """Nothing of this job should be starting now: note whose it is if it was being withdrawn, and stop it."""
     rank = _rank_of(draft, ev)
-    if rank is not None and rank.task_id == ev.task_id and not (draft.status.final and rank.exit is Exit.LOST):
+    if (
+        rank is not None
+        and rank.task_id == ev.task_id
+        and not (draft.status.final and rank.exit is Exit.LOST)
+    ):
         return
     if rank is not None and not rank.task_id:
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
@@ -95,12 +105,19 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
     if rank is None or rank.ended:
         return
     end_kind = classify(ev, doubted=rank.doubted, policy=draft.policy)
-    retry = (end_kind is Exit.NEVER_STARTED and is_passing(ev.reason) and draft.ending is None
-             and rank.exit is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
-             and (rank.deadline is None or draft.at < rank.deadline))  # fmt: skip
+    retry = (
+        end_kind is Exit.NEVER_STARTED
+        and is_passing(ev.reason)
+        and draft.ending is None
+        and rank.exit is None
+        and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
+        and (rank.deadline is None or draft.at < rank.deadline)
+    )
     draft.drop(draft.start_key(rank))
     if retry:
-        draft.fresh(rank.index, start_try=rank.start_try, deadline=rank.deadline, spent=(*rank.spent, ev.task_id)[-3:])
+        draft.fresh(
+            rank.index, start_try=rank.start_try, deadline=rank.deadline, spent=(*rank.spent, ev.task_id)[-3:]
+        )
         draft.order_start(rank.index, after=draft.policy.backoff(rank.start_try), keep_deadline=True)
         return
     if rank.task_status is None:
@@ -109,8 +126,13 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         if rank.node_status in (NodeStatus.ASSIGNED, NodeStatus.AVAILABLE) and draft.ending is None:
             draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank had started")
     done = end_kind is Exit.DONE
-    draft.set(rank.index, task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED, exit=rank.exit or end_kind,
-              exit_code=ev.exit_code, exit_reason=draft.cut(ev.reason or ev.stop_code))  # fmt: skip
+    draft.set(
+        rank.index,
+        task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED,
+        exit=rank.exit or end_kind,
+        exit_code=ev.exit_code,
+        exit_reason=draft.cut(ev.reason or ev.stop_code),
+    )
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
     if host_gone(ev):  # it must be seen again before it counts as back
@@ -130,7 +152,13 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
         draft.set(rank.index, doubted=False)  # nothing runs there yet that a restart could have hit
         return
     draft.drop(key)
-    draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.NEVER_STARTED, exit_reason=draft.cut(ev.reason), deadline=None)
+    draft.set(
+        rank.index,
+        task_status=TaskStatus.TERMINATED,
+        exit=Exit.NEVER_STARTED,
+        exit_reason=draft.cut(ev.reason),
+        deadline=None,
+    )
 
 
 def check_started(draft: Draft, ev: CheckStarted) -> None:
@@ -169,7 +197,13 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     if ev.verdict is Verdict.INCONCLUSIVE:
         _no_answer(draft, rank, ev.findings or "the check could not tell")
         return
-    draft.set(rank.index, verdict=ev.verdict, findings=draft.cut(ev.findings), check_id=ev.check_id or rank.check_id, deadline=None)
+    draft.set(
+        rank.index,
+        verdict=ev.verdict,
+        findings=draft.cut(ev.findings),
+        check_id=ev.check_id or rank.check_id,
+        deadline=None,
+    )
 
 
 def _no_answer(draft: Draft, rank: Rank, why: str) -> None:
@@ -187,14 +221,21 @@ def reboot_proven(draft: Draft, ev: RebootProven) -> None:
     rank = _rank_on(draft, ev.node)
     if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
         draft.drop(ev.key)
-        if not rank.rebooted:  # the boot id belongs to our order: seen again later, it is no restart under the next task
+        if (
+            not rank.rebooted
+        ):  # the boot id belongs to our order: seen again later, it is no restart under the next task
             draft.set(rank.index, rebooted=True, boot_id=ev.boot_id or rank.boot_id)
 
 
 def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
     rank = _rank_on(draft, ev.node)
-    if rank is not None and rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and ev.key == draft.reboot_key(rank):
+    if (
+        rank is not None
+        and rank.node_status is NodeStatus.REBOOTING
+        and not rank.rebooted
+        and ev.key == draft.reboot_key(rank)
+    ):
         draft.drop(ev.key)
         draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
         draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
@@ -255,24 +296,44 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
     """One wait has taken too long. Which one follows from where the rank stands."""
     status = draft.status
     if draft.ending is not None:
-        draft.ending = replace(draft.ending, firm=True)  # its task may run on, so nothing of this job may be started again
+        draft.ending = replace(
+            draft.ending, firm=True
+        )  # its task may run on, so nothing of this job may be started again
         if not rank.ended:
-            draft.set(rank.index, task_status=TaskStatus.TERMINATED, exit=Exit.LOST, exit_reason="never confirmed to have stopped")
+            draft.set(
+                rank.index,
+                task_status=TaskStatus.TERMINATED,
+                exit=Exit.LOST,
+                exit_reason="never confirmed to have stopped",
+            )
             if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
                 draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
     elif status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
         waiting = draft.pending(draft.start_key(rank))
-        why = f"did not start in time ({waiting.error})" if waiting and waiting.error else "did not start in time"
+        why = (
+            f"did not start in time ({waiting.error})"
+            if waiting and waiting.error
+            else "did not start in time"
+        )
         draft.set(rank.index, exit=rank.exit or Exit.NEVER_STARTED, exit_reason=rank.exit_reason or why)
     elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
         draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time")
         draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
-    elif rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN, NodeStatus.AVAILABLE) and status is JobStatus.PENDING_RESTART:
-        why = "did not come back in time" if not rank.connected or not rank.rebooted else "did not come back with all its GPUs"
+    elif (
+        rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN, NodeStatus.AVAILABLE)
+        and status is JobStatus.PENDING_RESTART
+    ):
+        why = (
+            "did not come back in time"
+            if not rank.connected or not rank.rebooted
+            else "did not come back with all its GPUs"
+        )
         if rank.connected and rank.gpus_seen is not None and rank.gpus_seen < rank.gpus:
             why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
         draft.set(rank.index, findings=why)
-        draft.drop(draft.reboot_key(rank))  # one that was never sent must not reach the node later, in other hands
+        draft.drop(
+            draft.reboot_key(rank)
+        )  # one that was never sent must not reach the node later, in other hands
         if rank.node_status is NodeStatus.AVAILABLE:
             draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
         draft.node(rank.index, NodeStatus.FAILED, why)
@@ -284,7 +345,11 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
 def give_up_reboots(draft: Draft, ev: Tick) -> None:
     """The job is over. A reboot that could not be ordered in time is withdrawn: the node has gone its own way since."""
     for rank in draft.ranks:
-        if rank.node_status is NodeStatus.REBOOTING and rank.deadline is not None and draft.at >= rank.deadline:
+        if (
+            rank.node_status is NodeStatus.REBOOTING
+            and rank.deadline is not None
+            and draft.at >= rank.deadline
+        ):
             draft.drop(draft.reboot_key(rank))
 
 
@@ -311,7 +376,9 @@ def order_failed(draft: Draft, ev: OrderFailed) -> None:
     if order is None:
         return
     draft.postpone(ev.key, ev.error)
-    if order.tries + 1 == draft.policy.alarm_tries and not isinstance(order.effect, Notify):  # who can't be told, can't be told of it
+    if order.tries + 1 == draft.policy.alarm_tries and not isinstance(
+        order.effect, Notify
+    ):  # who can't be told, can't be told of it
         draft.note("job", draft.status, draft.status, "an order keeps failing", f"{ev.key}: {ev.error}")
         draft.order(messages.stuck_order(draft.id, ev.key, ev.error))
 

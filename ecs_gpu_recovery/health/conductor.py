@@ -135,9 +135,13 @@ class Conductor:
             for rank in group:
                 each = self.hall.guests[rank].gpus if self.backend == "nccl" else 1
                 orders[rank] = self._order("torch") | {
-                    "backend": self.backend, "master": master, "port": ports[group[0]].get("port"),
-                    "world": self._workers(group), "first": offset, "each": each,
-                }  # fmt: skip
+                    "backend": self.backend,
+                    "master": master,
+                    "port": ports[group[0]].get("port"),
+                    "world": self._workers(group),
+                    "first": offset,
+                    "each": each,
+                }
                 offset += each
         return self.hall.order(orders, self.plan.deadline_s + _GRACE_S)
 
@@ -252,11 +256,22 @@ def not_tested(why: str, world: int, named: Named | None = None) -> Message:
     code = NAMED if named is not None else NOT_TESTED
     now = datetime.now(UTC).isoformat()
     return {
-        "schema": SCHEMA, "result": _RESULTS[code], "exit_code": code, "why": why, "backend": None,
-        "world": world, "size_mib": None, "limit_gbit_s": None, "started_at": now, "finished_at": now,
-        "nodes": [], "all_nodes": {"status": "left_out", "gbit_s": None, "problem": ""}, "pairs": [],
-        "findings": [named.to_json()] if named is not None else [], "strangers": [],
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "result": _RESULTS[code],
+        "exit_code": code,
+        "why": why,
+        "backend": None,
+        "world": world,
+        "size_mib": None,
+        "limit_gbit_s": None,
+        "started_at": now,
+        "finished_at": now,
+        "nodes": [],
+        "all_nodes": {"status": "left_out", "gbit_s": None, "problem": ""},
+        "pairs": [],
+        "findings": [named.to_json()] if named is not None else [],
+        "strangers": [],
+    }
 
 
 def _why(found: Sequence[Named], whole: Message, backend: str, measured: bool) -> str:

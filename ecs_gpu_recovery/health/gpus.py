@@ -86,12 +86,15 @@ def judge(gpus: Sequence[GpuState], *, source: str, policy: Policy, expected: in
     """All findings about the GPUs the driver shows, the driver's own wish first."""
     findings = [
         policy.rule("recovery", gpu.recovery_action).finding(
-            source=source, kind="recovery", code=gpu.recovery_action, gpu=gpu.label,
+            source=source,
+            kind="recovery",
+            code=gpu.recovery_action,
+            gpu=gpu.label,
             evidence=f"recovery action {gpu.recovery_action}",
         )
         for gpu in gpus
         if gpu.recovery_action not in (None, "none")
-    ]  # fmt: skip
+    ]
     findings += count(len(gpus), source=source, policy=policy, expected=expected)
     for gpu in gpus:
         for kind, condition, evidence in _facts(gpu, gpus):

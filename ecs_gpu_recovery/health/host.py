@@ -122,10 +122,14 @@ def _kernel_clock() -> tuple[int, float] | None:
 
     class Timex(ctypes.Structure):
         _fields_ = [
-            ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long),
-            ("maxerror", ctypes.c_long), ("esterror", ctypes.c_long), ("status", ctypes.c_int),
+            ("modes", ctypes.c_uint),
+            ("offset", ctypes.c_long),
+            ("freq", ctypes.c_long),
+            ("maxerror", ctypes.c_long),
+            ("esterror", ctypes.c_long),
+            ("status", ctypes.c_int),
             ("rest", ctypes.c_char * 512),
-        ]  # fmt: skip
+        ]
 
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex

@@ -75,9 +75,26 @@ _UNITS: dict[int, tuple[_Unit, ...]] = {
 
 # Reasons of a link going down (bits 25:20) for which NVIDIA names a reset, and those that need nothing.
 _LINK_DOWN_RESET = _set(
-    0, 1, 2, 4, 0b001010, 0b001111, 0b010000, 0b010001, 0b010010, 0b010101, 0b010110,
-    0b100000, 0b100001, 0b100010, 0b100011, 0b100100, 0b100101, 0b101010, 0b101011,
-)  # fmt: skip
+    0,
+    1,
+    2,
+    4,
+    0b001010,
+    0b001111,
+    0b010000,
+    0b010001,
+    0b010010,
+    0b010101,
+    0b010110,
+    0b100000,
+    0b100001,
+    0b100010,
+    0b100011,
+    0b100100,
+    0b100101,
+    0b101010,
+    0b101011,
+)
 _LINK_DOWN_IGNORE = _set(0b100110, 0b101000)
 
 

@@ -70,9 +70,15 @@ class Rule:
     ) -> Finding:
         """The finding this rule makes of a fact."""
         return Finding(
-            source=source, kind=kind, code=code, gpu=gpu, action=self.action, rule=self.id, why=self.why,
+            source=source,
+            kind=kind,
+            code=code,
+            gpu=gpu,
+            action=self.action,
+            rule=self.id,
+            why=self.why,
             evidence=one_line(evidence),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,15 @@ MISSING_IS_BAD = cloudwatch.TreatMissingData.BREACHING
 class Alarms(Construct):
     """Few, and each about something that does not heal by itself."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, functions: Mapping[str, lambda_.Function],
-                 dead_letters: sqs.IQueue, topic: sns.ITopic) -> None:  # fmt: skip
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        functions: Mapping[str, lambda_.Function],
+        dead_letters: sqs.IQueue,
+        topic: sns.ITopic,
+    ) -> None:
         super().__init__(scope, construct_id)
         self._topic = topic
         minutes = Duration.minutes
@@ -62,9 +69,18 @@ class Alarms(Construct):
         broken = own_metric("BrokenInvariants", period=minutes(5), statistic="Sum")
         self._alarm("BrokenInvariants", "broken-invariants", broken, "A record says what must never be true.")
 
-    def _alarm(self, name: str, runbook: str, metric: cloudwatch.IMetric, text: str, *, above: int = 0,
-               below: int | None = None, periods: int = 1,
-               missing: cloudwatch.TreatMissingData = MISSING_IS_FINE) -> None:  # fmt: skip
+    def _alarm(
+        self,
+        name: str,
+        runbook: str,
+        metric: cloudwatch.IMetric,
+        text: str,
+        *,
+        above: int = 0,
+        below: int | None = None,
+        periods: int = 1,
+        missing: cloudwatch.TreatMissingData = MISSING_IS_FINE,
+    ) -> None:
         comparison = cloudwatch.ComparisonOperator
         alarm = cloudwatch.Alarm(
             self,

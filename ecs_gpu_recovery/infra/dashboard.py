@@ -22,8 +22,16 @@ _FIVE_MINUTES = Duration.minutes(5)
 class Dashboard(Construct):
     """Jobs and nodes first, machinery below."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config, tables: Tables,
-                 functions: Mapping[str, lambda_.Function], dead_letters: sqs.IQueue) -> None:  # fmt: skip
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        tables: Tables,
+        functions: Mapping[str, lambda_.Function],
+        dead_letters: sqs.IQueue,
+    ) -> None:
         super().__init__(scope, construct_id)
         made = cloudwatch.Dashboard(
             self, "Dashboard", dashboard_name=Stack.of(self).stack_name, default_interval=Duration.hours(12)

@@ -33,9 +33,18 @@ _LEASE_MARGIN_S = 30
 class Functions(Construct):
     """`by_name` holds them under the names that others look for."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config, asset: Path, arch: str,
-                 environment: dict[str, str], allowed: Permissions,
-                 dead_letters: sqs.IQueue) -> None:  # fmt: skip
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        asset: Path,
+        arch: str,
+        environment: dict[str, str],
+        allowed: Permissions,
+        dead_letters: sqs.IQueue,
+    ) -> None:
         super().__init__(scope, construct_id)
         self._config, self._arch, self._allowed = config, ARCHITECTURES[arch], allowed
         self._environment = {**environment, **function_policy(config), "LOG_LEVEL": config.LOG_LEVEL}

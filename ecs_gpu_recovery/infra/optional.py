@@ -91,8 +91,15 @@ class SharedStorage(Construct):
 class GpuNode(Construct):
     """One EC2 container instance with GPUs, for a first try. A fleet belongs in an Auto Scaling group."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config, network: NodeNetwork,
-                 storage: SharedStorage | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        network: NodeNetwork,
+        storage: SharedStorage | None,
+    ) -> None:
         super().__init__(scope, construct_id)
         role = iam.Role(
             self,

@@ -32,8 +32,15 @@ OLDEST = Duration.hours(1)
 class Rules(Construct):
     """Each rule delivers for an hour, and then leaves the event with the dead letters."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config,
-                 functions: dict[str, lambda_.Function], dead_letters: sqs.IQueue) -> None:  # fmt: skip
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        functions: dict[str, lambda_.Function],
+        dead_letters: sqs.IQueue,
+    ) -> None:
         super().__init__(scope, construct_id)
         for rule_id, (function, description, pattern) in patterns(config).items():
             rule = events.Rule(self, rule_id, description=description, event_pattern=_pattern(pattern))

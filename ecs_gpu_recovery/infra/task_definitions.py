@@ -96,9 +96,18 @@ class TaskDefinitions(Construct):
             ],
         )
 
-    def _definition(self, construct_id: str, *, family: str, name: str, command: list[str], memory_mib: int,
-                    volumes: dict[str, str], task_role_arn: str | None = None,
-                    **container: Any) -> ecs.CfnTaskDefinition:  # fmt: skip
+    def _definition(
+        self,
+        construct_id: str,
+        *,
+        family: str,
+        name: str,
+        command: list[str],
+        memory_mib: int,
+        volumes: dict[str, str],
+        task_role_arn: str | None = None,
+        **container: Any,
+    ) -> ecs.CfnTaskDefinition:
         return _Definition(
             self,
             construct_id,

@@ -101,7 +101,7 @@ CONTROL = (
     _gauge("sample_age_seconds", "", "How old these numbers are; told alone when they are too old."),
     _counter("sample_failures_total", "part", "Parts of a sample that could not be taken."),
     _gauge("series_kept", "", "Time series in the store of the last day."),
-)  # fmt: skip
+)
 GROUPS = {
     "The machine": HOST,
     "Nodes": NODE,

@@ -52,13 +52,18 @@ PLUGINS: dict[str, Plugin] = {
     ),
     "nvidia_gpu": Plugin(
         measures=(
-            "utilization_gpu", "utilization_memory", "memory_used", "memory_total",
-            "temperature_gpu", "power_draw", "pcie_link_width_current",
+            "utilization_gpu",
+            "utilization_memory",
+            "memory_used",
+            "memory_total",
+            "temperature_gpu",
+            "power_draw",
+            "pcie_link_width_current",
         ),
         prefix="nvidia_smi",
         more={},
     ),
-}  # fmt: skip
+}
 
 
 def configuration(cluster: str, region: str, interval_s: int = INTERVAL_S) -> dict[str, Any]:

@@ -158,9 +158,12 @@ class RealGpus:
 
     def _start(self) -> None:
         self._child = subprocess.Popen(
-            self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
         assert self._child.stdout is not None
         os.set_blocking(self._child.stdout.fileno(), False)
         self._data, self._heard = b"", time.monotonic()

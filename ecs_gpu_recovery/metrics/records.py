@@ -95,8 +95,11 @@ class RecordReader:
         """Those that live, that ended a moment ago, or that still have something to send. Newest first."""
         young = (now - _AFTERGLOW).isoformat(timespec="microseconds")
         found = self._store.read("SELECT job_id FROM ecs_job WHERE live=1 OR wake_at IS NOT NULL")
-        ended = [line.id for line in self._store.jobs(limit=_MOST_JOBS).jobs
-                 if line.updated_at.isoformat(timespec="microseconds") >= young]  # fmt: skip
+        ended = [
+            line.id
+            for line in self._store.jobs(limit=_MOST_JOBS).jobs
+            if line.updated_at.isoformat(timespec="microseconds") >= young
+        ]
         jobs = []
         for job_id in {str(row[0]) for row in found} | set(ended):
             try:

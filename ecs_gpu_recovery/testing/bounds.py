@@ -15,10 +15,19 @@ STEP = timedelta(minutes=1)
 def quick_policy(*, max_retries: int = 1, post_reboot_check: bool = False) -> Policy:
     """The real policy's waits in small whole steps, so that few different moments exist."""
     return Policy(
-        max_retries=max_retries, post_reboot_check=post_reboot_check, lease=STEP, backoff_first=STEP, backoff_most=STEP,
-        stop_timeout=2 * STEP, node_lost_after=2 * STEP, start_timeout=3 * STEP, check_timeout=3 * STEP, reboot_timeout=3 * STEP,
-        alarm_tries=1_000_000, timeline_limit=1_000_000,
-    )  # fmt: skip
+        max_retries=max_retries,
+        post_reboot_check=post_reboot_check,
+        lease=STEP,
+        backoff_first=STEP,
+        backoff_most=STEP,
+        stop_timeout=2 * STEP,
+        node_lost_after=2 * STEP,
+        start_timeout=3 * STEP,
+        check_timeout=3 * STEP,
+        reboot_timeout=3 * STEP,
+        alarm_tries=1_000_000,
+        timeline_limit=1_000_000,
+    )
 
 
 class Left(NamedTuple):
@@ -52,7 +61,9 @@ class Bounds:
     hiccups: int = 0  #: an order that could not be sent this time
     refusals: int = 0  #: a start or a reboot that the cluster refuses for good
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
-    lies: bool = False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
+    lies: bool = (
+        False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
+    )
     noticed: bool = False  #: that a node went down is told at once, so somebody knows
     blind: bool = False  #: nodes don't tell their boot id
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended; Amazon ECS does not
@@ -70,7 +81,11 @@ class Bounds:
 
     def __str__(self) -> str:
         plain = Bounds()
-        told = [f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)]
+        told = [
+            f"{f.name}={_short(getattr(self, f.name))}"
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(plain, f.name)
+        ]
         return ", ".join(told) or "as it comes"
 
 

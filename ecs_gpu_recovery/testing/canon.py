@@ -34,7 +34,8 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     job, now = state.job, state.now
     running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     parts: list[list[object]] = [
-        [_rank(rank, now, bounds, running=running), _machine(machine, rank, now, bounds)] for rank, machine in zip(job.ranks, state.machines, strict=True)
+        [_rank(rank, now, bounds, running=running), _machine(machine, rank, now, bounds)]
+        for rank, machine in zip(job.ranks, state.machines, strict=True)
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     if job.ending is not None:
@@ -52,7 +53,9 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     return (*common, *sorted((tuple(part) for part in parts), key=repr))
 
 
-def _sort_orders(orders: tuple[Order, ...], now: datetime, parts: list[list[object]], common: list[object], tag: str) -> None:
+def _sort_orders(
+    orders: tuple[Order, ...], now: datetime, parts: list[list[object]], common: list[object], tag: str
+) -> None:
     for order in orders:
         where, what = _order(order.key)
         known = isinstance(order.effect, StopTask) and bool(order.effect.task_id)
@@ -65,7 +68,9 @@ def _add_rows(state: State, parts: list[list[object]], common: list[object]) -> 
     assert state.rows is not None
     records = [state.rows]
     if state.stalled is not None:
-        mine = {order.key for order in state.stalled.orders} | {getattr(fact, "key", "") for fact in state.stalled.facts}
+        mine = {order.key for order in state.stalled.orders} | {
+            getattr(fact, "key", "") for fact in state.stalled.facts
+        }
         wanted = {order.key for order in state.job.outbox if isinstance(order.effect, WriteRows)}
         common.append((bool(mine & wanted), state.stalled.job.version > state.rows.version))
         records.append(state.stalled.job)
@@ -121,13 +126,38 @@ def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tup
     return (
         bounds.stale_sights and machine.version > 1 and min(2, machine.version - rank.seen_version),
         f"boot{boot}" == rank.boot_id,
-        tuple((s.connected, boot - s.boot, s.gpus, s.gone) for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])),
+        tuple(
+            (s.connected, boot - s.boot, s.gpus, s.gone)
+            for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
+        ),
         machine.down,
-        tuple((r.attempt, r.start_try, r.copy, r.alive, r.alive and r.stopping, "over" if r.id == over else r.end, r.told, late and (_ago(r.born, now), _ago(r.at, now)))
-              for r in machine.runs),
-        tuple((c.attempt, last - c.check_try, c.copy, c.alive, c.alive and c.stopping, c.verdict, late and _ago(c.at, now)) for c in machine.checks),
+        tuple(
+            (
+                r.attempt,
+                r.start_try,
+                r.copy,
+                r.alive,
+                r.alive and r.stopping,
+                "over" if r.id == over else r.end,
+                r.told,
+                late and (_ago(r.born, now), _ago(r.at, now)),
+            )
+            for r in machine.runs
+        ),
+        tuple(
+            (
+                c.attempt,
+                last - c.check_try,
+                c.copy,
+                c.alive,
+                c.alive and c.stopping,
+                c.verdict,
+                late and _ago(c.at, now),
+            )
+            for c in machine.checks
+        ),
         tuple((_order(r.key)[1], r.done) for r in machine.reboots),
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -162,5 +192,16 @@ def _fact(fact: Fact) -> tuple[int | None, tuple[object, ...]]:
     if order is not None:
         where, what = _order(order)
         return where, ("learned", kind, what)
-    details = tuple(getattr(fact, name) for name in ("attempt", "check_try", "running", "exit_code") if hasattr(fact, name))
-    return where, ("learned", kind, _own_id(getattr(fact, "task_id", "")), *details, str(getattr(fact, "verdict", "")), str(getattr(fact, "reason", "")))
+    details = tuple(
+        getattr(fact, name)
+        for name in ("attempt", "check_try", "running", "exit_code")
+        if hasattr(fact, name)
+    )
+    return where, (
+        "learned",
+        kind,
+        _own_id(getattr(fact, "task_id", "")),
+        *details,
+        str(getattr(fact, "verdict", "")),
+        str(getattr(fact, "reason", "")),
+    )

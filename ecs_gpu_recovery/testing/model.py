@@ -10,17 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from ..core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows, token
-from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, StartRefused, TaskEnded, Tick
+from ..core.events import (
+    CheckRefused,
+    Fact,
+    OrderFailed,
+    OrderSent,
+    RebootFailed,
+    StartRefused,
+    TaskEnded,
+    Tick,
+)
 from ..core.machine import decide, submit
 from ..core.model import Job, JobSpec, Node, NodeStatus, Rank
 from . import monitors, world
 from .bounds import Bounds, Left
 from .world import Check, Machine, Reboot, Run, Sight, node_name
 
-T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +100,41 @@ class Model:
     def begin(self) -> Iterator[Outcome]:
         b = self.bounds
         boot = "" if b.blind else "boot0"
-        nodes = [Node(name=node_name(i), cluster="c", created_at=T0, updated_at=T0, gpus=world.GPUS, gpus_seen=world.GPUS,
-                      seen_version=1, boot_id=boot, connected=True, status=NodeStatus.AVAILABLE) for i in range(b.nodes)]  # fmt: skip
-        step = submit(job_id="j", cluster="c", spec=JobSpec(), nodes=nodes, policy=self.policy, at=T0, check=b.check_first)
+        nodes = [
+            Node(
+                name=node_name(i),
+                cluster="c",
+                created_at=T0,
+                updated_at=T0,
+                gpus=world.GPUS,
+                gpus_seen=world.GPUS,
+                seen_version=1,
+                boot_id=boot,
+                connected=True,
+                status=NodeStatus.AVAILABLE,
+            )
+            for i in range(b.nodes)
+        ]
+        step = submit(
+            job_id="j",
+            cluster="c",
+            spec=JobSpec(),
+            nodes=nodes,
+            policy=self.policy,
+            at=T0,
+            check=b.check_first,
+        )
         job = self._trimmed(step.job, 1)
         state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=job if b.rows else None)
         orders = tuple(order for order in step.orders if order in job.outbox)
         yield from self.send(state, orders, (), "submit")
 
     def _trimmed(self, job: Job, version: int) -> Job:
-        outbox = job.outbox if self.bounds.rows else tuple(o for o in job.outbox if not isinstance(o.effect, WriteRows))
+        outbox = (
+            job.outbox
+            if self.bounds.rows
+            else tuple(o for o in job.outbox if not isinstance(o.effect, WriteRows))
+        )
         return replace(job, outbox=outbox, timeline=(), version=version)
 
     # -- the process: decide, commit, send ---------------------------------------------------------------------
@@ -123,7 +157,14 @@ class Model:
         keys = {order.key for order in job.outbox}
         return state.with_job(job), tuple(order for order in added.values() if order.key in keys)
 
-    def send(self, state: State, orders: Sequence[Order], facts: tuple[Fact, ...], label: str, job: Job | None = None) -> Iterator[Outcome]:
+    def send(
+        self,
+        state: State,
+        orders: Sequence[Order],
+        facts: tuple[Fact, ...],
+        label: str,
+        job: Job | None = None,
+    ) -> Iterator[Outcome]:
         """Send, learn, decide, until nothing is left; with every way this can be cut short.
 
         `job` is the record as the process knows it, where that is older than the one in the store.
@@ -132,15 +173,29 @@ class Model:
             job = job or state.job
             for k, order in enumerate(orders):
                 rest = tuple(orders[k:])
-                yield from self._stall(state, Stalled(job, rest, facts, state.now + self.policy.lease), f"{label}; stalls before {order.key}")
+                yield from self._stall(
+                    state,
+                    Stalled(job, rest, facts, state.now + self.policy.lease),
+                    f"{label}; stalls before {order.key}",
+                )
                 for what, answer in self._troubles(state, order):
                     after = state.spend(what)
-                    yield from self.send(after, rest[1:], (*facts, answer), f"{label}; {order.key} meets {type(answer).__name__}", job)
+                    yield from self.send(
+                        after,
+                        rest[1:],
+                        (*facts, answer),
+                        f"{label}; {order.key} meets {type(answer).__name__}",
+                        job,
+                    )
                 state, news = self._carry_out(state, job, order)
                 facts = (*facts, *news)
             if not facts:
                 break
-            yield from self._stall(state, Stalled(job, (), facts, state.now + self.policy.lease), f"{label}; stalls after its last order")
+            yield from self._stall(
+                state,
+                Stalled(job, (), facts, state.now + self.policy.lease),
+                f"{label}; stalls after its last order",
+            )
             state, orders = self.decide(state, facts)
             job, facts = None, ()
             if not orders:
@@ -156,8 +211,16 @@ class Model:
         effect, at = order.effect, state.now
         if state.left.hiccups:
             yield "hiccups", OrderFailed(at=at, key=order.key, error="no answer")
-        if state.left.refusals and isinstance(effect, StartTask) and self._wanted(state, order) and not self._known(state, effect):
-            yield "refusals", StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason="ATTRIBUTE")
+        if (
+            state.left.refusals
+            and isinstance(effect, StartTask)
+            and self._wanted(state, order)
+            and not self._known(state, effect)
+        ):
+            yield (
+                "refusals",
+                StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason="ATTRIBUTE"),
+            )
         if state.left.refusals and isinstance(effect, RebootNode):
             yield "refusals", RebootFailed(at=at, node=effect.node, key=effect.key, reason="not managed")
 
@@ -185,7 +248,11 @@ class Model:
 
     def _known(self, state: State, order: StartTask) -> Run | None:
         """The task that this order has started before."""
-        return state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
+        return (
+            state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended)
+            if self.finds_tokens
+            else None
+        )
 
     def _start(self, state: State, order: StartTask) -> tuple[State, tuple[Fact, ...]]:
         machine = state.machines[order.rank]
@@ -193,10 +260,14 @@ class Model:
         if known is not None:
             return state, (self._reply(known, state.now),)
         if not machine.connected:
-            return state, (StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="AGENT"),)
+            return state, (
+                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="AGENT"),
+            )
         monitors.before_start(order, state.machines)
         if machine.busy:
-            return state, (StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="RESOURCE:GPU"),)
+            return state, (
+                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="RESOURCE:GPU"),
+            )
         copies = sum(run.token == order.token for run in machine.runs)
         start_try = int(order.key.rsplit("/", 1)[1])
         run = Run(order.rank, order.attempt, start_try, copies, order.token, born=state.now)
@@ -210,13 +281,28 @@ class Model:
         i = int(order.node[1:])
         machine = state.machines[i]
         hit = [run.id == order.task_id if order.task_id else run.token == order.token for run in machine.runs]
-        runs = tuple(run._replace(stopping=True) if mine and run.alive else run for run, mine in zip(machine.runs, hit, strict=True))
-        checks = tuple(check._replace(stopping=True) if check.alive and check.token == order.token else check for check in machine.checks)
+        runs = tuple(
+            run._replace(stopping=True) if mine and run.alive else run
+            for run, mine in zip(machine.runs, hit, strict=True)
+        )
+        checks = tuple(
+            check._replace(stopping=True) if check.alive and check.token == order.token else check
+            for check in machine.checks
+        )
         state = state.with_machine(i, replace(machine, runs=runs, checks=checks))
         if order.rank < 0 or any(hit) or order.task_id or not self.bounds.answers_stop:
             return state, ()
-        return state, (TaskEnded(at=state.now, task_id="", attempt=order.attempt, rank=order.rank, exit_code=None,
-                                 reason=order.reason, stop_code="UserInitiated"),)  # fmt: skip
+        return state, (
+            TaskEnded(
+                at=state.now,
+                task_id="",
+                attempt=order.attempt,
+                rank=order.rank,
+                exit_code=None,
+                reason=order.reason,
+                stop_code="UserInitiated",
+            ),
+        )
 
     def _check(self, state: State, order: CheckNode) -> tuple[State, tuple[Fact, ...]]:
         machine = state.machines[order.rank]
@@ -227,7 +313,9 @@ class Model:
             return state, ()  # it ended so long ago that the model has forgotten it
         if not machine.connected or machine.busy:
             reason = "RESOURCE:GPU" if machine.connected else "AGENT"
-            return state, (CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),)
+            return state, (
+                CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),
+            )
         copies = sum(check.token == order.token for check in machine.checks)
         check = Check(order.rank, order.attempt, order.check_try, copies, order.token, at=state.now)
         state = state.with_machine(order.rank, replace(machine, checks=(*machine.checks, check)))
@@ -256,8 +344,11 @@ class Model:
                     found.append(world.checked(check, state.now))
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
                 key = f"{state.job.id}/{state.job.attempt}/{rank.index}/reboot"
-                found += [world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
-                          for reboot in machine.reboots if reboot.key == key and reboot.done]  # fmt: skip
+                found += [
+                    world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
+                    for reboot in machine.reboots
+                    if reboot.key == key and reboot.done
+                ]
         return found
 
     def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:

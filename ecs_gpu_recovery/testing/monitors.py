@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 
 
-class Violation(Exception):  # noqa: N818 (it is what the search looks for, not an error of the search)
+class Violation(Exception):
     """Something that must never happen has happened."""
 
 
@@ -35,7 +35,9 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     _demand(new.attempt <= old.attempt + 1, "two retries were spent at once")
     _demand(new.max_retries == old.max_retries, "the budget changed")
     if old.status.final:
-        _demand((new.status, new.outcome) == (old.status, old.outcome), f"final {old.status} became {new.status}")
+        _demand(
+            (new.status, new.outcome) == (old.status, old.outcome), f"final {old.status} became {new.status}"
+        )
         return
     _verdicts_are_fresh(old, new, machines)
     if old.status is JobStatus.PENDING_HEALTHCHECK and new.status is not old.status and old.ending is None:
@@ -45,7 +47,10 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     if new.status is JobStatus.COMPLETE:
         _truly_complete(new, machines)
     if new.status is JobStatus.FAILED:
-        _demand(any(order.key.endswith("/notify/failed") for order in new.outbox), "FAILED, and nobody will be told")
+        _demand(
+            any(order.key.endswith("/notify/failed") for order in new.outbox),
+            "FAILED, and nobody will be told",
+        )
 
 
 def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None:
@@ -53,7 +58,10 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
     for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
         if after.verdict is not before.verdict and after.verdict in _FOUND:
             real = any(c.attempt == old.attempt and c.verdict == after.verdict for c in machine.checks)
-            _demand(real, f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave")
+            _demand(
+                real,
+                f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave",
+            )
 
 
 def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
@@ -63,12 +71,19 @@ def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     withdrawn = {order.effect.token for order in new.outbox if isinstance(order.effect, StopTask)}
     for rank, machine in zip(new.ranks, machines, strict=True):
         open_checks = [
-            c.id for c in machine.checks
+            c.id
+            for c in machine.checks
             if c.alive and not c.stopping and c.check_try == rank.check_try and c.token not in withdrawn
-        ]  # fmt: skip
-        _demand(not open_checks or rank.verdict in _FOUND, f"{old.status} -> {new.status} while {open_checks} had not answered")
+        ]
+        _demand(
+            not open_checks or rank.verdict in _FOUND,
+            f"{old.status} -> {new.status} while {open_checks} had not answered",
+        )
         fresh = new.status in (JobStatus.RESTARTING, JobStatus.IN_PROGRESS)
-        _demand(fresh or rank.verdict is not None, f"{old.status} -> {new.status} without a verdict about {rank.node}")
+        _demand(
+            fresh or rank.verdict is not None,
+            f"{old.status} -> {new.status} without a verdict about {rank.node}",
+        )
 
 
 def _all_back(job: Job, machines: Sequence[Machine]) -> None:
@@ -84,8 +99,10 @@ def _all_back(job: Job, machines: Sequence[Machine]) -> None:
 def _truly_complete(job: Job, machines: Sequence[Machine]) -> None:
     for rank, machine in zip(job.ranks, machines, strict=True):
         run = next((run for run in machine.runs if run.id == rank.task_id), None)
-        _demand(run is not None and run.end == "done" and run.attempt == job.attempt,
-                f"COMPLETE, but rank {rank.index} did not finish its work")  # fmt: skip
+        _demand(
+            run is not None and run.end == "done" and run.attempt == job.attempt,
+            f"COMPLETE, but rank {rank.index} did not finish its work",
+        )
 
 
 def before_start(order: StartTask, machines: Sequence[Machine]) -> None:
@@ -108,8 +125,14 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime |
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
     rank = next(r for r in job.ranks if r.node == order.node)
-    _demand(rank.deadline is None or now is None or now < rank.deadline, f"{order.node} is rebooted after the time for it is over")
-    _demand(rank.node_status is NodeStatus.REBOOTING, f"{order.node} is rebooted while the record calls it {rank.node_status}")
+    _demand(
+        rank.deadline is None or now is None or now < rank.deadline,
+        f"{order.node} is rebooted after the time for it is over",
+    )
+    _demand(
+        rank.node_status is NodeStatus.REBOOTING,
+        f"{order.node} is rebooted while the record calls it {rank.node_status}",
+    )
 
 
 def at_rest(state: State) -> None:
@@ -123,7 +146,10 @@ def at_rest(state: State) -> None:
             watched = rank.node_status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and bool(state.told)
             _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
     if state.rows is not None:
-        _demand(row_view(state.rows) == row_view(job), f"the rows were left behind: {row_view(state.rows)} instead of {row_view(job)}")
+        _demand(
+            row_view(state.rows) == row_view(job),
+            f"the rows were left behind: {row_view(state.rows)} instead of {row_view(job)}",
+        )
 
 
 def row_view(job: Job) -> list[tuple[str, str, str]]:

@@ -24,7 +24,11 @@ class Move(NamedTuple):
 
 def moves(model: Model, state: State) -> Iterator[Move]:
     """All of them, in an order that is always the same."""
-    soon = [Move("resume", lambda: _resume(model, state), name="the stalled process goes on")] if state.stalled else []
+    soon = (
+        [Move("resume", lambda: _resume(model, state), name="the stalled process goes on")]
+        if state.stalled
+        else []
+    )
     for i, machine in enumerate(state.machines):
         soon += _progress(model, state, i, machine)
     yield from soon
@@ -35,7 +39,11 @@ def moves(model: Model, state: State) -> Iterator[Move]:
             yield from _faults(model, state, i, machine)
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
-        yield Move("ask", lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)), name="ann stops the job")
+        yield Move(
+            "ask",
+            lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)),
+            name="ann stops the job",
+        )
     yield from _news(model, state)
 
 
@@ -59,7 +67,9 @@ def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
         yield Move("advance", lambda: iter([("time passes", later)]))
 
 
-def deliver(model: Model, state: State, label: str, facts: tuple[Fact, ...], idle: Callable[[], None] | None = None) -> Iterator[Outcome]:
+def deliver(
+    model: Model, state: State, label: str, facts: tuple[Fact, ...], idle: Callable[[], None] | None = None
+) -> Iterator[Outcome]:
     after, orders = model.decide(state, facts)
     if after is not state:
         yield from model.send(after, orders, (), label)
@@ -70,14 +80,22 @@ def deliver(model: Model, state: State, label: str, facts: tuple[Fact, ...], idl
 def _resume(model: Model, state: State) -> Iterator[Outcome]:
     stalled = state.stalled
     assert stalled is not None
-    yield from model.send(replace(state, stalled=None), stalled.orders, stalled.facts, "the stalled process goes on", stalled.job)
+    yield from model.send(
+        replace(state, stalled=None),
+        stalled.orders,
+        stalled.facts,
+        "the stalled process goes on",
+        stalled.job,
+    )
 
 
 def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
     """What the world does by itself, without a fault."""
     for check in machine.checks:
         if check.alive and not machine.down and not state.job.status.final:
-            yield from (_answer(state, i, machine, check, verdict, helps=True) for verdict in model.bounds.verdicts)
+            yield from (
+                _answer(state, i, machine, check, verdict, helps=True) for verdict in model.bounds.verdicts
+            )
     for run in machine.runs:
         if run.alive and run.stopping and not machine.down:
             yield _end(state, i, machine, run, "stopped", helps=True)
@@ -86,13 +104,30 @@ def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[
             yield _answer(state, i, machine, check, "inconclusive", helps=True)
     for reboot in machine.reboots:
         if not reboot.done and not machine.down and machine.connected:
-            yield Move("world", _once(f"n{i} goes down for {reboot.key}", state.with_machine(i, _go_down(machine, state, "killed"))), helps=True)
+            yield Move(
+                "world",
+                _once(
+                    f"n{i} goes down for {reboot.key}",
+                    state.with_machine(i, _go_down(machine, state, "killed")),
+                ),
+                helps=True,
+            )
         elif not reboot.done and machine.down and not machine.sight.gone:
-            yield Move("world", _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine))), helps=True)
+            yield Move(
+                "world",
+                _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine))),
+                helps=True,
+            )
     away = not machine.connected and not machine.sight.gone
     if away and not machine.down:
         told = tuple(run._replace(told=True) for run in machine.runs)
-        yield Move("world", _once(f"n{i} reconnects", state.with_machine(i, sight(replace(machine, runs=told), connected=True))), helps=True)
+        yield Move(
+            "world",
+            _once(
+                f"n{i} reconnects", state.with_machine(i, sight(replace(machine, runs=told), connected=True))
+            ),
+            helps=True,
+        )
     if away and machine.down and all(r.done for r in machine.reboots):
         yield Move("world", _once(f"n{i} comes back", state.with_machine(i, _come_back(machine))))
 
@@ -128,18 +163,33 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
 def _end(state: State, i: int, machine: Machine, run: Run, end: str, *, helps: bool = False) -> Move:
     over = run._replace(alive=False, end=end, told=machine.connected, at=state.now)
     runs = tuple(over if r == run else r for r in machine.runs)
-    return Move("world", _once(f"{run.id} ends: {end}", state.with_machine(i, replace(machine, runs=runs))), helps=helps)
+    return Move(
+        "world",
+        _once(f"{run.id} ends: {end}", state.with_machine(i, replace(machine, runs=runs))),
+        helps=helps,
+    )
 
 
-def _answer(state: State, i: int, machine: Machine, check: world.Check, verdict: str, *, helps: bool = False) -> Move:
+def _answer(
+    state: State, i: int, machine: Machine, check: world.Check, verdict: str, *, helps: bool = False
+) -> Move:
     over = check._replace(alive=False, verdict=verdict, at=state.now)
     checks = tuple(over if c == check else c for c in machine.checks)
-    return Move("world", _once(f"{check.id} finds: {verdict}", state.with_machine(i, replace(machine, checks=checks))), helps=helps)
+    return Move(
+        "world",
+        _once(f"{check.id} finds: {verdict}", state.with_machine(i, replace(machine, checks=checks))),
+        helps=helps,
+    )
 
 
 def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) -> Machine:
-    runs = tuple(r._replace(alive=False, end=end, told=told, at=state.now) if r.alive else r for r in machine.runs)
-    checks = tuple(c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c for c in machine.checks)
+    runs = tuple(
+        r._replace(alive=False, end=end, told=told, at=state.now) if r.alive else r for r in machine.runs
+    )
+    checks = tuple(
+        c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c
+        for c in machine.checks
+    )
     return sight(replace(machine, runs=runs, checks=checks, down=True), connected=False)
 
 
@@ -150,7 +200,10 @@ def _come_back(machine: Machine) -> Machine:
 
 def _rebooted(machine: Machine) -> Machine:
     back = _come_back(machine)
-    return replace(back, reboots=tuple(r if r.done else r._replace(done=True, boot=back.sight.boot) for r in machine.reboots))
+    return replace(
+        back,
+        reboots=tuple(r if r.done else r._replace(done=True, boot=back.sight.boot) for r in machine.reboots),
+    )
 
 
 def _once(label: str, state: State) -> Callable[[], Iterator[Outcome]]:

@@ -39,19 +39,32 @@ class Result:
     trace: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.states} states, {self.transitions} transitions, depth {self.depth}, {self.seconds:.1f} s"
-                 + ("" if self.complete else " (cut short)") + f": {self.bounds}",
-                 "  ended: " + ", ".join(f"{name} {count}" for name, count in sorted(self.ended.items()))]  # fmt: skip
+        lines = [
+            f"{self.states} states, {self.transitions} transitions, depth {self.depth}, {self.seconds:.1f} s"
+            + ("" if self.complete else " (cut short)")
+            + f": {self.bounds}",
+            "  ended: " + ", ".join(f"{name} {count}" for name, count in sorted(self.ended.items())),
+        ]
         if self.violation:
-            lines += [f"  BROKEN: {self.violation}", *(f"  {n:3d}. {line}" for n, line in enumerate(self.trace, 1))]
+            lines += [
+                f"  BROKEN: {self.violation}",
+                *(f"  {n:3d}. {line}" for n, line in enumerate(self.trace, 1)),
+            ]
         return "\n".join(lines)
 
 
 class Search:
     """One exhaustive search. `on_step` sees every commit, for those who count edges."""
 
-    def __init__(self, bounds: Bounds, *, model: Model | None = None, max_states: int | None = None, max_depth: int | None = None,
-                 on_state: Callable[[Job], None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        model: Model | None = None,
+        max_states: int | None = None,
+        max_depth: int | None = None,
+        on_state: Callable[[Job], None] | None = None,
+    ) -> None:
         self.model = model or Model(bounds)
         self.bounds = bounds
         self._max_states, self._max_depth, self._on_state = max_states, max_depth, on_state
@@ -94,8 +107,8 @@ class Search:
         ways: dict[str, bytes] = {}
         for move in moves(self.model, state):
             last = b""
-            for last in self._expand(name, move, depth + 1):
-                pass
+            for reached in self._expand(name, move, depth + 1):
+                last = reached
             if last and last != name:
                 ways.setdefault("helps" if move.helps else move.kind, last)
         if not state.at_rest:
@@ -180,16 +193,20 @@ def describe(state: State) -> str:
     """The job in a line."""
     job = state.job
     ranks = " ".join(
-        f"[{r.node} {r.node_status}" + (f" task {r.task_status}" if r.task_status else f" try {r.start_try}" if r.start_try else "")
-        + (f" {r.exit}" if r.exit else "") + (f" verdict {r.verdict}" if r.verdict else "") + ("" if r.connected else " away") + "]"
+        f"[{r.node} {r.node_status}"
+        + (f" task {r.task_status}" if r.task_status else f" try {r.start_try}" if r.start_try else "")
+        + (f" {r.exit}" if r.exit else "")
+        + (f" verdict {r.verdict}" if r.verdict else "")
+        + ("" if r.connected else " away")
+        + "]"
         for r in job.ranks
-    )  # fmt: skip
+    )
     pending = " ".join(order.key.partition("/")[2] for order in job.outbox)
     ending = f" ending as {job.ending.status}" if job.ending else ""
     return f"{job.status} attempt {job.attempt}{ending} {ranks}" + (f" outbox: {pending}" if pending else "")
 
 
-class _Found(Exception):  # noqa: N818
+class _Found(Exception):
     def __init__(self, what: str, at: bytes, then: str) -> None:
         self.what, self.at, self.then = what, at, then
         super().__init__(what)

@@ -121,14 +121,18 @@ class Machine:
         found = [check for check in self.checks if check.token == token and (check.alive or ended_too)]
         return found[-1] if found else None
 
-
     def tidy(self) -> Machine:
         """Forget what is too old to be told again: of all that is over, only the latest of each kind is still about.
 
         A late piece of news from two lives ago is no different from one of the last life.
         """
         runs, checks = _latest(self.runs), _latest(self.checks)
-        if len(runs) == len(self.runs) and len(checks) == len(self.checks) and len(self.sights) <= 2 and len(self.reboots) <= 1:
+        if (
+            len(runs) == len(self.runs)
+            and len(checks) == len(self.checks)
+            and len(self.sights) <= 2
+            and len(self.reboots) <= 1
+        ):
             return self
         return replace(self, runs=runs, checks=checks, sights=self.sights[-2:], reboots=self.reboots[-1:])
 
@@ -151,11 +155,25 @@ def started(run: Run, at: datetime) -> TaskStarted:
 
 def ended(run: Run, at: datetime) -> TaskEnded:
     code, reason, stop_code = ENDS[run.end]
-    return TaskEnded(at=at, task_id=run.id, attempt=run.attempt, rank=run.rank, exit_code=code, reason=reason, stop_code=stop_code)
+    return TaskEnded(
+        at=at,
+        task_id=run.id,
+        attempt=run.attempt,
+        rank=run.rank,
+        exit_code=code,
+        reason=reason,
+        stop_code=stop_code,
+    )
 
 
 def checked(check: Check, at: datetime) -> NodeChecked:
-    return NodeChecked(at=at, node=node_name(check.rank), check_id=check.id, check_try=check.check_try, verdict=Verdict(check.verdict))
+    return NodeChecked(
+        at=at,
+        node=node_name(check.rank),
+        check_id=check.id,
+        check_try=check.check_try,
+        verdict=Verdict(check.verdict),
+    )
 
 
 def check_started(check: Check, at: datetime) -> CheckStarted:
@@ -163,20 +181,32 @@ def check_started(check: Check, at: datetime) -> CheckStarted:
 
 
 def proven(rank: int, reboot: Reboot, at: datetime, *, blind: bool) -> RebootProven:
-    return RebootProven(at=at, node=node_name(rank), key=reboot.key, boot_id="" if blind else f"boot{reboot.boot}")
+    return RebootProven(
+        at=at, node=node_name(rank), key=reboot.key, boot_id="" if blind else f"boot{reboot.boot}"
+    )
 
 
 def seen(rank: int, sight: Sight, version: int, at: datetime, *, blind: bool) -> NodeSeen:
     gpus = sight.gpus if sight.connected else None
     boot = "" if blind else f"boot{sight.boot}"
-    return NodeSeen(at=at, node=node_name(rank), connected=sight.connected, gpus=gpus, boot_id=boot, version=version, gone=sight.gone)
+    return NodeSeen(
+        at=at,
+        node=node_name(rank),
+        connected=sight.connected,
+        gpus=gpus,
+        boot_id=boot,
+        version=version,
+        gone=sight.gone,
+    )
 
 
 def seen_now(rank: int, machine: Machine, at: datetime, *, blind: bool) -> NodeSeen:
     return seen(rank, machine.sight, machine.version, at, blind=blind)
 
 
-def facts(rank: int, machine: Machine, now: datetime, *, bounds: Bounds) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+def facts(
+    rank: int, machine: Machine, now: datetime, *, bounds: Bounds
+) -> Iterator[tuple[str, tuple[Fact, ...]]]:
     """All that may still arrive about a node: everything that was ever true and told, stale or not.
 
     The end of a task that died with its node is told together with a fresh sighting of the node: whoever brings the
@@ -203,4 +233,7 @@ def facts(rank: int, machine: Machine, now: datetime, *, bounds: Bounds) -> Iter
         if machine.version > 1:
             version = machine.version - len(machine.sights) + 1 + k
             how = "gone" if sight.gone else "connected" if sight.connected else "away"
-            yield f"{node_name(rank)} seen {how} (version {version})", (seen(rank, sight, version, now, blind=bounds.blind),)
+            yield (
+                f"{node_name(rank)} seen {how} (version {version})",
+                (seen(rank, sight, version, now, blind=bounds.blind),),
+            )

@@ -32,8 +32,12 @@ THOROUGH: dict[str, Bounds] = {
     "two failures and two retries": replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2)),
     "a person stops the job": replace(RECOVERY, asks=1),
     "a process stalls or dies": replace(RECOVERY, stalls=1),
-    "a process stalls, and ended tasks are not found": replace(RECOVERY, stalls=1, finds_ended=False, policy=NO_RETRY),
-    "a process stalls, and stops are not answered": replace(RECOVERY, stalls=1, answers_stop=False, policy=NO_RETRY),
+    "a process stalls, and ended tasks are not found": replace(
+        RECOVERY, stalls=1, finds_ended=False, policy=NO_RETRY
+    ),
+    "a process stalls, and stops are not answered": replace(
+        RECOVERY, stalls=1, answers_stop=False, policy=NO_RETRY
+    ),
     "a process stalls while rows are written": replace(RECOVERY, stalls=1, rows=True, delays=0),
     "a process stalls while a person stops the job": replace(RECOVERY, stalls=1, asks=1, delays=0),
     "an agent flaps": replace(RECOVERY, flaps=1, delays=0),
@@ -41,14 +45,18 @@ THOROUGH: dict[str, Bounds] = {
     "an order can't be sent": replace(RECOVERY, hiccups=1),
     "the sweeper is late": replace(RECOVERY, late_sweeper=True, delays=2),
     "tasks are slow to run": replace(RECOVERY, slow_start=True, delays=2),
-    "a check after the reboot": Bounds(verdicts=("healthy", "reboot"), policy=quick_policy(post_reboot_check=True)),
+    "a check after the reboot": Bounds(
+        verdicts=("healthy", "reboot"), policy=quick_policy(post_reboot_check=True)
+    ),
     "a GPU is missing after the reboot": replace(RECOVERY, fewer_gpus=True),
     "a node dies": LOSS,
     "a node dies while a process stalls": replace(LOSS, stalls=1, lies=True, verdicts=("healthy",), delays=0),
-    "a node that tells no boot id dies": replace(LOSS, lies=True, blind=True, noticed=True, late_stamps=True, verdicts=("healthy",)),
+    "a node that tells no boot id dies": replace(
+        LOSS, lies=True, blind=True, noticed=True, late_stamps=True, verdicts=("healthy",)
+    ),
     "a node dies and a person stops the job": replace(LOSS, asks=1, policy=NO_RETRY, verdicts=("reboot",)),
     "three nodes, slowly": replace(RECOVERY, nodes=3),
-}  # fmt: skip
+}
 DEEP: dict[str, Bounds] = {
     "every verdict, with a retry": Bounds(),
     "a failure and a death": replace(RECOVERY, deaths=1),
@@ -57,8 +65,12 @@ DEEP: dict[str, Bounds] = {
     "a death and a flap": replace(LOSS, flaps=1),
     "a flap, slowly": replace(RECOVERY, flaps=1),
     "a stall with a late sweeper": replace(RECOVERY, stalls=1, late_sweeper=True, delays=4),
-    "a stall with a late sweeper, and a person": replace(RECOVERY, stalls=1, asks=1, late_sweeper=True, delays=2),
-    "a stall and an order that can't be sent, with rows": replace(RECOVERY, stalls=1, hiccups=1, rows=True, delays=0),
+    "a stall with a late sweeper, and a person": replace(
+        RECOVERY, stalls=1, asks=1, late_sweeper=True, delays=2
+    ),
+    "a stall and an order that can't be sent, with rows": replace(
+        RECOVERY, stalls=1, hiccups=1, rows=True, delays=0
+    ),
     "a stall, and ended tasks are not found": replace(RECOVERY, stalls=1, finds_ended=False),
     "two stalls": replace(RECOVERY, stalls=2),
     "late stamps": replace(RECOVERY, slow_start=True, late_stamps=True),

@@ -17,9 +17,24 @@ from ecs_gpu_recovery.core.policy import Policy
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
 PREFIX = "arn:aws-us-gov:ecs:us-gov-west-1:111122223333"
 FIELDS = {
-    "ours", "kind", "job", "attempt", "rank", "why", "may_be_ours", "at", "cluster", "task", "node",
-    "instance", "host", "command", "status", "exit", "verdict",
-}  # fmt: skip
+    "ours",
+    "kind",
+    "job",
+    "attempt",
+    "rank",
+    "why",
+    "may_be_ours",
+    "at",
+    "cluster",
+    "task",
+    "node",
+    "instance",
+    "host",
+    "command",
+    "status",
+    "exit",
+    "verdict",
+}
 
 
 def task_event(exit_code: int = 1, **env: str) -> dict[str, Any]:

@@ -73,9 +73,14 @@ def test_a_running_task_that_shall_stop_is_not_called_running() -> None:
 def test_a_stopped_task_has_ended_with_its_exit_code_and_reasons() -> None:
     fact = ended(stopped(container(1, reason="ECC error")))
     assert fact == TaskEnded(
-        at=AT, task_id=TASK_ID, attempt=1, rank=2, exit_code=1, stop_code="EssentialContainerExited",
+        at=AT,
+        task_id=TASK_ID,
+        attempt=1,
+        rank=2,
+        exit_code=1,
+        stop_code="EssentialContainerExited",
         reason="ECC error; Essential container in task exited",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("status", ["DEACTIVATING", "STOPPING", "DEPROVISIONING"])
@@ -303,9 +308,15 @@ def test_a_check_that_runs_is_known_by_node_and_try() -> None:
 
 @pytest.mark.parametrize(
     ("exit_code", "verdict"),
-    [(0, Verdict.HEALTHY), (1, Verdict.REBOOT), (2, Verdict.REPLACE), (3, Verdict.INCONCLUSIVE),
-     (137, Verdict.INCONCLUSIVE), (226, Verdict.INCONCLUSIVE)],
-)  # fmt: skip
+    [
+        (0, Verdict.HEALTHY),
+        (1, Verdict.REBOOT),
+        (2, Verdict.REPLACE),
+        (3, Verdict.INCONCLUSIVE),
+        (137, Verdict.INCONCLUSIVE),
+        (226, Verdict.INCONCLUSIVE),
+    ],
+)
 def test_a_check_answers_by_its_exit_code(exit_code: int, verdict: Verdict) -> None:
     fact = checked(container(exit_code))
     assert (fact.node, fact.check_id, fact.check_try, fact.verdict) == ("node-a", TASK_ID, 3, verdict)

@@ -67,10 +67,16 @@ def test_a_job_starts_where_it_was_submitted(
 @pytest.mark.parametrize("kind", ["toml", "json"])
 def test_a_job_by_file_is_the_same_job(here: Command, tmp_path: Path, script: Path, kind: str) -> None:
     job = {
-        "name": "filed", "script": str(script), "args": ["1", "2"], "nodes": ["node-2", "node-3"],
+        "name": "filed",
+        "script": str(script),
+        "args": ["1", "2"],
+        "nodes": ["node-2", "node-3"],
         "check": "quick",
-        "env": {"MINE": "x"}, "max_retries": 0, "gpus_per_node": 1, "memory_mib": 4000,
-    }  # fmt: skip
+        "env": {"MINE": "x"},
+        "max_retries": 0,
+        "gpus_per_node": 1,
+        "memory_mib": 4000,
+    }
     path = tmp_path / f"job.{kind}"
     if kind == "json":
         path.write_text(json.dumps(job))

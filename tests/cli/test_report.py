@@ -50,13 +50,20 @@ def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:
 @pytest.mark.parametrize(
     "torn",
     [
-        "", '{"at": "2026', "null", "[]", "7", '"x"', '{"step": 3}', "[" * 5000,
+        "",
+        '{"at": "2026',
+        "null",
+        "[]",
+        "7",
+        '"x"',
+        '{"step": 3}',
+        "[" * 5000,
         line(3).replace("0.5", '"much"'),
         '{"at": "never", "attempt": 0, "step": 3, "loss": 1}',
         '{"at": 5, "attempt": 0, "step": 3, "loss": 1}',
         '{"at": "2026-11-15T02:00:00", "attempt": 0, "step": 1e999, "loss": 1}',
     ],
-)  # fmt: skip
+)
 def test_a_line_that_makes_no_sense_is_passed_over(torn: str) -> None:
     done = progress([line(1), torn, line(2, second=1)])
     assert (done.steps >= 2, done.loss) == (True, 0.5)

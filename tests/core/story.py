@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ecs_gpu_recovery.core.draft import Step
@@ -31,10 +31,10 @@ from ecs_gpu_recovery.core.events import (
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.machine import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 
-T0 = datetime(2026, 3, 1, 2, 0, tzinfo=timezone.utc)
+T0 = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 POLICY = Policy()
 MINUTE = timedelta(minutes=1)
 OOM = "OutOfMemoryError: Container killed due to memory usage"
@@ -49,7 +49,9 @@ class Like:
         self.kind, self.wanted = kind, wanted
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, self.kind) and all(getattr(other, name) == value for name, value in self.wanted.items())
+        return isinstance(other, self.kind) and all(
+            getattr(other, name) == value for name, value in self.wanted.items()
+        )
 
     def __hash__(self) -> int:
         return hash(self.kind)
@@ -62,19 +64,35 @@ like = Like
 
 
 def some_nodes(count: int, **about: Any) -> list[Node]:
-    given = {"gpus": 8, "gpus_seen": 8, "boot_id": "boot-1", "connected": True, "status": NodeStatus.AVAILABLE} | about
+    given = {
+        "gpus": 8,
+        "gpus_seen": 8,
+        "boot_id": "boot-1",
+        "connected": True,
+        "status": NodeStatus.AVAILABLE,
+    } | about
     return [Node(name=f"n{i}", cluster="c", created_at=T0, updated_at=T0, **given) for i in range(count)]
 
 
 class Story:
     """A job and its clock. Every method is something that happens; `orders` holds what the last one caused."""
 
-    def __init__(self, *, nodes: int = 4, check: bool = False, policy: Policy = POLICY, **about_nodes: Any) -> None:
+    def __init__(
+        self, *, nodes: int = 4, check: bool = False, policy: Policy = POLICY, **about_nodes: Any
+    ) -> None:
         self.policy = policy
         self.now = T0
         self.orders: list[Effect] = []
         self.moves: list[tuple[str, str, str]] = []
-        step = submit(job_id="j", cluster="c", spec=JobSpec(), nodes=some_nodes(nodes, **about_nodes), policy=policy, at=T0, check=check)
+        step = submit(
+            job_id="j",
+            cluster="c",
+            spec=JobSpec(),
+            nodes=some_nodes(nodes, **about_nodes),
+            policy=policy,
+            at=T0,
+            check=check,
+        )
         self.job = step.job
         self._keep(step)
         assert broken(self.job) == []
@@ -128,15 +146,34 @@ class Story:
 
     def starts(self, *ranks: int, running: bool = True) -> Story:
         for r in ranks or range(len(self.job.ranks)):
-            self.hears(TaskStarted(at=self.now, task_id=self.task_id(r), attempt=self.job.ranks[r].task_attempt, rank=r, running=running))
+            self.hears(
+                TaskStarted(
+                    at=self.now,
+                    task_id=self.task_id(r),
+                    attempt=self.job.ranks[r].task_attempt,
+                    rank=r,
+                    running=running,
+                )
+            )
         return self
 
-    def ended(self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited") -> TaskEnded:
+    def ended(
+        self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited"
+    ) -> TaskEnded:
         known = self.job.ranks[rank]
-        return TaskEnded(at=self.now, task_id=known.task_id or self.task_id(rank), attempt=known.task_attempt, rank=rank,
-                         exit_code=exit_code, reason=reason, stop_code=stop_code)  # fmt: skip
+        return TaskEnded(
+            at=self.now,
+            task_id=known.task_id or self.task_id(rank),
+            attempt=known.task_attempt,
+            rank=rank,
+            exit_code=exit_code,
+            reason=reason,
+            stop_code=stop_code,
+        )
 
-    def ends(self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited") -> Story:
+    def ends(
+        self, rank: int, exit_code: int | None, reason: str = "", stop_code: str = "EssentialContainerExited"
+    ) -> Story:
         return self.hears(self.ended(rank, exit_code, reason, stop_code))
 
     def fails(self, *ranks: int) -> Story:
@@ -152,28 +189,51 @@ class Story:
     def stops(self, *ranks: int) -> Story:
         """Our own stop has reached these ranks, or all that are still alive."""
         for r in ranks or [rank.index for rank in self.job.ranks if not rank.quiet]:
-            self.ends(r, 143, our_reason("j", self.job.ranks[r].task_attempt, "another rank failed"), "UserInitiated")
+            self.ends(
+                r,
+                143,
+                our_reason("j", self.job.ranks[r].task_attempt, "another rank failed"),
+                "UserInitiated",
+            )
         return self
 
     def is_stopped_by_a_person(self, rank: int) -> Story:
         return self.ends(rank, 143, "Task stopped by user", "UserInitiated")
 
     def cannot_start(self, rank: int, reason: str) -> Story:
-        return self.hears(StartRefused(at=self.now, attempt=self.job.ranks[rank].task_attempt, rank=rank, reason=reason))
+        return self.hears(
+            StartRefused(at=self.now, attempt=self.job.ranks[rank].task_attempt, rank=rank, reason=reason)
+        )
 
     def check_starts(self, *ranks: int) -> Story:
         for r in ranks:
-            self.hears(CheckStarted(at=self.now, node=f"n{r}", check_id=f"c{r}.{self.job.ranks[r].check_try}",
-                                    check_try=self.job.ranks[r].check_try))  # fmt: skip
+            self.hears(
+                CheckStarted(
+                    at=self.now,
+                    node=f"n{r}",
+                    check_id=f"c{r}.{self.job.ranks[r].check_try}",
+                    check_try=self.job.ranks[r].check_try,
+                )
+            )
         return self
 
     def check_is_refused(self, rank: int, reason: str) -> Story:
-        return self.hears(CheckRefused(at=self.now, node=f"n{rank}", check_try=self.job.ranks[rank].check_try, reason=reason))
+        return self.hears(
+            CheckRefused(
+                at=self.now, node=f"n{rank}", check_try=self.job.ranks[rank].check_try, reason=reason
+            )
+        )
 
     def checked(self, rank: int, verdict: Verdict, findings: str = "") -> NodeChecked:
         at = self.job.ranks[rank]
-        return NodeChecked(at=self.now, node=at.node, check_id=f"c{rank}.{at.check_try}", check_try=at.check_try, verdict=verdict,
-                           findings=findings)  # fmt: skip
+        return NodeChecked(
+            at=self.now,
+            node=at.node,
+            check_id=f"c{rank}.{at.check_try}",
+            check_try=at.check_try,
+            verdict=verdict,
+            findings=findings,
+        )
 
     def check_says(self, verdict: Verdict, *ranks: int, findings: str = "") -> Story:
         for r in ranks or [rank.index for rank in self.job.ranks if rank.verdict is None]:
@@ -195,7 +255,11 @@ class Story:
         return self
 
     def reboot_fails(self, rank: int, reason: str) -> Story:
-        return self.hears(RebootFailed(at=self.now, node=f"n{rank}", key=f"j/{self.job.attempt}/{rank}/reboot", reason=reason))
+        return self.hears(
+            RebootFailed(
+                at=self.now, node=f"n{rank}", key=f"j/{self.job.attempt}/{rank}/reboot", reason=reason
+            )
+        )
 
     def person_stops_it(self, by: str = "ann", why: str = "") -> Story:
         return self.hears(StopAsked(at=self.now, by=by, why=why))

@@ -28,7 +28,11 @@ def test_a_message_that_cannot_be_sent_orders_no_second_message_about_itself() -
 
 
 def test_a_terminated_host_must_be_seen_again_before_the_gang_restarts() -> None:
-    job = a_running_job(nodes=2).ends(0, None, "Host EC2 (instance i-1) terminated.", "TerminationNotice").stops(1)
+    job = (
+        a_running_job(nodes=2)
+        .ends(0, None, "Host EC2 (instance i-1) terminated.", "TerminationNotice")
+        .stops(1)
+    )
     job.check_says(Verdict.HEALTHY, 1)
     assert job.status is JobStatus.PENDING_RESTART
     assert job.node_statuses[0] is NodeStatus.UNKNOWN

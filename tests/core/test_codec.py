@@ -31,13 +31,27 @@ def test_every_job_comes_back_as_it_was(story: Story) -> None:
 
 
 def test_a_job_with_everything_in_it_comes_back_as_it_was() -> None:
-    spec = JobSpec(name="run", command=("python", "train.py"), env={"A": "b"}, workdir="/w", gpus_per_node=8, memory_mib=1, submitted_by="ann")
+    spec = JobSpec(
+        name="run",
+        command=("python", "train.py"),
+        env={"A": "b"},
+        workdir="/w",
+        gpus_per_node=8,
+        memory_mib=1,
+        submitted_by="ann",
+    )
     job = replace(a_job_awaiting_reboot(nodes=3, bad=(0, 1)).job, spec=spec)
     assert codec.load_job(json.loads(text_of(job))) == job
 
 
 def test_a_node_comes_back_as_it_was() -> None:
-    node = replace(some_nodes(1)[0], hold=Hold(by="ann", why="fan", at=T0), verdict=Verdict.REPLACE, deadline=T0, seen_version=9)
+    node = replace(
+        some_nodes(1)[0],
+        hold=Hold(by="ann", why="fan", at=T0),
+        verdict=Verdict.REPLACE,
+        deadline=T0,
+        seen_version=9,
+    )
     assert codec.load_node(json.loads(text_of(node))) == node
 
 
@@ -73,15 +87,33 @@ class Largest:
         self.count = 256
         self.names = [f"ip-10-0-{i // 256}-{i}.us-east-1.compute.internal" for i in range(self.count)]
         nodes = [
-            replace(node, name=name, instance=f"arn:aws:ecs:us-east-1:123456789012:container-instance/gpu-training-cluster/{i:032x}",
-                    boot_id=f"{i:08x}-1111-2222-3333-444444444444", seen_version=123456, ip="10.100.100.100", ibdev="mlx5_0,mlx5_1,mlx5_2,mlx5_3")
+            replace(
+                node,
+                name=name,
+                instance=f"arn:aws:ecs:us-east-1:123456789012:container-instance/gpu-training-cluster/{i:032x}",
+                boot_id=f"{i:08x}-1111-2222-3333-444444444444",
+                seen_version=123456,
+                ip="10.100.100.100",
+                ibdev="mlx5_0,mlx5_1,mlx5_2,mlx5_3",
+            )
             for i, (node, name) in enumerate(zip(some_nodes(self.count), self.names, strict=True))
-        ]  # fmt: skip
-        spec = JobSpec(command=("python", "-m", "train") * 20, env={f"VARIABLE_{i}": "v" * 40 for i in range(30)}, submitted_by="ann",
-                       task_def="arn:aws:ecs:us-east-1:123456789012:task-definition/gpu-training:42")  # fmt: skip
+        ]
+        spec = JobSpec(
+            command=("python", "-m", "train") * 20,
+            env={f"VARIABLE_{i}": "v" * 40 for i in range(30)},
+            submitted_by="ann",
+            task_def="arn:aws:ecs:us-east-1:123456789012:task-definition/gpu-training:42",
+        )
         self.story = Story(nodes=1)
-        self.story.job = submit(job_id="train-llm-2026-03-01-abcdef0123456789", cluster="gpu-training-cluster", spec=spec, nodes=nodes,
-                                policy=POLICY, at=T0, check=False).job  # fmt: skip
+        self.story.job = submit(
+            job_id="train-llm-2026-03-01-abcdef0123456789",
+            cluster="gpu-training-cluster",
+            spec=spec,
+            nodes=nodes,
+            policy=POLICY,
+            at=T0,
+            check=False,
+        ).job
         self.sizes: dict[str, int] = {}
         self.stages = 0
 
@@ -100,17 +132,37 @@ class Largest:
         story.starts()
         self.stage("running")
         for r in everyone:
-            story.ends(r, 1, "Essential container in task exited; CUDA error: " + "uncorrectable ECC error encountered " * 30)
+            story.ends(
+                r,
+                1,
+                "Essential container in task exited; CUDA error: "
+                + "uncorrectable ECC error encountered " * 30,
+            )
         self.stage("every rank has died")
         for r in everyone:
             story.hears(CheckStarted(at=T0, node=self.names[r], check_id=f"{r:032x}", check_try=1))
         self.stage("under test")
         for r in everyone:
-            story.hears(NodeChecked(at=T0, node=self.names[r], check_id=f"{r:032x}", check_try=1, verdict=Verdict.REBOOT,
-                                    findings="Xid 48 on GPU 3; row remapping pending; " * 30))  # fmt: skip
+            story.hears(
+                NodeChecked(
+                    at=T0,
+                    node=self.names[r],
+                    check_id=f"{r:032x}",
+                    check_try=1,
+                    verdict=Verdict.REBOOT,
+                    findings="Xid 48 on GPU 3; row remapping pending; " * 30,
+                )
+            )
         self.stage("every node is bad")
         for r in everyone[:-1]:
-            story.hears(RebootProven(at=T0, node=self.names[r], key=f"{self.job.id}/1/{r}/reboot", boot_id=f"{r:08x}-1111-2222-3333-555555555555"))
+            story.hears(
+                RebootProven(
+                    at=T0,
+                    node=self.names[r],
+                    key=f"{self.job.id}/1/{r}/reboot",
+                    boot_id=f"{r:08x}-1111-2222-3333-555555555555",
+                )
+            )
         self.stage("all but one are back")
         story.hears(RebootProven(at=T0, node=self.names[-1], key=f"{self.job.id}/1/{self.count - 1}/reboot"))
         self.stage("starting again")

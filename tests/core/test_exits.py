@@ -15,8 +15,12 @@ EXITED = "EssentialContainerExited"
 TEXT = "Essential container in task exited"
 
 
-def meaning(exit_code: int | None, reason: str = "", stop_code: str = EXITED, *, doubted: bool = False) -> Exit:
-    ended = TaskEnded(at=T0, task_id="t", attempt=0, rank=0, exit_code=exit_code, reason=reason, stop_code=stop_code)
+def meaning(
+    exit_code: int | None, reason: str = "", stop_code: str = EXITED, *, doubted: bool = False
+) -> Exit:
+    ended = TaskEnded(
+        at=T0, task_id="t", attempt=0, rank=0, exit_code=exit_code, reason=reason, stop_code=stop_code
+    )
     return classify(ended, doubted=doubted, policy=POLICY)
 
 
@@ -31,39 +35,111 @@ def meaning(exit_code: int | None, reason: str = "", stop_code: str = EXITED, *,
         pytest.param(127, TEXT, EXITED, Exit.FAULT, id="no such command"),
         pytest.param(137, TEXT, EXITED, Exit.FAULT, id="killed by nobody knows whom, not out of memory"),
         pytest.param(143, TEXT, EXITED, Exit.FAULT, id="terminated, but not by the cluster"),
-        pytest.param(255, TEXT, EXITED, Exit.FAULT, id="dead when the daemon came back, on a node nobody saw restart"),
+        pytest.param(
+            255, TEXT, EXITED, Exit.FAULT, id="dead when the daemon came back, on a node nobody saw restart"
+        ),
         pytest.param(137, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory as everybody expects it"),
         pytest.param(1, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory with exit code 1"),
         pytest.param(None, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory without an exit code"),
-        pytest.param(0, OOM, EXITED, Exit.OUT_OF_MEMORY, id="the reason speaks before the exit code, even a 0"),
-        pytest.param(None, "Task failed to start", "TaskFailedToStart", Exit.NEVER_STARTED, id="failed to start"),
-        pytest.param(None, "CannotPullContainerError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no image"),
-        pytest.param(None, "CannotPullContainerError: x", "", Exit.NEVER_STARTED, id="no image, before stop codes existed"),
-        pytest.param(None, "ResourceInitializationError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no secret"),
+        pytest.param(
+            0, OOM, EXITED, Exit.OUT_OF_MEMORY, id="the reason speaks before the exit code, even a 0"
+        ),
+        pytest.param(
+            None, "Task failed to start", "TaskFailedToStart", Exit.NEVER_STARTED, id="failed to start"
+        ),
+        pytest.param(
+            None, "CannotPullContainerError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no image"
+        ),
+        pytest.param(
+            None,
+            "CannotPullContainerError: x",
+            "",
+            Exit.NEVER_STARTED,
+            id="no image, before stop codes existed",
+        ),
+        pytest.param(
+            None, "ResourceInitializationError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no secret"
+        ),
         pytest.param(None, "RESOURCE:GPU", "TaskFailedToStart", Exit.NEVER_STARTED, id="no room"),
-        pytest.param(1, "TaskFailedToStart", "TaskFailedToStart", Exit.NEVER_STARTED, id="the stop code speaks before the exit code"),
+        pytest.param(
+            1,
+            "TaskFailedToStart",
+            "TaskFailedToStart",
+            Exit.NEVER_STARTED,
+            id="the stop code speaks before the exit code",
+        ),
         pytest.param(143, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop"),
-        pytest.param(0, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop, taken well"),
-        pytest.param(137, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop, after the grace"),
-        pytest.param(1, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop made it exit with 1"),
-        pytest.param(None, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop before it ran"),
-        pytest.param(137, our_reason("j", 0, OOM), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop quotes another rank"),
-        pytest.param(143, "Task stopped by user", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person in the console"),
-        pytest.param(1, "debugging", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person, and the program exits with 1"),
-        pytest.param(0, "", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person, and the program exits with 0"),
+        pytest.param(
+            0, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop, taken well"
+        ),
+        pytest.param(
+            137,
+            our_reason("j", 0, "x"),
+            "UserInitiated",
+            Exit.STOPPED_BY_US,
+            id="our own stop, after the grace",
+        ),
+        pytest.param(
+            1,
+            our_reason("j", 0, "x"),
+            "UserInitiated",
+            Exit.STOPPED_BY_US,
+            id="our own stop made it exit with 1",
+        ),
+        pytest.param(
+            None,
+            our_reason("j", 0, "x"),
+            "UserInitiated",
+            Exit.STOPPED_BY_US,
+            id="our own stop before it ran",
+        ),
+        pytest.param(
+            137,
+            our_reason("j", 0, OOM),
+            "UserInitiated",
+            Exit.STOPPED_BY_US,
+            id="our own stop quotes another rank",
+        ),
+        pytest.param(
+            143, "Task stopped by user", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person in the console"
+        ),
+        pytest.param(
+            1,
+            "debugging",
+            "UserInitiated",
+            Exit.STOPPED_BY_PERSON,
+            id="a person, and the program exits with 1",
+        ),
+        pytest.param(
+            0, "", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person, and the program exits with 0"
+        ),
         pytest.param(None, "Your Spot Task was interrupted.", "SpotInterruption", Exit.LOST, id="spot"),
-        pytest.param(None, "Your Spot Task was interrupted.", "TerminationNotice", Exit.LOST, id="spot, as it used to be"),
-        pytest.param(0, "Your Spot Task was interrupted.", "SpotInterruption", Exit.LOST, id="spot, and the program took it well"),
+        pytest.param(
+            None,
+            "Your Spot Task was interrupted.",
+            "TerminationNotice",
+            Exit.LOST,
+            id="spot, as it used to be",
+        ),
+        pytest.param(
+            0,
+            "Your Spot Task was interrupted.",
+            "SpotInterruption",
+            Exit.LOST,
+            id="spot, and the program took it well",
+        ),
         pytest.param(None, "Host EC2 (instance i-0abc) terminated.", "", Exit.LOST, id="the host is gone"),
         pytest.param(None, TEXT, EXITED, Exit.LOST, id="an end without an exit code"),
     ],
 )
-def test_what_an_end_means(exit_code: int | None, reason: str, stop_code: str, exit: Exit) -> None:  # noqa: A002
+def test_what_an_end_means(exit_code: int | None, reason: str, stop_code: str, exit: Exit) -> None:
     assert meaning(exit_code, reason, stop_code) is exit
 
 
 @pytest.mark.parametrize("exit_code", [0, 137, 143, 255])
-def test_a_code_that_a_reboot_leaves_behind_proves_nothing_when_the_node_may_have_restarted(exit_code: int) -> None:
+def test_a_code_that_a_reboot_leaves_behind_proves_nothing_when_the_node_may_have_restarted(
+    exit_code: int,
+) -> None:
     assert meaning(exit_code, TEXT, doubted=True) is Exit.LOST
 
 

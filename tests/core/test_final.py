@@ -23,7 +23,15 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
-from tests.core.story import POLICY, T0, Story, a_job_in_its_second_attempt, a_job_under_test, a_running_job, like
+from tests.core.story import (
+    POLICY,
+    T0,
+    Story,
+    a_job_in_its_second_attempt,
+    a_job_under_test,
+    a_running_job,
+    like,
+)
 
 
 def complete() -> Story:
@@ -100,7 +108,13 @@ def test_a_job_that_ended_as_wished_bothers_nobody(ended: Callable[[], Story]) -
 
 
 def test_the_message_says_what_happened_the_evidence_what_was_done_and_what_to_do_next() -> None:
-    job = a_job_in_its_second_attempt(nodes=2).fails(0).stops().check_says(Verdict.REBOOT, 0, findings="Xid 79").check_says(Verdict.HEALTHY, 1)
+    job = (
+        a_job_in_its_second_attempt(nodes=2)
+        .fails(0)
+        .stops()
+        .check_says(Verdict.REBOOT, 0, findings="Xid 79")
+        .check_says(Verdict.HEALTHY, 1)
+    )
     (message,) = job.orders
     assert isinstance(message, Notify)
     assert message.node == "n0"

@@ -64,7 +64,9 @@ def test_our_own_stops_say_whose_they_are() -> None:
 def test_a_rank_that_finished_does_not_save_the_job() -> None:
     job = a_running_job(nodes=2).finishes(0).fails(1)
     assert job.status is JobStatus.PENDING_HEALTHCHECK
-    assert job.orders == [like(CheckNode, rank=0), like(CheckNode, rank=1)], "the finished rank's node is examined too"
+    assert job.orders == [like(CheckNode, rank=0), like(CheckNode, rank=1)], (
+        "the finished rank's node is examined too"
+    )
 
 
 def test_exit_codes_that_start_a_check_are_a_matter_of_policy() -> None:
@@ -84,9 +86,13 @@ def test_exit_codes_that_start_a_check_are_a_matter_of_policy() -> None:
         (2, "", "EssentialContainerExited"),
     ],
 )
-def test_an_end_that_no_reboot_cures_stops_the_gang_and_fails_the_job(exit_code: int | None, reason: str, stop_code: str) -> None:
+def test_an_end_that_no_reboot_cures_stops_the_gang_and_fails_the_job(
+    exit_code: int | None, reason: str, stop_code: str
+) -> None:
     job = a_running_job(nodes=2).ends(0, exit_code, reason, stop_code)
-    assert (job.status, job.orders) == (JobStatus.IN_PROGRESS, [like(StopTask, rank=1)]), "it ends when all have stopped"
+    assert (job.status, job.orders) == (JobStatus.IN_PROGRESS, [like(StopTask, rank=1)]), (
+        "it ends when all have stopped"
+    )
     job.stops()
     assert job.status is JobStatus.FAILED
     assert job.orders == [like(Notify, key="j/notify/failed")]
@@ -107,7 +113,10 @@ def test_out_of_memory_is_not_examined_whatever_else_arrives() -> None:
 
 def test_a_person_who_stops_one_rank_stops_the_job() -> None:
     job = a_running_job(nodes=3).is_stopped_by_a_person(1)
-    assert (job.status, job.orders) == (JobStatus.IN_PROGRESS, [like(StopTask, rank=0), like(StopTask, rank=2)])
+    assert (job.status, job.orders) == (
+        JobStatus.IN_PROGRESS,
+        [like(StopTask, rank=0), like(StopTask, rank=2)],
+    )
     assert job.stops(0).status is JobStatus.IN_PROGRESS
     job.stops(2)
     assert job.status is JobStatus.USER_STOPPED
@@ -158,7 +167,15 @@ def test_a_withdrawn_start_that_came_through_after_all_is_stopped_by_its_id() ->
 
 def test_a_stop_that_finds_no_task_ends_the_rank() -> None:
     job = a_new_job(nodes=2).starts(0).person_stops_it().stops(0)
-    nothing = TaskEnded(at=T0, task_id="", attempt=0, rank=1, exit_code=None, reason="gpu-recovery j/0: stopped", stop_code="UserInitiated")
+    nothing = TaskEnded(
+        at=T0,
+        task_id="",
+        attempt=0,
+        rank=1,
+        exit_code=None,
+        reason="gpu-recovery j/0: stopped",
+        stop_code="UserInitiated",
+    )
     assert job.hears(nothing).status is JobStatus.USER_STOPPED
 
 
@@ -276,7 +293,12 @@ def test_a_restart_before_a_refused_start_hits_nothing() -> None:
 
 
 def test_a_flap_of_a_node_that_tells_its_boot_id_casts_no_doubt() -> None:
-    job = a_running_job(nodes=1).is_seen(0, connected=False, boot_id="boot-1").is_seen(0, boot_id="boot-1").finishes(0)
+    job = (
+        a_running_job(nodes=1)
+        .is_seen(0, connected=False, boot_id="boot-1")
+        .is_seen(0, boot_id="boot-1")
+        .finishes(0)
+    )
     assert job.status is JobStatus.COMPLETE
 
 
@@ -306,7 +328,9 @@ def test_the_boot_id_of_an_ordered_reboot_is_no_restart_under_the_next_task() ->
 
 
 def test_a_task_that_only_says_it_is_ours_is_stopped() -> None:
-    job = a_running_job(nodes=2).hears(TaskStarted(at=T0, task_id="stranger", attempt=0, rank=1, running=True))
+    job = a_running_job(nodes=2).hears(
+        TaskStarted(at=T0, task_id="stranger", attempt=0, rank=1, running=True)
+    )
     assert job.orders == [like(StopTask, task_id="stranger", node="n1", rank=-1)]
     assert job.rank(1).task_id == "t1.0.1"
 

@@ -33,15 +33,26 @@ BROKEN = [
     ("has a deadline", with_rank(DONE, 0, deadline=T0)),
     ("may still run", with_rank(DONE, 0, task_status=TaskStatus.IN_PROGRESS)),
     ("still ending", replace(DONE, ending=Ending(status=JobStatus.FAILED, why="x"))),
-    ("nothing to wait for", replace(a_new_job(nodes=2).job, outbox=(), ranks=tuple(replace(r, deadline=None) for r in RUNNING.ranks), status=JobStatus.RESTARTING)),
+    (
+        "nothing to wait for",
+        replace(
+            a_new_job(nodes=2).job,
+            outbox=(),
+            ranks=tuple(replace(r, deadline=None) for r in RUNNING.ranks),
+            status=JobStatus.RESTARTING,
+        ),
+    ),
     ("a start of attempt 0", replace(RUNNING, attempt=1, outbox=(START,))),
     ("a start is pending", replace(DONE, outbox=(START,))),
-    ("a start is pending", replace(RUNNING, outbox=(START,), ending=Ending(status=JobStatus.FAILED, why="x"))),
+    (
+        "a start is pending",
+        replace(RUNNING, outbox=(START,), ending=Ending(status=JobStatus.FAILED, why="x")),
+    ),
     ("a check is pending", replace(DONE, outbox=(CHECK,))),
     ("without its verdict", replace(RUNNING, outbox=(REBOOT,))),
     ("over a running task", with_rank(replace(RUNNING, outbox=(REBOOT,)), 0, verdict=Verdict.REBOOT)),
     ("did not end with success", with_rank(DONE, 0, exit=Exit.LOST)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("says", "job"), BROKEN, ids=[says for says, _ in BROKEN])

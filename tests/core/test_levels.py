@@ -10,11 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.core.events import CheckRefused, Fact, NodeSeen, OrderFailed, RebootProven, StartRefused, TaskStarted, Tick
+from ecs_gpu_recovery.core.events import (
+    CheckRefused,
+    Fact,
+    NodeSeen,
+    OrderFailed,
+    RebootProven,
+    StartRefused,
+    TaskStarted,
+    Tick,
+)
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.machine import decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
-from tests.core.story import OOM, POLICY, T0, Story, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job
+from tests.core.story import (
+    OOM,
+    POLICY,
+    T0,
+    Story,
+    a_job_awaiting_reboot,
+    a_job_under_test,
+    a_new_job,
+    a_running_job,
+)
 from tests.core.walks import next_facts, stories
 
 
@@ -74,7 +92,11 @@ def everyone_finishes(job: Story) -> list[Fact]:
 
 def one_dies_and_the_rest_is_stopped(job: Story) -> list[Fact]:
     ours = "gpu-recovery j/0: another rank failed"
-    return [job.ended(0, 1), job.ended(1, 143, ours, "UserInitiated"), job.ended(2, 143, ours, "UserInitiated")]
+    return [
+        job.ended(0, 1),
+        job.ended(1, 143, ours, "UserInitiated"),
+        job.ended(2, 143, ours, "UserInitiated"),
+    ]
 
 
 def two_die_and_one_has_finished(job: Story) -> list[Fact]:
@@ -88,7 +110,11 @@ def one_runs_out_of_memory(job: Story) -> list[Fact]:
 
 def a_person_stops_one_of_them(job: Story) -> list[Fact]:
     ours = "gpu-recovery j/0: a person"
-    return [job.ended(0, 143, "Task stopped by user", "UserInitiated"), job.ended(1, 143, ours, "UserInitiated"), job.ended(2, 1)]
+    return [
+        job.ended(0, 143, "Task stopped by user", "UserInitiated"),
+        job.ended(1, 143, ours, "UserInitiated"),
+        job.ended(2, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +157,9 @@ def test_verdicts_in_any_order(verdicts: tuple[Verdict, ...], status: JobStatus)
 
 
 def test_starts_and_ends_of_a_rank_in_any_order() -> None:
-    told: list[Fact] = [TaskStarted(at=T0, task_id=f"t{r}.0.1", attempt=0, rank=r, running=True) for r in range(2)]
+    told: list[Fact] = [
+        TaskStarted(at=T0, task_id=f"t{r}.0.1", attempt=0, rank=r, running=True) for r in range(2)
+    ]
     told += [a_running_job(nodes=2).ended(r, 0) for r in range(2)]
     for order in permutations(told):
         assert a_new_job(nodes=2).hears(*order).status is JobStatus.COMPLETE

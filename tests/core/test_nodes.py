@@ -60,8 +60,16 @@ class Machine:
         return self.hears(NodeSeen(at=self.now, node="n0", connected=connected, **about))
 
     def check_says(self, verdict: Verdict, findings: str = "") -> Machine:
-        return self.hears(NodeChecked(at=self.now, node="n0", check_id=self.node.check_id, check_try=self.node.check_try,
-                                      verdict=verdict, findings=findings))  # fmt: skip
+        return self.hears(
+            NodeChecked(
+                at=self.now,
+                node="n0",
+                check_id=self.node.check_id,
+                check_try=self.node.check_try,
+                verdict=verdict,
+                findings=findings,
+            )
+        )
 
     def reboots(self) -> Machine:
         return self.hears(RebootProven(at=self.now, node="n0", key=self.node.reboot_key))
@@ -101,7 +109,9 @@ def test_there_is_nothing_to_release_on_a_node_in_use() -> None:
 
 @pytest.mark.parametrize("status", [FAILED, UNKNOWN])
 def test_an_operator_releases_a_node_with_a_reason(status: NodeStatus) -> None:
-    node = Machine(status=status, verdict=Verdict.REPLACE, findings="bad", connected=False).asked("release", "GPU replaced")
+    node = Machine(status=status, verdict=Verdict.REPLACE, findings="bad", connected=False).asked(
+        "release", "GPU replaced"
+    )
     assert (node.status, node.node.verdict, node.node.findings) == (AVAILABLE, None, "")
     assert node.node.timeline[-1].evidence == "GPU replaced"
 
@@ -157,7 +167,12 @@ def test_an_inconclusive_check_is_tried_once_more_and_then_proves_nothing() -> N
 
 
 def test_a_check_that_never_answers_is_stopped_and_tried_once_more() -> None:
-    node = Machine().asked("check").hears(CheckStarted(at=T0, node="n0", check_id="c1", check_try=1)).after(POLICY.check_timeout)
+    node = (
+        Machine()
+        .asked("check")
+        .hears(CheckStarted(at=T0, node="n0", check_id="c1", check_try=1))
+        .after(POLICY.check_timeout)
+    )
     assert node.orders == [like(StopTask, task_id="c1"), like(CheckNode, check_try=2)]
     assert node.after(POLICY.check_timeout).status is AVAILABLE
 
@@ -268,7 +283,11 @@ def test_a_new_node_learns_how_many_gpus_it_has() -> None:
 
 
 def test_while_a_job_holds_it_only_sightings_are_kept() -> None:
-    held = Machine(job_id="j", status=NodeStatus.IN_PROGRESS).seen(connected=False).after(10 * POLICY.node_lost_after)
+    held = (
+        Machine(job_id="j", status=NodeStatus.IN_PROGRESS)
+        .seen(connected=False)
+        .after(10 * POLICY.node_lost_after)
+    )
     assert (held.status, held.node.connected) == (NodeStatus.IN_PROGRESS, False)
 
 
@@ -307,7 +326,9 @@ def test_reported_faults_are_evidence_and_nothing_else() -> None:
     node = Machine().hears(FaultSeen(at=T0, node="n0", evidence="Xid 79"))
     assert (node.status, node.orders) == (AVAILABLE, [])
     before = node.node
-    assert node.hears(FaultSeen(at=T0, node="n0", evidence="Xid 79")).node is before, "told twice is told once"
+    assert node.hears(FaultSeen(at=T0, node="n0", evidence="Xid 79")).node is before, (
+        "told twice is told once"
+    )
 
 
 def test_an_event_of_a_job_is_not_for_a_node() -> None:

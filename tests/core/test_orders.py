@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ecs_gpu_recovery.core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask, WriteRows, token
+from ecs_gpu_recovery.core.effects import (
+    Archive,
+    CheckNode,
+    Notify,
+    RebootNode,
+    StartTask,
+    StopTask,
+    WriteRows,
+    token,
+)
 from ecs_gpu_recovery.core.events import FaultSeen, OrderSent
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from tests.core.story import (
@@ -104,7 +113,9 @@ def test_no_two_orders_of_a_job_share_a_key() -> None:
 
 def test_only_the_latest_rows_are_wanted() -> None:
     job = a_running_job(nodes=3)
-    assert [o.effect for o in job.job.outbox if isinstance(o.effect, WriteRows)] == [like(WriteRows, version=job.job.version)]
+    assert [o.effect for o in job.job.outbox if isinstance(o.effect, WriteRows)] == [
+        like(WriteRows, version=job.job.version)
+    ]
 
 
 def test_what_other_tools_can_not_see_writes_no_rows() -> None:
@@ -130,7 +141,11 @@ def test_reported_faults_are_evidence_and_nothing_else() -> None:
     job = a_running_job(nodes=1)
     fault = FaultSeen(at=T0, node="n0", evidence="Xid 79 on GPU 3")
     job.hears(fault)
-    assert (job.status, job.orders, job.node_statuses) == (JobStatus.IN_PROGRESS, [], [NodeStatus.IN_PROGRESS])
+    assert (job.status, job.orders, job.node_statuses) == (
+        JobStatus.IN_PROGRESS,
+        [],
+        [NodeStatus.IN_PROGRESS],
+    )
     assert job.job.timeline[-1].evidence == "Xid 79 on GPU 3"
     before = job.job
     assert job.hears(fault).job is before, "told twice is told once"

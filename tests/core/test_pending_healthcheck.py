@@ -19,7 +19,12 @@ from tests.core.story import (
     with_retries,
 )
 
-HEALTHY, REBOOT, REPLACE, INCONCLUSIVE = Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE
+HEALTHY, REBOOT, REPLACE, INCONCLUSIVE = (
+    Verdict.HEALTHY,
+    Verdict.REBOOT,
+    Verdict.REPLACE,
+    Verdict.INCONCLUSIVE,
+)
 
 
 def test_a_node_is_examined_only_after_its_task_has_ended() -> None:
@@ -72,9 +77,16 @@ def test_all_healthy_means_no_gpu_fault_the_job_fails_and_the_nodes_are_free() -
 
 
 def test_a_node_to_replace_is_failed_without_a_reboot_and_ends_the_job() -> None:
-    job = a_job_under_test(nodes=3).check_says(REPLACE, 0, findings="SRAM threshold").check_says(REBOOT, 1).check_says(HEALTHY, 2)
+    job = (
+        a_job_under_test(nodes=3)
+        .check_says(REPLACE, 0, findings="SRAM threshold")
+        .check_says(REBOOT, 1)
+        .check_says(HEALTHY, 2)
+    )
     assert job.status is JobStatus.FAILED
-    assert job.orders == [like(Notify, key="j/notify/failed", node="n0")], "no reboot: the job can't go on without n0"
+    assert job.orders == [like(Notify, key="j/notify/failed", node="n0")], (
+        "no reboot: the job can't go on without n0"
+    )
     assert job.node_statuses == [NodeStatus.FAILED, NodeStatus.FAILED, NodeStatus.AVAILABLE]
 
 
@@ -87,7 +99,13 @@ def test_a_fault_with_no_retry_left_fails_the_job_and_the_node() -> None:
 
 
 def test_a_job_with_more_retries_is_recovered_again() -> None:
-    job = a_job_in_its_second_attempt(nodes=2, policy=with_retries(2)).fails(0).stops().check_says(REBOOT, 0).check_says(HEALTHY, 1)
+    job = (
+        a_job_in_its_second_attempt(nodes=2, policy=with_retries(2))
+        .fails(0)
+        .stops()
+        .check_says(REBOOT, 0)
+        .check_says(HEALTHY, 1)
+    )
     assert (job.status, job.job.attempt) == (JobStatus.PENDING_RESTART, 2)
     assert job.orders == [like(RebootNode, node="n0", attempt=2)]
 
@@ -102,14 +120,24 @@ def test_an_inconclusive_check_is_tried_once_more() -> None:
 
 
 def test_twice_inconclusive_is_not_proven_bad_so_nothing_is_rebooted() -> None:
-    job = a_job_under_test(nodes=2).check_says(HEALTHY, 1).check_says(INCONCLUSIVE, 0).check_says(INCONCLUSIVE, 0)
+    job = (
+        a_job_under_test(nodes=2)
+        .check_says(HEALTHY, 1)
+        .check_says(INCONCLUSIVE, 0)
+        .check_says(INCONCLUSIVE, 0)
+    )
     assert job.status is JobStatus.FAILED
     assert "n0 could not be tested" in job.job.outcome
     assert job.node_statuses == [NodeStatus.AVAILABLE] * 2
 
 
 def test_an_untested_node_does_not_keep_a_proven_fault_from_being_repaired() -> None:
-    job = a_job_under_test(nodes=2).check_says(REBOOT, 1).check_says(INCONCLUSIVE, 0).check_says(INCONCLUSIVE, 0)
+    job = (
+        a_job_under_test(nodes=2)
+        .check_says(REBOOT, 1)
+        .check_says(INCONCLUSIVE, 0)
+        .check_says(INCONCLUSIVE, 0)
+    )
     assert job.orders == [like(RebootNode, node="n1")]
     assert job.node_statuses == [NodeStatus.AVAILABLE, NodeStatus.REBOOTING]
 

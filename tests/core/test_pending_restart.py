@@ -25,7 +25,9 @@ def test_the_whole_gang_starts_again_when_the_rebooted_node_is_back() -> None:
     assert (job.status, job.job.attempt) == (JobStatus.RESTARTING, 1)
     assert job.outbox[-3:] == [like(StartTask, rank=r, attempt=1) for r in range(3)]
     assert ("n1", "REBOOTING", "AVAILABLE") in job.moves
-    assert [rank.task_status for rank in job.job.ranks] == [None] * 3, "the tasks of the last attempt are history"
+    assert [rank.task_status for rank in job.job.ranks] == [None] * 3, (
+        "the tasks of the last attempt are history"
+    )
 
 
 def test_it_waits_for_every_node_that_reboots() -> None:
@@ -55,7 +57,11 @@ def test_a_proof_for_another_order_is_no_proof() -> None:
 
 
 def test_a_node_that_returns_with_a_gpu_missing_is_not_used() -> None:
-    job = a_job_awaiting_reboot(nodes=2).is_seen(0, connected=False).hears(RebootProven(at=T0, node="n0", key="j/1/0/reboot"))
+    job = (
+        a_job_awaiting_reboot(nodes=2)
+        .is_seen(0, connected=False)
+        .hears(RebootProven(at=T0, node="n0", key="j/1/0/reboot"))
+    )
     assert job.is_seen(0, gpus=7).status is JobStatus.PENDING_RESTART
     job.after(POLICY.reboot_timeout)
     assert (job.status, job.node_statuses) == (JobStatus.FAILED, [NodeStatus.FAILED, NodeStatus.AVAILABLE])
@@ -76,7 +82,12 @@ def test_a_healthy_node_that_goes_away_meanwhile_is_waited_for() -> None:
 
 
 def test_a_healthy_node_that_goes_away_for_good_fails_the_job() -> None:
-    job = a_job_awaiting_reboot(nodes=2, bad=(0,)).is_seen(1, connected=False).reboots(0).after(POLICY.reboot_timeout)
+    job = (
+        a_job_awaiting_reboot(nodes=2, bad=(0,))
+        .is_seen(1, connected=False)
+        .reboots(0)
+        .after(POLICY.reboot_timeout)
+    )
     assert (job.status, job.node_statuses) == (JobStatus.FAILED, [NodeStatus.AVAILABLE, NodeStatus.FAILED])
     assert job.moves[-3:-1] == [("n1", "AVAILABLE", "UNKNOWN"), ("n1", "UNKNOWN", "FAILED")]
 
@@ -101,7 +112,11 @@ def test_a_reboot_that_is_refused_fails_the_node_and_the_job() -> None:
 
 
 def test_a_late_refusal_of_a_proven_reboot_changes_nothing() -> None:
-    job = a_job_awaiting_reboot(nodes=1).is_seen(0, connected=False).hears(RebootProven(at=T0, node="n0", key="j/1/0/reboot"))
+    job = (
+        a_job_awaiting_reboot(nodes=1)
+        .is_seen(0, connected=False)
+        .hears(RebootProven(at=T0, node="n0", key="j/1/0/reboot"))
+    )
     before = job.job
     assert job.reboot_fails(0, "late").job is before
 
@@ -161,7 +176,10 @@ def test_a_person_ends_a_job_whose_lost_task_was_never_known_by_the_token_of_its
 
 def test_a_person_can_stop_a_job_that_waits_for_a_reboot() -> None:
     job = a_job_awaiting_reboot(nodes=2, bad=(0,)).person_stops_it()
-    assert (job.status, job.node_statuses) == (JobStatus.USER_STOPPED, [NodeStatus.REBOOTING, NodeStatus.AVAILABLE])
+    assert (job.status, job.node_statuses) == (
+        JobStatus.USER_STOPPED,
+        [NodeStatus.REBOOTING, NodeStatus.AVAILABLE],
+    )
     assert job.rank(0).deadline is not None, "the reboot goes on as the node's own errand, with its deadline"
 
 
@@ -182,7 +200,11 @@ def test_with_a_check_after_the_reboot_the_node_is_examined_once_more() -> None:
 
 
 def test_a_node_that_the_reboot_did_not_cure_is_failed() -> None:
-    job = a_job_awaiting_reboot(nodes=2, bad=(0,), policy=CHECKS_AFTER).reboots(0).check_says(Verdict.REBOOT, 0, findings="Xid 79 again")
+    job = (
+        a_job_awaiting_reboot(nodes=2, bad=(0,), policy=CHECKS_AFTER)
+        .reboots(0)
+        .check_says(Verdict.REBOOT, 0, findings="Xid 79 again")
+    )
     assert (job.status, job.node_statuses[0]) == (JobStatus.FAILED, NodeStatus.FAILED)
     assert job.outbox[-1] == like(Notify)
     assert not [o for o in job.orders if isinstance(o, RebootNode)], "one reboot per verdict of the failure"

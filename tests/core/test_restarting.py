@@ -10,7 +10,10 @@ from tests.core.story import MINUTE, POLICY, T0, a_restarting_job, like, with_re
 
 def test_the_job_is_in_progress_again_when_every_rank_has_started() -> None:
     job = a_restarting_job(nodes=2).starts(0)
-    assert (job.status, job.node_statuses) == (JobStatus.RESTARTING, [NodeStatus.IN_PROGRESS, NodeStatus.AVAILABLE])
+    assert (job.status, job.node_statuses) == (
+        JobStatus.RESTARTING,
+        [NodeStatus.IN_PROGRESS, NodeStatus.AVAILABLE],
+    )
     job.starts(1)
     assert (job.status, job.job.attempt) == (JobStatus.IN_PROGRESS, 1)
     assert job.node_statuses == [NodeStatus.IN_PROGRESS] * 2
@@ -66,12 +69,20 @@ def test_a_node_lost_while_it_starts_is_recovered_like_any_other() -> None:
     job = a_restarting_job(nodes=2, policy=with_retries(2)).starts(0).cannot_start(1, "AGENT").loses(1)
     assert (job.status, job.rank(1).verdict) == (JobStatus.PENDING_HEALTHCHECK, Verdict.LOST)
     assert not [o for o in job.outbox if isinstance(o, StartTask)], "its start is withdrawn"
-    assert job.orders[-1] == like(StopTask, rank=1, task_id=""), "and stopped by token, in case it got through"
+    assert job.orders[-1] == like(StopTask, rank=1, task_id=""), (
+        "and stopped by token, in case it got through"
+    )
     assert ("n1", "AVAILABLE", "UNKNOWN") in job.moves
 
 
 def test_a_node_that_was_only_slow_to_answer_is_not_held_against_it() -> None:
-    job = a_restarting_job(nodes=3, policy=with_retries(2)).starts(0).cannot_start(1, "AGENT").cannot_start(2, "AGENT").loses(1)
+    job = (
+        a_restarting_job(nodes=3, policy=with_retries(2))
+        .starts(0)
+        .cannot_start(1, "AGENT")
+        .cannot_start(2, "AGENT")
+        .loses(1)
+    )
     assert job.status is JobStatus.RESTARTING, "rank 2 may still start"
     job.is_seen(1).starts(1).starts(2)
     assert job.status is JobStatus.IN_PROGRESS
@@ -81,12 +92,24 @@ def test_a_person_can_stop_a_job_that_restarts() -> None:
     job = a_restarting_job(nodes=2).starts(0).person_stops_it()
     assert job.orders == [like(StopTask, rank=0), like(StopTask, rank=1, task_id="")]
     assert job.stops(0).status is JobStatus.RESTARTING
-    job.hears(TaskEnded(at=T0, task_id="", attempt=1, rank=1, exit_code=None, reason="gpu-recovery j/1: stop", stop_code="UserInitiated"))
+    job.hears(
+        TaskEnded(
+            at=T0,
+            task_id="",
+            attempt=1,
+            rank=1,
+            exit_code=None,
+            reason="gpu-recovery j/1: stop",
+            stop_code="UserInitiated",
+        )
+    )
     assert (job.status, job.node_statuses) == (JobStatus.USER_STOPPED, [NodeStatus.AVAILABLE] * 2)
 
 
 def test_a_task_of_the_last_attempt_that_turns_up_now_is_stopped() -> None:
-    job = a_restarting_job(nodes=2).hears(TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True))
+    job = a_restarting_job(nodes=2).hears(
+        TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True)
+    )
     assert job.orders == [like(StopTask, task_id="t0.0.1", node="n0")]
     assert job.rank(0).task_status is None, "it still waits for its own"
 

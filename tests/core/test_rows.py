@@ -69,7 +69,12 @@ def test_a_failed_node_is_given_back_with_its_verdict() -> None:
     job = a_job_under_test(nodes=1).check_says(Verdict.REPLACE, findings="SRAM").job
     node = held_node(held_by(job), job)
     assert node is not None
-    assert (node.status, node.verdict, node.findings, node.claimable) == (NodeStatus.FAILED, Verdict.REPLACE, "SRAM", False)
+    assert (node.status, node.verdict, node.findings, node.claimable) == (
+        NodeStatus.FAILED,
+        Verdict.REPLACE,
+        "SRAM",
+        False,
+    )
 
 
 def test_an_unfinished_reboot_goes_on_as_the_nodes_own_errand() -> None:
@@ -77,7 +82,11 @@ def test_an_unfinished_reboot_goes_on_as_the_nodes_own_errand() -> None:
     node = held_node(held_by(job), job)
     assert job.status is JobStatus.USER_STOPPED
     assert node is not None
-    assert (node.status, node.reboot_key, node.deadline) == (NodeStatus.REBOOTING, "j/1/0/reboot", job.ranks[0].deadline)
+    assert (node.status, node.reboot_key, node.deadline) == (
+        NodeStatus.REBOOTING,
+        "j/1/0/reboot",
+        job.ranks[0].deadline,
+    )
     assert not node.claimable
 
 

@@ -44,8 +44,14 @@ def test_nodes_that_all_pass_are_started() -> None:
     ("verdict", "left_as"),
     [(Verdict.REBOOT, NodeStatus.FAILED), (Verdict.REPLACE, NodeStatus.FAILED)],
 )
-def test_a_job_on_a_bad_node_is_refused_and_the_node_is_kept_out_of_use(verdict: Verdict, left_as: NodeStatus) -> None:
-    job = a_new_job(nodes=2, check=True).check_says(verdict, 0, findings="Xid 79").check_says(Verdict.HEALTHY, 1)
+def test_a_job_on_a_bad_node_is_refused_and_the_node_is_kept_out_of_use(
+    verdict: Verdict, left_as: NodeStatus
+) -> None:
+    job = (
+        a_new_job(nodes=2, check=True)
+        .check_says(verdict, 0, findings="Xid 79")
+        .check_says(Verdict.HEALTHY, 1)
+    )
     assert job.status is JobStatus.FAILED
     assert job.node_statuses == [left_as, NodeStatus.AVAILABLE]
     assert job.orders == [like(Notify, key="j/notify/failed", node="n0")]

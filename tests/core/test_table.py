@@ -38,7 +38,9 @@ CHECKS_AFTER = replace(POLICY, post_reboot_check=True)
 
 
 def test_every_status_answers_every_event() -> None:
-    assert {(status, event) for status, row in TABLE.items() for event in row} == set(product(JobStatus, JOB_EVENTS))
+    assert {(status, event) for status, row in TABLE.items() for event in row} == set(
+        product(JobStatus, JOB_EVENTS)
+    )
 
 
 def test_every_event_of_a_node_is_answered() -> None:
@@ -49,7 +51,11 @@ def test_every_status_has_its_joint_rule() -> None:
     assert set(JOINT) == set(JobStatus)
 
 
-ALL_RULES = [*(rule for row in TABLE.values() for rule in row.values()), *JOINT.values(), *NODE_TABLE.values()]
+ALL_RULES = [
+    *(rule for row in TABLE.values() for rule in row.values()),
+    *JOINT.values(),
+    *NODE_TABLE.values(),
+]
 
 
 @pytest.mark.parametrize("rule", dict.fromkeys(ALL_RULES), ids=lambda rule: rule.__name__)
@@ -68,20 +74,37 @@ def test_no_edge_leaves_a_final_state() -> None:
     assert not [edge for edge in edges.TASK if edge[0] in (TaskStatus.COMPLETE, TaskStatus.TERMINATED)]
 
 
-@pytest.mark.parametrize(("table", "names"), [(edges.JOB, JobStatus), (edges.TASK, TaskStatus), (edges.NODE, NodeStatus)])
-def test_every_edge_joins_states_that_exist_and_gives_a_reason(table: dict[tuple[str, str], Edge], names: type[JobStatus]) -> None:
+@pytest.mark.parametrize(
+    ("table", "names"), [(edges.JOB, JobStatus), (edges.TASK, TaskStatus), (edges.NODE, NodeStatus)]
+)
+def test_every_edge_joins_states_that_exist_and_gives_a_reason(
+    table: dict[tuple[str, str], Edge], names: type[JobStatus]
+) -> None:
     assert {name for edge in table for name in edge} - {edges.NEW} == {status.value for status in names}
     assert all(edge.why for edge in table.values())
 
 
 #: The edges that the original state graphs draw, with their own words for the cause.
 GRAPHS = {
-    "JOB": {("IN_PROGRESS", "PENDING_HEALTHCHECK"), ("PENDING_HEALTHCHECK", "PENDING_RESTART"), ("PENDING_HEALTHCHECK", "FAILED"),
-            ("PENDING_RESTART", "RESTARTING"), ("RESTARTING", "IN_PROGRESS"), ("IN_PROGRESS", "COMPLETE"), ("IN_PROGRESS", "USER_STOPPED")},
+    "JOB": {
+        ("IN_PROGRESS", "PENDING_HEALTHCHECK"),
+        ("PENDING_HEALTHCHECK", "PENDING_RESTART"),
+        ("PENDING_HEALTHCHECK", "FAILED"),
+        ("PENDING_RESTART", "RESTARTING"),
+        ("RESTARTING", "IN_PROGRESS"),
+        ("IN_PROGRESS", "COMPLETE"),
+        ("IN_PROGRESS", "USER_STOPPED"),
+    },
     "TASK": {("IN_PROGRESS", "COMPLETE"), ("IN_PROGRESS", "TERMINATED")},
-    "NODE": {("IN_PROGRESS", "PENDING"), ("PENDING", "PENDING_HEALTHCHECK"), ("PENDING_HEALTHCHECK", "REBOOTING"),
-             ("PENDING_HEALTHCHECK", "AVAILABLE"), ("REBOOTING", "AVAILABLE"), ("AVAILABLE", "IN_PROGRESS")},
-}  # fmt: skip
+    "NODE": {
+        ("IN_PROGRESS", "PENDING"),
+        ("PENDING", "PENDING_HEALTHCHECK"),
+        ("PENDING_HEALTHCHECK", "REBOOTING"),
+        ("PENDING_HEALTHCHECK", "AVAILABLE"),
+        ("REBOOTING", "AVAILABLE"),
+        ("AVAILABLE", "IN_PROGRESS"),
+    },
+}
 
 
 @pytest.mark.parametrize("table", GRAPHS)
@@ -117,7 +140,12 @@ def watched() -> Iterator[dict[str, Watched]]:
         yield tables
 
 
-HEALTHY, REBOOT, REPLACE, INCONCLUSIVE = Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE
+HEALTHY, REBOOT, REPLACE, INCONCLUSIVE = (
+    Verdict.HEALTHY,
+    Verdict.REBOOT,
+    Verdict.REPLACE,
+    Verdict.INCONCLUSIVE,
+)
 JOB_STORIES: list[Callable[[], Story]] = [
     lambda: a_running_job(nodes=2).finishes(),
     lambda: a_running_job(nodes=2).ends(0, 139).stops(),
@@ -142,9 +170,23 @@ JOB_STORIES: list[Callable[[], Story]] = [
     lambda: a_job_in_its_second_attempt(nodes=2).finishes(),
     lambda: a_restarting_job(nodes=2).starts(0).cannot_start(1, "MISSING").stops(0),
     lambda: a_restarting_job(nodes=1).person_stops_it().stops(0),
-    lambda: a_running_job(nodes=2, policy=with_retries(1)).loses(0).stops(1).check_says(HEALTHY, 1).ends(0, 137).is_seen(0),
-    lambda: a_running_job(nodes=2).fails(0).stops().check_says(REBOOT, 1).check_is_refused(0, "MISSING").check_is_refused(0, "MISSING"),
-]  # fmt: skip
+    lambda: (
+        a_running_job(nodes=2, policy=with_retries(1))
+        .loses(0)
+        .stops(1)
+        .check_says(HEALTHY, 1)
+        .ends(0, 137)
+        .is_seen(0)
+    ),
+    lambda: (
+        a_running_job(nodes=2)
+        .fails(0)
+        .stops()
+        .check_says(REBOOT, 1)
+        .check_is_refused(0, "MISSING")
+        .check_is_refused(0, "MISSING")
+    ),
+]
 NODE_STORIES: list[Callable[[], Machine]] = [
     lambda: Machine().asked("check").check_says(REPLACE).asked("release"),
     lambda: Machine().asked("check").check_says(HEALTHY).asked("reboot").reboots(),
@@ -163,7 +205,9 @@ def test_every_edge_can_be_taken() -> None:
         for play in NODE_STORIES:
             play()
     job = a_new_job(nodes=1).job
-    free = [node for status in (NodeStatus.AVAILABLE, NodeStatus.UNKNOWN) for node in some_nodes(1, status=status)]
+    free = [
+        node for status in (NodeStatus.AVAILABLE, NodeStatus.UNKNOWN) for node in some_nodes(1, status=status)
+    ]
     by_stores = {(node.status.value, claimed_node(node, job).status.value) for node in free}
     assert set(edges.JOB) - tables["JOB"].used - begun == set()
     assert set(edges.TASK) - tables["TASK"].used == set()
@@ -179,4 +223,6 @@ def test_a_move_that_is_not_in_the_table_is_a_bug() -> None:
 
 
 def test_the_documents_are_made_from_the_tables_as_they_are() -> None:
-    assert state_docs.TARGET.read_text(encoding="utf-8") == state_docs.page(), "run: python -m tools.state_docs"
+    assert state_docs.TARGET.read_text(encoding="utf-8") == state_docs.page(), (
+        "run: python -m tools.state_docs"
+    )

@@ -45,7 +45,10 @@ def plausible(job: Job, story: Story) -> list[Fact]:
     """Facts that may arrive now, most of them news, some of them old, wrong or out of order."""
     found: list[Fact] = [Tick(at=story.now)]
     for order in job.outbox:
-        found += [OrderSent(at=story.now, key=order.key), OrderFailed(at=story.now, key=order.key, error="no answer")]
+        found += [
+            OrderSent(at=story.now, key=order.key),
+            OrderFailed(at=story.now, key=order.key, error="no answer"),
+        ]
     for rank in job.ranks:
         found += _about(rank, job, story)
     return found
@@ -56,20 +59,49 @@ def _about(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
     for attempt in {rank.task_attempt, max(0, job.attempt - 1)}:
         yield TaskStarted(at=at, task_id=task, attempt=attempt, rank=rank.index, running=True)
         for code, reason, stop_code in ENDS:
-            yield TaskEnded(at=at, task_id=task, attempt=attempt, rank=rank.index, exit_code=code, reason=reason, stop_code=stop_code)
-    yield TaskEnded(at=at, task_id="", attempt=rank.task_attempt, rank=rank.index, exit_code=None, reason=our_reason("j", 0, "x"),
-                    stop_code="UserInitiated")  # fmt: skip
-    yield from (StartRefused(at=at, attempt=job.attempt, rank=rank.index, reason=why) for why in ("AGENT", "MISSING"))
+            yield TaskEnded(
+                at=at,
+                task_id=task,
+                attempt=attempt,
+                rank=rank.index,
+                exit_code=code,
+                reason=reason,
+                stop_code=stop_code,
+            )
+    yield TaskEnded(
+        at=at,
+        task_id="",
+        attempt=rank.task_attempt,
+        rank=rank.index,
+        exit_code=None,
+        reason=our_reason("j", 0, "x"),
+        stop_code="UserInitiated",
+    )
+    yield from (
+        StartRefused(at=at, attempt=job.attempt, rank=rank.index, reason=why) for why in ("AGENT", "MISSING")
+    )
     for check_try in {rank.check_try, 1}:
         name = f"c{rank.index}.{check_try}"
         yield CheckStarted(at=at, node=rank.node, check_id=name, check_try=check_try)
         yield CheckRefused(at=at, node=rank.node, check_try=check_try, reason="RESOURCE:GPU")
-        for verdict in (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE):
-            yield NodeChecked(at=at, node=rank.node, check_id=name, check_try=check_try, verdict=verdict, findings="seen")
+        for verdict in (
+            Verdict.HEALTHY,
+            Verdict.REBOOT,
+            Verdict.REBOOT,
+            Verdict.REPLACE,
+            Verdict.INCONCLUSIVE,
+        ):
+            yield NodeChecked(
+                at=at, node=rank.node, check_id=name, check_try=check_try, verdict=verdict, findings="seen"
+            )
     key = f"j/{job.attempt}/{rank.index}/reboot"
     yield RebootProven(at=at, node=rank.node, key=key, boot_id="boot-2")
     yield RebootFailed(at=at, node=rank.node, key=key, reason="not managed")
-    yield from (NodeSeen(at=at, node=rank.node, connected=up, boot_id=boot) for up in (True, False) for boot in ("boot-1", "boot-2"))
+    yield from (
+        NodeSeen(at=at, node=rank.node, connected=up, boot_id=boot)
+        for up in (True, False)
+        for boot in ("boot-1", "boot-2")
+    )
     yield FaultSeen(at=at, node=rank.node, evidence="Xid 79")
 
 
@@ -88,7 +120,9 @@ def walk(choices: list[int], *, nodes: int, check: bool, retries: int) -> Story:
 def stories(draw: st.DrawFn) -> Story:
     """A job somewhere on its way."""
     choices = draw(st.lists(st.integers(0, 9999), max_size=40))
-    return walk(choices, nodes=draw(st.integers(1, 3)), check=draw(st.booleans()), retries=draw(st.integers(0, 2)))
+    return walk(
+        choices, nodes=draw(st.integers(1, 3)), check=draw(st.booleans()), retries=draw(st.integers(0, 2))
+    )
 
 
 def next_facts(story: Story, draw: st.DataObject, *, asks: bool = True) -> Fact:

@@ -83,8 +83,21 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
     told = demo("--fault", fault, "--json", "--state", str(tmp_path / "state"))
     assert told.returncode == 0, told.stdout + told.stderr
     data = json.loads(told.stdout)
-    assert {"fault", "status", "outcome", "as_expected", "attempts", "steps", "steps_lost", "resumed_at",
-            "loss", "seconds", "effective_training_time", "phases", "notices"} == set(data)  # fmt: skip
+    assert {
+        "fault",
+        "status",
+        "outcome",
+        "as_expected",
+        "attempts",
+        "steps",
+        "steps_lost",
+        "resumed_at",
+        "loss",
+        "seconds",
+        "effective_training_time",
+        "phases",
+        "notices",
+    } == set(data)
     assert (data["fault"], data["as_expected"]) == (fault, True)
     assert all(set(phase) == {"name", "attempt", "seconds"} for phase in data["phases"])
     if fault == "gpu":

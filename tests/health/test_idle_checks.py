@@ -26,9 +26,15 @@ def a_node(
         at=checked, subject=name, before="AVAILABLE", after="PENDING_HEALTHCHECK", why="", evidence=""
     )
     return Node(
-        name=name, cluster="c", created_at=T0, updated_at=T0, status=status, job_id=job, connected=there,
+        name=name,
+        cluster="c",
+        created_at=T0,
+        updated_at=T0,
+        status=status,
+        job_id=job,
+        connected=there,
         timeline=(entry,),
-    )  # fmt: skip
+    )
 
 
 def test_the_node_that_waited_longest_is_due_first() -> None:

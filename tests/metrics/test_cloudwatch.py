@@ -20,10 +20,18 @@ KNOWN = {
     "diskio": {"read_bytes", "write_bytes", "io_time", "reads", "writes", "read_time", "write_time"},
     "net": {"bytes_recv", "bytes_sent", "err_in", "err_out", "drop_in", "drop_out"},
     "nvidia_gpu": {
-        "utilization_gpu", "utilization_memory", "memory_used", "memory_total", "memory_free",
-        "temperature_gpu", "power_draw", "fan_speed", "pcie_link_gen_current", "pcie_link_width_current",
+        "utilization_gpu",
+        "utilization_memory",
+        "memory_used",
+        "memory_total",
+        "memory_free",
+        "temperature_gpu",
+        "power_draw",
+        "fan_speed",
+        "pcie_link_gen_current",
+        "pcie_link_width_current",
     },
-}  # fmt: skip
+}
 
 
 def test_the_agent_is_asked_only_for_what_it_can_measure() -> None:

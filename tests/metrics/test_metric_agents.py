@@ -72,9 +72,11 @@ def test_of_two_on_one_node_the_older_stays(cloud: Cloud) -> None:
     ecs = cloud.client("ecs")
     first = ecs.list_tasks(cluster=CLUSTER, containerInstance=arn(cloud, "far-4"))["taskArns"][0]
     twin = ecs.start_task(
-        cluster=CLUSTER, taskDefinition="metrics-agent", containerInstances=[arn(cloud, "far-4")],
+        cluster=CLUSTER,
+        taskDefinition="metrics-agent",
+        containerInstances=[arn(cloud, "far-4")],
         startedBy=started_by(CLUSTER, "metrics-agent"),
-    )["tasks"][0]["taskArn"]  # fmt: skip
+    )["tasks"][0]["taskArn"]
     cloud.advance(60)
     assert ensure(cloud).stopped == (twin,)
     assert ecs.list_tasks(cluster=CLUSTER, containerInstance=arn(cloud, "far-4"))["taskArns"] == [first]

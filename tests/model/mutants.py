@@ -30,14 +30,20 @@ class Mutant(NamedTuple):
 def acts_on_the_first_verdict(patch: Patch, model: Model) -> None:
     def examined(draft: Draft) -> None:
         joint.examined(draft)
-        if draft.status is JobStatus.PENDING_HEALTHCHECK and any(r.verdict for r in draft.ranks) and all(r.quiet for r in draft.ranks):
+        if (
+            draft.status is JobStatus.PENDING_HEALTHCHECK
+            and any(r.verdict for r in draft.ranks)
+            and all(r.quiet for r in draft.ranks)
+        ):
             joint._conclude(draft)
 
     patch.setitem(joint.JOINT, JobStatus.PENDING_HEALTHCHECK, examined)
 
 
 def trusts_an_exit_0_after_a_reboot(patch: Patch, model: Model) -> None:
-    patch.setattr(rules, "classify", lambda ev, doubted, policy: exits.classify(ev, doubted=False, policy=policy))
+    patch.setattr(
+        rules, "classify", lambda ev, doubted, policy: exits.classify(ev, doubted=False, policy=policy)
+    )
 
 
 def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
@@ -158,27 +164,53 @@ def gives_the_same_name_to_two_versions_of_the_rows(patch: Patch, model: Model) 
 
 
 MUTANTS: dict[str, Mutant] = {
-    "acts on the first verdict": Mutant(acts_on_the_first_verdict, QUICK["two verdicts and no retry"], "had not answered"),
-    "trusts an exit 0 after a reboot": Mutant(trusts_an_exit_0_after_a_reboot, replace(LOSS, lies=True), "did not finish its work"),
-    "forgets the deadline of a reboot": Mutant(forgets_the_deadline_of_a_reboot, RECOVERY, "nothing to wait for"),
-    "loses the outbox in a crash": Mutant(loses_the_outbox_in_a_crash, replace(QUICK["two verdicts and no retry"], stalls=1, nodes=1), "nobody was told"),
-    "takes a disconnect for a reboot": Mutant(takes_a_disconnect_for_a_reboot, replace(RECOVERY, flaps=1, nodes=1), "before n0 had really rebooted"),
-    "restarts with a node missing": Mutant(restarts_with_a_node_missing, RECOVERY, "was not back"),
-    "sends a start again without looking": Mutant(sends_a_start_again_without_looking, replace(RECOVERY, nodes=1, stalls=1), "a second task for rank"),
-    "believes a verdict of the last attempt": Mutant(
-        believes_a_verdict_of_the_last_attempt, replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2), delays=0), "no check of attempt 1"
+    "acts on the first verdict": Mutant(
+        acts_on_the_first_verdict, QUICK["two verdicts and no retry"], "had not answered"
     ),
-    "spends two retries at once": Mutant(spends_two_retries_at_once, replace(RECOVERY, policy=quick_policy(max_retries=2)), "two retries"),
-    "starts over a task that would not stop": Mutant(starts_over_a_task_that_would_not_stop, replace(RECOVERY, ends=EVERY_END), "of another attempt lives"),
+    "trusts an exit 0 after a reboot": Mutant(
+        trusts_an_exit_0_after_a_reboot, replace(LOSS, lies=True), "did not finish its work"
+    ),
+    "forgets the deadline of a reboot": Mutant(
+        forgets_the_deadline_of_a_reboot, RECOVERY, "nothing to wait for"
+    ),
+    "loses the outbox in a crash": Mutant(
+        loses_the_outbox_in_a_crash,
+        replace(QUICK["two verdicts and no retry"], stalls=1, nodes=1),
+        "nobody was told",
+    ),
+    "takes a disconnect for a reboot": Mutant(
+        takes_a_disconnect_for_a_reboot, replace(RECOVERY, flaps=1, nodes=1), "before n0 had really rebooted"
+    ),
+    "restarts with a node missing": Mutant(restarts_with_a_node_missing, RECOVERY, "was not back"),
+    "sends a start again without looking": Mutant(
+        sends_a_start_again_without_looking, replace(RECOVERY, nodes=1, stalls=1), "a second task for rank"
+    ),
+    "believes a verdict of the last attempt": Mutant(
+        believes_a_verdict_of_the_last_attempt,
+        replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2), delays=0),
+        "no check of attempt 1",
+    ),
+    "spends two retries at once": Mutant(
+        spends_two_retries_at_once, replace(RECOVERY, policy=quick_policy(max_retries=2)), "two retries"
+    ),
+    "starts over a task that would not stop": Mutant(
+        starts_over_a_task_that_would_not_stop, replace(RECOVERY, ends=EVERY_END), "of another attempt lives"
+    ),
     "tells nobody": Mutant(tells_nobody, QUICK["two verdicts and no retry"], "nobody will be told"),
-    "reboots without waiting for the tasks to stop": Mutant(reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "without its verdict"),
-    "changes its mind after the end": Mutant(changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "became USER_STOPPED"),
+    "reboots without waiting for the tasks to stop": Mutant(
+        reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "without its verdict"
+    ),
+    "changes its mind after the end": Mutant(
+        changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "became USER_STOPPED"
+    ),
     "sends a reboot after its time": Mutant(
-        sends_a_reboot_after_its_time, replace(RECOVERY, nodes=1, asks=1, stalls=1, late_sweeper=True, delays=2), "after the time for it is over"
+        sends_a_reboot_after_its_time,
+        replace(RECOVERY, nodes=1, asks=1, stalls=1, late_sweeper=True, delays=2),
+        "after the time for it is over",
     ),
     "gives the same name to two versions of the rows": Mutant(
         gives_the_same_name_to_two_versions_of_the_rows,
         replace(RECOVERY, nodes=1, stalls=1, hiccups=1, rows=True, delays=0),
         "rows were left behind",
     ),
-}  # fmt: skip
+}

@@ -21,7 +21,11 @@ from tests.aws.ministack import dynamodb, fresh_tables
 from tests.stories.memory import Tables, Topic, error
 
 Row = dict[str, Any]
-KEYS: dict[str, Any] = {"region_name": "us-east-1", "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+KEYS: dict[str, Any] = {
+    "region_name": "us-east-1",
+    "aws_access_key_id": "testing",
+    "aws_secret_access_key": "testing",
+}
 
 
 class Died(BaseException):
@@ -76,12 +80,16 @@ class OverHttp:
         name = f"told-{uuid.uuid4().hex[:8]}"
         self.topic = self._sns.create_topic(Name=name)["TopicArn"]
         self._queue = self._sqs.create_queue(QueueName=name)["QueueUrl"]
-        arn = self._sqs.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        arn = self._sqs.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])["Attributes"][
+            "QueueArn"
+        ]
         self._sns.subscribe(TopicArn=self.topic, Protocol="sqs", Endpoint=arn)
         self._heard: list[str] = []
 
     def client(self, name: str) -> Any:
-        config = Config(retries={"mode": "standard", "total_max_attempts": 4}, connect_timeout=20, read_timeout=60)
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": 4}, connect_timeout=20, read_timeout=60
+        )
         return boto3.client(name, endpoint_url=self._url, config=config, **KEYS)  # type: ignore[call-overload]
 
     def rows(self, role: str) -> dict[str, Row]:
@@ -93,7 +101,9 @@ class OverHttp:
         self._db.put_item(TableName=self.tables[role], Item=row)
 
     def messages(self) -> list[str]:
-        while got := self._sqs.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get("Messages", []):
+        while got := self._sqs.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get(
+            "Messages", []
+        ):
             for message in got:
                 said = json.loads(message["Body"])
                 self._heard.append(f"{said['Subject']}\n{said['Message']}")

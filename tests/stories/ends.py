@@ -9,24 +9,62 @@ from tests.stories.world import CLUSTER, World
 
 #: The published schema: attributes that other tools rely on, all text unless they are lists.
 JOB = {
-    "job_id", "job_timestamp", "cluster_name", "num_nodes", "assigned_nodes", "submitted_container_inst_ids",
-    "submitted_ecs_task_ids", "updated_at", "created_at", "retry", "job_status",
-}  # fmt: skip
+    "job_id",
+    "job_timestamp",
+    "cluster_name",
+    "num_nodes",
+    "assigned_nodes",
+    "submitted_container_inst_ids",
+    "submitted_ecs_task_ids",
+    "updated_at",
+    "created_at",
+    "retry",
+    "job_status",
+}
 LISTS = {"assigned_nodes", "submitted_container_inst_ids", "submitted_ecs_task_ids"}
 TASK = {
-    "ecs_task_id", "node_name", "node_index_in_job", "job_id", "job_timestamp", "job_num_nodes", "task_def_arn",
-    "task_def_name", "task_def_revision", "cluster_name", "container_inst_id", "container_instance_arn", "retry",
-    "task_status", "updated_at", "created_at",
-}  # fmt: skip
+    "ecs_task_id",
+    "node_name",
+    "node_index_in_job",
+    "job_id",
+    "job_timestamp",
+    "job_num_nodes",
+    "task_def_arn",
+    "task_def_name",
+    "task_def_revision",
+    "cluster_name",
+    "container_inst_id",
+    "container_instance_arn",
+    "retry",
+    "task_status",
+    "updated_at",
+    "created_at",
+}
 NODE = {
-    "node_name", "container_instance_id", "container_instance_arn", "cluster_name", "node_status", "ip", "ibdev",
-    "created_at", "updated_at",
-}  # fmt: skip
+    "node_name",
+    "container_instance_id",
+    "container_instance_arn",
+    "cluster_name",
+    "node_status",
+    "ip",
+    "ibdev",
+    "created_at",
+    "updated_at",
+}
 
 
-def check_end(world: World, status: JobStatus, *, attempt: int = 0, nodes: dict[str, str] | str = "AVAILABLE", messages: int = 0,
-              job_id: str = "j1", spontaneous: int = 0, unreachable: tuple[str, ...] = (),
-              errors: bool = False) -> Job:  # fmt: skip
+def check_end(
+    world: World,
+    status: JobStatus,
+    *,
+    attempt: int = 0,
+    nodes: dict[str, str] | str = "AVAILABLE",
+    messages: int = 0,
+    job_id: str = "j1",
+    spontaneous: int = 0,
+    unreachable: tuple[str, ...] = (),
+    errors: bool = False,
+) -> Job:
     """Records, rows, labels, tasks and messages. `nodes` is one status for all, or those that differ from AVAILABLE."""
     job = world.job(job_id)
     story = [f"{e.at:%H:%M:%S} {e.subject} {e.before}>{e.after} {e.why} {e.evidence}" for e in job.timeline]
@@ -37,10 +75,18 @@ def check_end(world: World, status: JobStatus, *, attempt: int = 0, nodes: dict[
     world.watch.check(spontaneous=spontaneous)
     _check_job_row(world, job)
     _check_task_rows(world, job)
-    expected = {r.node: nodes if isinstance(nodes, str) else nodes.get(r.node, "AVAILABLE") for r in job.ranks}
+    expected = {
+        r.node: nodes if isinstance(nodes, str) else nodes.get(r.node, "AVAILABLE") for r in job.ranks
+    }
     _check_node_rows(world, job, expected, unreachable)
-    live = [t["taskArn"] for kind in ("train", "check") for t in world.tasks(kind, live=True)
-            if t["env"].get("JOB_ID") == job_id and t["node"] not in unreachable and t["desiredStatus"] != "STOPPED"]  # fmt: skip
+    live = [
+        t["taskArn"]
+        for kind in ("train", "check")
+        for t in world.tasks(kind, live=True)
+        if t["env"].get("JOB_ID") == job_id
+        and t["node"] not in unreachable
+        and t["desiredStatus"] != "STOPPED"
+    ]
     assert not live, f"still alive: {live}"
     told = [m for m in world.messages() if job_id in m.splitlines()[0] or job_id in m]
     assert len(told) == messages, told

@@ -48,10 +48,24 @@ class Deployment:
 
     def submit(self, names: list[str]) -> None:
         for index, name in enumerate(names):
-            self.server.control("add_node", name=name, cluster=self.cluster, external=bool(index % 2), attributes={"node_name": name})
-        discover(self.server.client("ecs"), self.server.client("ssm"), self.side.store, self.cluster, datetime.now(UTC))
+            self.server.control(
+                "add_node",
+                name=name,
+                cluster=self.cluster,
+                external=bool(index % 2),
+                attributes={"node_name": name},
+            )
+        discover(
+            self.server.client("ecs"),
+            self.server.client("ssm"),
+            self.side.store,
+            self.cluster,
+            datetime.now(UTC),
+        )
         spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main")
-        self.side.runtime.submit(job_id="j1", cluster=self.cluster, spec=spec, nodes=names, at=datetime.now(UTC), check=False)
+        self.side.runtime.submit(
+            job_id="j1", cluster=self.cluster, spec=spec, nodes=names, at=datetime.now(UTC), check=False
+        )
 
     def job(self) -> Job:
         return self.side.store.job("j1")
@@ -70,15 +84,28 @@ class Deployment:
         return answer
 
     def rows(self, table: str) -> dict[str, dict[str, str]]:
-        found = self.server.client("dynamodb").scan(TableName=self.environment[table], ConsistentRead=True)["Items"]
-        key = {"JOB_TABLE_NAME": "job_id", "TASK_TABLE_NAME": "ecs_task_id", "NODE_TABLE_NAME": "node_name"}[table]
+        found = self.server.client("dynamodb").scan(TableName=self.environment[table], ConsistentRead=True)[
+            "Items"
+        ]
+        key = {"JOB_TABLE_NAME": "job_id", "TASK_TABLE_NAME": "ecs_task_id", "NODE_TABLE_NAME": "node_name"}[
+            table
+        ]
         return {row[key]["S"]: {name: value.get("S", "") for name, value in row.items()} for row in found}
 
 
 def a_tick() -> Event:
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"version": "0", "id": str(uuid.uuid4()), "source": "aws.scheduler", "detail-type": "Scheduled Event", "time": at,
-            "account": "123456789012", "region": "us-east-1", "resources": [], "detail": "{}"}  # fmt: skip
+    return {
+        "version": "0",
+        "id": str(uuid.uuid4()),
+        "source": "aws.scheduler",
+        "detail-type": "Scheduled Event",
+        "time": at,
+        "account": "123456789012",
+        "region": "us-east-1",
+        "resources": [],
+        "detail": "{}",
+    }
 
 
 @contextmanager

@@ -8,10 +8,36 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 NOT_EVENTS: list[Any] = [
-    None, [], {}, "", "text", 7, 1.5, True, {"detail": None}, {"detail-type": "ECS Task State Change"}, {"source": "aws.ecs"},
-    {"source": 5, "detail-type": []}, [{"source": "aws.ecs"}], {"source": "aws.ecs", "detail-type": "ECS Task State Change"},
-]  # fmt: skip
-JUNK: list[Any] = [None, "", [], {}, 7, -1.5, True, "x" * 5000, "\ud800", ["a", None, {}], {"a": {"b": []}}, 10**400, "2026-13-45T99:99:99Z"]
+    None,
+    [],
+    {},
+    "",
+    "text",
+    7,
+    1.5,
+    True,
+    {"detail": None},
+    {"detail-type": "ECS Task State Change"},
+    {"source": "aws.ecs"},
+    {"source": 5, "detail-type": []},
+    [{"source": "aws.ecs"}],
+    {"source": "aws.ecs", "detail-type": "ECS Task State Change"},
+]
+JUNK: list[Any] = [
+    None,
+    "",
+    [],
+    {},
+    7,
+    -1.5,
+    True,
+    "x" * 5000,
+    "\ud800",
+    ["a", None, {}],
+    {"a": {"b": []}},
+    10**400,
+    "2026-13-45T99:99:99Z",
+]
 
 
 def one_of_each(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -50,9 +50,19 @@ class Tables:
                 found[table] = [_shown(row, ask) for row in rows]
             return {"Responses": found, "UnprocessedKeys": {}}
 
-    def query(self, *, TableName: str, IndexName: str, KeyConditionExpression: str, ExpressionAttributeNames: Item,
-              ExpressionAttributeValues: Item, FilterExpression: str = "", Limit: int = 1000, ScanIndexForward: bool = True,
-              ExclusiveStartKey: Item | None = None) -> Item:  # fmt: skip
+    def query(
+        self,
+        *,
+        TableName: str,
+        IndexName: str,
+        KeyConditionExpression: str,
+        ExpressionAttributeNames: Item,
+        ExpressionAttributeValues: Item,
+        FilterExpression: str = "",
+        Limit: int = 1000,
+        ScanIndexForward: bool = True,
+        ExclusiveStartKey: Item | None = None,
+    ) -> Item:
         index = next(i for i in self._schema[TableName].indexes if i.name == IndexName)
         table_key = self._schema[TableName].key
 
@@ -66,10 +76,14 @@ class Tables:
             rows.sort(key=place, reverse=not ScanIndexForward)
             if ExclusiveStartKey is not None:
                 start = place(ExclusiveStartKey)
-                rows = [row for row in rows if (place(row) > start if ScanIndexForward else place(row) < start)]
+                rows = [
+                    row for row in rows if (place(row) > start if ScanIndexForward else place(row) < start)
+                ]
             page, more = rows[:Limit], rows[Limit:]
             carried = (
-                None if index.carries == ("*",) else {self._schema[TableName].key, *index.keys, *index.carries}
+                None
+                if index.carries == ("*",)
+                else {self._schema[TableName].key, *index.keys, *index.carries}
             )
             shown = [
                 {k: v for k, v in row.items() if carried is None or k in carried}
@@ -107,9 +121,14 @@ class Tables:
                 fits = holds(what["ConditionExpression"], row, *_words(what))
                 codes.append("None" if fits else "ConditionalCheckFailed")
             if len(set(places)) < len(places):
-                raise error("ValidationException", "Transaction request cannot include multiple operations on one item")
+                raise error(
+                    "ValidationException",
+                    "Transaction request cannot include multiple operations on one item",
+                )
             if set(codes) != {"None"}:
-                raise error("TransactionCanceledException", CancellationReasons=[{"Code": code} for code in codes])
+                raise error(
+                    "TransactionCanceledException", CancellationReasons=[{"Code": code} for code in codes]
+                )
             for action in TransactItems:
                 self._apply(action)
             return {}
@@ -132,7 +151,10 @@ class Tables:
             row = _updated(dict(old), what["UpdateExpression"], *_words(what))
         for name in {key for index in self._schema[table].indexes for key in index.keys}:
             if name in row and (set(row[name]) != {"S"} or not row[name]["S"]):
-                raise error("ValidationException", f"{name} is the key of an index and must be a text that is not empty")
+                raise error(
+                    "ValidationException",
+                    f"{name} is the key of an index and must be a text that is not empty",
+                )
         self._rows[table][self._key(table, row)] = row
 
     def _key(self, table: str, item: Item) -> str:
@@ -165,13 +187,20 @@ class Topic:
 
 def error(code: str, message: str = "", **more: Any) -> ClientError:
     """As boto3 raises it."""
-    response: Any = {"Error": {"Code": code, "Message": message or code}, "ResponseMetadata": {"HTTPStatusCode": 400}, **more}
+    response: Any = {
+        "Error": {"Code": code, "Message": message or code},
+        "ResponseMetadata": {"HTTPStatusCode": 400},
+        **more,
+    }
     return ClientError(response, "Call")
 
 
 def holds(expression: str, row: Item, names: Item, values: Item) -> bool:
     """A condition of atoms joined by OR and AND, as DynamoDB reads it: AND binds closer."""
-    return any(all(_atom(part, row, names, values) for part in some.split(" AND ")) for some in expression.split(" OR "))
+    return any(
+        all(_atom(part, row, names, values) for part in some.split(" AND "))
+        for some in expression.split(" OR ")
+    )
 
 
 def _atom(text: str, row: Item, names: Item, values: Item) -> bool:

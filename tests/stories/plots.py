@@ -38,9 +38,21 @@ class Plot:
     def end(self, world: World, *, told_again: int = 0, errors: bool = False) -> None:
         """`told_again`: how many processes died, each perhaps right after sending a message."""
         told = len(world.messages())
-        messages = told if self.messages <= told <= self.messages + (told_again if self.messages else 0) else self.messages
-        check_end(world, self.status, attempt=self.attempt, nodes=dict(self.bad), messages=messages,
-                  spontaneous=self.spontaneous, unreachable=self.unreachable, errors=errors)  # fmt: skip
+        messages = (
+            told
+            if self.messages <= told <= self.messages + (told_again if self.messages else 0)
+            else self.messages
+        )
+        check_end(
+            world,
+            self.status,
+            attempt=self.attempt,
+            nodes=dict(self.bad),
+            messages=messages,
+            spontaneous=self.spontaneous,
+            unreachable=self.unreachable,
+            errors=errors,
+        )
 
     def tell(self, world: World) -> None:
         self.begin(world)
@@ -190,9 +202,33 @@ PLOTS = (
     Plot(name="out of memory", then=out_of_memory, status=FAILED, messages=1),
     Plot(name="cannot pull", before=cannot_pull, then=lambda world: None, status=FAILED, messages=1),
     Plot(name="power lost for a while", then=power_lost_for_a_while, status=OK, attempt=1, spontaneous=1),
-    Plot(name="power lost for good", then=power_lost_for_good, status=FAILED, attempt=1, bad=N1, messages=1, unreachable=("n1",)),
-    Plot(name="terminated", then=terminated, status=FAILED, attempt=1, bad=(("n0", "FAILED"),), messages=1, unreachable=("n0",)),
-    Plot(name="spot interruption", then=interrupted, status=FAILED, attempt=1, bad=(("n0", "FAILED"),), messages=1, unreachable=("n0",)),
+    Plot(
+        name="power lost for good",
+        then=power_lost_for_good,
+        status=FAILED,
+        attempt=1,
+        bad=N1,
+        messages=1,
+        unreachable=("n1",),
+    ),
+    Plot(
+        name="terminated",
+        then=terminated,
+        status=FAILED,
+        attempt=1,
+        bad=(("n0", "FAILED"),),
+        messages=1,
+        unreachable=("n0",),
+    ),
+    Plot(
+        name="spot interruption",
+        then=interrupted,
+        status=FAILED,
+        attempt=1,
+        bad=(("n0", "FAILED"),),
+        messages=1,
+        unreachable=("n0",),
+    ),
     Plot(name="never back from its reboot", then=never_back, status=FAILED, attempt=1, bad=N1, messages=1),
     Plot(name="slow reboot", then=slow_reboot, status=OK, attempt=1),
     Plot(name="back with fewer GPUs", then=fewer_gpus, status=FAILED, attempt=1, bad=N1, messages=1),
@@ -201,10 +237,23 @@ PLOTS = (
     Plot(name="inconclusive twice", then=inconclusive, status=FAILED, messages=1),
     Plot(name="inconclusive, then bad", then=inconclusive_once, status=OK, attempt=1),
     Plot(name="check never answers", then=no_answer, status=FAILED, messages=1),
-    Plot(name="post-reboot check passes", then=gpu_fault, status=OK, attempt=1, policy=with_policy(post_reboot_check=True)),
-    Plot(name="post-reboot check refuses", then=not_cured, status=FAILED, attempt=1, bad=N1, messages=1,
-         policy=with_policy(post_reboot_check=True)),
+    Plot(
+        name="post-reboot check passes",
+        then=gpu_fault,
+        status=OK,
+        attempt=1,
+        policy=with_policy(post_reboot_check=True),
+    ),
+    Plot(
+        name="post-reboot check refuses",
+        then=not_cured,
+        status=FAILED,
+        attempt=1,
+        bad=N1,
+        messages=1,
+        policy=with_policy(post_reboot_check=True),
+    ),
     Plot(name="pre-flight passes", check=True, then=lambda world: world.finish_attempt(0), status=OK),
     Plot(name="agent away at the restart", then=agent_away_at_restart, status=OK, attempt=1),
-)  # fmt: skip
+)
 BY_NAME = {plot.name: plot for plot in PLOTS}

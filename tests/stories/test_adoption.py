@@ -38,20 +38,35 @@ class OtherTool:
 
     def write_node(self, name: str, status: str) -> None:
         arn = self.nodes[name]["arn"]
-        self.world.account.write("node_table", {
-            "node_name": text(name), "container_instance_id": text(arn.rpartition("/")[2]), "container_instance_arn": text(arn),
-            "cluster_name": text(CLUSTER), "node_status": text(status), "ip": text(f"10.0.1.{len(name)}"), "ibdev": text("mlx5_0"),
-            "created_at": text(CREATED), "updated_at": text(CREATED),
-        })  # fmt: skip
+        self.world.account.write(
+            "node_table",
+            {
+                "node_name": text(name),
+                "container_instance_id": text(arn.rpartition("/")[2]),
+                "container_instance_arn": text(arn),
+                "cluster_name": text(CLUSTER),
+                "node_status": text(status),
+                "ip": text(f"10.0.1.{len(name)}"),
+                "ibdev": text("mlx5_0"),
+                "created_at": text(CREATED),
+                "updated_at": text(CREATED),
+            },
+        )
 
     def start(self, name: str, rank: int) -> str:
         """Without any variable of ours."""
         pairs = {"MASTER_ADDR": "10.0.1.5", "RANK": str(rank), "EPOCHS": "90"}
         env = [{"name": key, "value": value} for key, value in pairs.items()]
-        mine = [{"name": "main", "command": ["torchrun", "train.py", f"--node_rank={rank}"], "environment": env}]
+        mine = [
+            {"name": "main", "command": ["torchrun", "train.py", f"--node_rank={rank}"], "environment": env}
+        ]
         reply = self.world.cloud.client("ecs").start_task(
-            cluster=CLUSTER, taskDefinition=f"{TRAIN}:1", containerInstances=[self.nodes[name]["arn"]], startedBy="webui",
-            overrides={"containerOverrides": mine, "taskRoleArn": "arn:aws:iam::123456789012:role/train"})  # fmt: skip
+            cluster=CLUSTER,
+            taskDefinition=f"{TRAIN}:1",
+            containerInstances=[self.nodes[name]["arn"]],
+            startedBy="webui",
+            overrides={"containerOverrides": mine, "taskRoleArn": "arn:aws:iam::123456789012:role/train"},
+        )
         task = str(reply["tasks"][0]["taskArn"]).rpartition("/")[2]
         self.world.watch.owners[task] = ("t1", "0", str(rank))
         return task
@@ -59,22 +74,45 @@ class OtherTool:
     def write_task(self, task: str, name: str, rank: int, **changes: str) -> None:
         definition = f"arn:aws:ecs:us-east-1:123456789012:task-definition/{TRAIN}:1"
         row = {
-            "ecs_task_id": task, "node_name": name, "node_index_in_job": str(rank), "job_id": "t1", "job_timestamp": CREATED,
-            "job_num_nodes": str(len(NODES)), "task_def_arn": definition, "task_def_name": TRAIN, "task_def_revision": "1",
-            "cluster_name": CLUSTER, "container_inst_id": self.nodes[name]["arn"].rpartition("/")[2],
-            "container_instance_arn": self.nodes[name]["arn"], "retry": "0", "task_status": "IN_PROGRESS", "updated_at": CREATED,
-            "created_at": CREATED, **changes,
-        }  # fmt: skip
+            "ecs_task_id": task,
+            "node_name": name,
+            "node_index_in_job": str(rank),
+            "job_id": "t1",
+            "job_timestamp": CREATED,
+            "job_num_nodes": str(len(NODES)),
+            "task_def_arn": definition,
+            "task_def_name": TRAIN,
+            "task_def_revision": "1",
+            "cluster_name": CLUSTER,
+            "container_inst_id": self.nodes[name]["arn"].rpartition("/")[2],
+            "container_instance_arn": self.nodes[name]["arn"],
+            "retry": "0",
+            "task_status": "IN_PROGRESS",
+            "updated_at": CREATED,
+            "created_at": CREATED,
+            **changes,
+        }
         self.world.account.write("task_table", {key: text(value) for key, value in row.items()})
 
     def write_job(self, tasks: list[str], **changes: Row) -> None:
         ids = [node["arn"].rpartition("/")[2] for node in self.nodes.values()]
-        self.world.account.write("job_table", {
-            "job_id": text("t1"), "job_timestamp": text(CREATED), "cluster_name": text(CLUSTER), "num_nodes": text(str(len(NODES))),
-            "assigned_nodes": listed(list(NODES), self.lists), "submitted_container_inst_ids": listed(ids, self.lists),
-            "submitted_ecs_task_ids": listed(tasks, self.lists), "updated_at": text(CREATED), "created_at": text(CREATED),
-            "retry": text("0"), "job_status": text("IN_PROGRESS"), **changes,
-        })  # fmt: skip
+        self.world.account.write(
+            "job_table",
+            {
+                "job_id": text("t1"),
+                "job_timestamp": text(CREATED),
+                "cluster_name": text(CLUSTER),
+                "num_nodes": text(str(len(NODES))),
+                "assigned_nodes": listed(list(NODES), self.lists),
+                "submitted_container_inst_ids": listed(ids, self.lists),
+                "submitted_ecs_task_ids": listed(tasks, self.lists),
+                "updated_at": text(CREATED),
+                "created_at": text(CREATED),
+                "retry": text("0"),
+                "job_status": text("IN_PROGRESS"),
+                **changes,
+            },
+        )
 
     def submit(self, *, node_status: str = "IN_PROGRESS", **changes: Row) -> list[str]:
         """All of it before our handlers were there to hear of it."""
@@ -94,7 +132,11 @@ def check_their_rows(world: World, tasks: list[str]) -> None:
     """What they wrote stays, and only what changed is changed."""
     rows = world.account.rows("task_table")
     for rank, task in enumerate(tasks):
-        assert (rows[task]["task_status"], rows[task]["retry"], rows[task]["created_at"]) == ("TERMINATED", "0", CREATED)
+        assert (rows[task]["task_status"], rows[task]["retry"], rows[task]["created_at"]) == (
+            "TERMINATED",
+            "0",
+            CREATED,
+        )
         assert rows[task]["node_index_in_job"] == str(rank)
     row = world.account.rows("job_table")["t1"]
     assert (row["created_at"], row["assigned_nodes"]) == ("2026-11-15T01:00:00+00:00", list(NODES))
@@ -123,7 +165,11 @@ def test_a_restart_uses_what_the_task_was_first_started_with(world: World) -> No
         rank = task["env"]["NODE_RANK"]
         (main,) = task["overrides"]["containerOverrides"]
         assert main["command"] == ["torchrun", "train.py", f"--node_rank={rank}"]
-        assert (task["env"]["EPOCHS"], task["env"]["RANK"], task["env"]["MASTER_ADDR"]) == ("90", rank, "10.0.1.5")
+        assert (task["env"]["EPOCHS"], task["env"]["RANK"], task["env"]["MASTER_ADDR"]) == (
+            "90",
+            rank,
+            "10.0.1.5",
+        )
         assert (task["env"]["JOB_ID"], task["env"]["JOB_ATTEMPT"]) == ("t1", "1")
         assert task["overrides"]["taskRoleArn"].endswith("role/train")
         assert task["taskDefinitionArn"].endswith(f"{TRAIN}:1")
@@ -216,7 +262,9 @@ def test_their_job_is_taken_over_while_its_nodes_are_examined(world: World, aliv
 
 @pytest.mark.parametrize("status", ["PENDING_RESTART", "RESTARTING"])
 @pytest.mark.parametrize("retry", ["0", "1"])
-def test_their_job_is_taken_over_while_it_waits_for_its_restart(world: World, status: str, retry: str) -> None:
+def test_their_job_is_taken_over_while_it_waits_for_its_restart(
+    world: World, status: str, retry: str
+) -> None:
     other = OtherTool(world)
     tasks = other.submit()
     world.events = False
@@ -255,12 +303,20 @@ def test_a_task_that_their_restart_left_running_is_stopped_first(world: World) -
 def test_a_job_that_has_ended_is_left_alone(world: World, status: str) -> None:
     other = OtherTool(world, "text")
     tasks = other.submit(job_status=text(status))
-    before = world.account.rows("job_table"), world.account.rows("task_table"), world.account.rows("node_table")
+    before = (
+        world.account.rows("job_table"),
+        world.account.rows("task_table"),
+        world.account.rows("node_table"),
+    )
     for task in tasks:
         world.cloud.control.exit_task(task, 1)
     world.pass_time(30)
     world.tick()
-    assert (world.account.rows("job_table"), world.account.rows("task_table"), world.account.rows("node_table")) == before
+    assert (
+        world.account.rows("job_table"),
+        world.account.rows("task_table"),
+        world.account.rows("node_table"),
+    ) == before
     assert not world.errors
 
 
@@ -277,7 +333,9 @@ GARBAGE: dict[str, dict[str, Row]] = {
 
 
 @pytest.mark.parametrize("row", GARBAGE.values(), ids=GARBAGE)
-def test_a_row_that_makes_no_sense_is_nobody_s_job(world: World, row: dict[str, Row], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_makes_no_sense_is_nobody_s_job(
+    world: World, row: dict[str, Row], caplog: pytest.LogCaptureFixture
+) -> None:
     tasks = OtherTool(world).submit(**row)
     before = world.account.rows("job_table")
     world.cloud.control.exit_task(tasks[0], 1)

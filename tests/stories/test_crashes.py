@@ -17,15 +17,34 @@ from tests.stories.plots import BY_NAME, Plot
 from tests.stories.world import World, a_world
 
 READS = {
-    "get_item", "batch_get_item", "query", "list_tasks", "describe_tasks", "describe_container_instances",
-    "describe_task_definition", "list_command_invocations",
-}  # fmt: skip
+    "get_item",
+    "batch_get_item",
+    "query",
+    "list_tasks",
+    "describe_tasks",
+    "describe_container_instances",
+    "describe_task_definition",
+    "list_command_invocations",
+}
 #: The others are the same up to the point where they part.
 MAIN = [
-    "gpu fault", "healthy GPU", "retry spent", "completion", "job stopped by a person", "task stopped by a person",
-    "out of memory", "cannot pull", "doubtful success", "verdict replace", "inconclusive, then bad",
-    "post-reboot check passes", "pre-flight passes", "slow reboot", "back with fewer GPUs", "spot interruption",
-]  # fmt: skip
+    "gpu fault",
+    "healthy GPU",
+    "retry spent",
+    "completion",
+    "job stopped by a person",
+    "task stopped by a person",
+    "out of memory",
+    "cannot pull",
+    "doubtful success",
+    "verdict replace",
+    "inconclusive, then bad",
+    "post-reboot check passes",
+    "pre-flight passes",
+    "slow reboot",
+    "back with fewer GPUs",
+    "spot interruption",
+]
 
 
 def calls_of(plot: Plot, *, reads: bool = False, events: bool = True) -> list[int]:
@@ -45,7 +64,9 @@ def tell(plot: Plot, world: World, *, after: int = 0, before: int = 0, events: b
     plot.end(world, told_again=world.wire.deaths)
 
 
-def die(plot: Plot, *, after: int = 0, before: int = 0, retry_after_s: float = 0.0, events: bool = True) -> None:
+def die(
+    plot: Plot, *, after: int = 0, before: int = 0, retry_after_s: float = 0.0, events: bool = True
+) -> None:
     with a_world(policy=plot.policy) as world:
         world.retry_after_s = retry_after_s
         tell(plot, world, after=after, before=before, events=events)

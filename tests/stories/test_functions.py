@@ -13,8 +13,8 @@ import pytest
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import ConfigError
 from ecs_gpu_recovery.testing.aws.server import Server, serve
-from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, fresh_process, handler
+from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 
 pytestmark = pytest.mark.ministack
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
@@ -71,7 +71,10 @@ def test_a_gpu_fault_is_recovered_by_the_four_functions(stack: Deployment) -> No
         server.control("exit_task", task=rank.task_id, exit_code=0)
     server.wait_for(lambda: at(JobStatus.COMPLETE, 1))
     assert {row["node_status"] for row in stack.rows("NODE_TABLE_NAME").values()} == {"AVAILABLE"}
-    assert sorted(row["task_status"] for row in stack.rows("TASK_TABLE_NAME").values()) == ["COMPLETE"] * 2 + ["TERMINATED"] * 2
+    assert (
+        sorted(row["task_status"] for row in stack.rows("TASK_TABLE_NAME").values())
+        == ["COMPLETE"] * 2 + ["TERMINATED"] * 2
+    )
     assert stack.rows("JOB_TABLE_NAME")["j1"]["job_status"] == "COMPLETE"
     kinds = {answer["kind"] for answer in stack.answers if answer["taken"]}
     assert kinds == {"task", "check", "instance", "reboot-command"}
@@ -97,10 +100,14 @@ def test_a_spoiled_event_never_raises(stack: Deployment) -> None:
     server.wait_for(lambda: (stack.deliver(), all(r.deadline is None for r in stack.job().ranks))[1])
     server.control("impair", node="n1")
     host = server.control("node", node="n1")["host_id"]
-    server.client("ssm").send_command(InstanceIds=[host], DocumentName="AWS-RunShellScript", Parameters={"commands": ["true"]})
+    server.client("ssm").send_command(
+        InstanceIds=[host], DocumentName="AWS-RunShellScript", Parameters={"commands": ["true"]}
+    )
     server.wait_for(lambda: any("Failed" in str(event) for event in server.control("events")[-4:]))
     before = stack.job()
-    for event in one_of_each([e for e in server.control("events") if stack.cluster in str(e) or e["source"] == "aws.ssm"]):
+    for event in one_of_each(
+        [e for e in server.control("events") if stack.cluster in str(e) or e["source"] == "aws.ssm"]
+    ):
         for number, (what, made) in enumerate(spoiled(event)):
             if number % 9 == 0:
                 answer = handler(HANDLERS[number // 9 % 4])(made, None)

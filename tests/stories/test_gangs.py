@@ -17,7 +17,9 @@ def recover(world: World, *, size: int, fails: int, bad: set[int], order: tuple[
     world.begin(size)
     world.finish_attempt(1)
     for place, index in enumerate(order):
-        world.cloud.control.script(node=f"n{index}", family=CHECK, exit_code=int(index in bad), after_s=5.0 + 3 * place)
+        world.cloud.control.script(
+            node=f"n{index}", family=CHECK, exit_code=int(index in bad), after_s=5.0 + 3 * place
+        )
     world.fail_rank(fails)
     world.run()
     assert set(world.watch.reboots) == {f"j1/1/{index}/reboot" for index in bad}
@@ -46,7 +48,9 @@ def test_a_gang_of_8_recovers(seed: int) -> None:
     chance = random.Random(seed)
     order = tuple(chance.sample(range(8), 8))
     with a_world(seed=seed) as world:
-        recover(world, size=8, fails=chance.randrange(8), bad=set(chance.sample(range(8), 1 + seed)), order=order)
+        recover(
+            world, size=8, fails=chance.randrange(8), bad=set(chance.sample(range(8), 1 + seed)), order=order
+        )
 
 
 @pytest.mark.slow
@@ -55,7 +59,13 @@ def test_a_gang_of_32_recovers(seed: int) -> None:
     chance = random.Random(seed)
     order = tuple(chance.sample(range(32), 32))
     with a_world(seed=seed) as world:
-        recover(world, size=32, fails=chance.randrange(32), bad=set(chance.sample(range(32), 1 + 2 * seed)), order=order)
+        recover(
+            world,
+            size=32,
+            fails=chance.randrange(32),
+            bad=set(chance.sample(range(32), 1 + 2 * seed)),
+            order=order,
+        )
 
 
 @pytest.mark.parametrize("size", [8, 32])

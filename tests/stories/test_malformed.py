@@ -12,9 +12,12 @@ from tests.stories.plots import gpu_fault
 from tests.stories.world import Event, World, a_world
 
 KINDS = (
-    "ECS Task State Change", "ECS Container Instance State Change", "ECS Container Instance Health Change",
-    "EC2 Command Status-change Notification", "EC2 Command Invocation Status-change Notification",
-)  # fmt: skip
+    "ECS Task State Change",
+    "ECS Container Instance State Change",
+    "ECS Container Instance Health Change",
+    "EC2 Command Status-change Notification",
+    "EC2 Command Invocation Status-change Notification",
+)
 
 
 def a_night() -> list[Event]:
@@ -43,11 +46,18 @@ def test_what_is_no_event_is_answered(world: World) -> None:
 
 def told(job: Job) -> Job:
     """What may change by being looked at: only that and when it was seen."""
-    ranks = tuple(replace(r, seen_version=0, away_since=None, connected=True, gpus_seen=None, doubted=False) for r in job.ranks)
+    ranks = tuple(
+        replace(r, seen_version=0, away_since=None, connected=True, gpus_seen=None, doubted=False)
+        for r in job.ranks
+    )
     return replace(job, ranks=ranks, timeline=(), version=0, updated_at=job.created_at, outbox=())
 
 
-@pytest.mark.parametrize("event", NIGHT, ids=lambda e: f"{e['detail-type']} {e['detail'].get('lastStatus') or e['detail'].get('status') or ''}")
+@pytest.mark.parametrize(
+    "event",
+    NIGHT,
+    ids=lambda e: f"{e['detail-type']} {e['detail'].get('lastStatus') or e['detail'].get('status') or ''}",
+)
 def test_a_spoiled_event_never_raises_and_moves_no_job(event: Event) -> None:
     """They are told to a world in which the job they came from still runs its first attempt."""
     with a_world() as world:

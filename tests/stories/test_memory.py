@@ -48,9 +48,15 @@ def seen_error(exc: ClientError) -> Any:
 
 def alike(answer: Any) -> Any:
     """What the store reads of an answer, in one order."""
-    plain = {key: value for key, value in answer.items() if key in ("Item", "Items", "Responses", "error", "item", "codes")}
+    plain = {
+        key: value
+        for key, value in answer.items()
+        if key in ("Item", "Items", "Responses", "error", "item", "codes")
+    }
     if "Responses" in plain:
-        plain["Responses"] = {table: sorted(rows, key=str) for table, rows in plain["Responses"].items() if rows}
+        plain["Responses"] = {
+            table: sorted(rows, key=str) for table, rows in plain["Responses"].items() if rows
+        }
     return json.loads(json.dumps(plain, sort_keys=True, default=lambda value: value.hex()))
 
 
@@ -72,15 +78,21 @@ def tell(world: World, plot: str) -> None:
     BY_NAME[plot].begin(world)
     world.twice = True
     others = world.a_process()
-    world.wire.meanwhile[len(world.wire.calls) + 25] = lambda: others.runtime.stop("j1", by="ann", why="", at=world.now()) and None
+    world.wire.meanwhile[len(world.wire.calls) + 25] = lambda: (
+        others.runtime.stop("j1", by="ann", why="", at=world.now()) and None
+    )
     BY_NAME[plot].then(world)
     world.run()
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        return {names.get(key, key): names.get(inner, renamed(inner, names)) if key == "TableName" else renamed(inner, names)
-                for key, inner in value.items()}  # fmt: skip
+        return {
+            names.get(key, key): names.get(inner, renamed(inner, names))
+            if key == "TableName"
+            else renamed(inner, names)
+            for key, inner in value.items()
+        }
     if isinstance(value, list):
         return [renamed(inner, names) for inner in value]
     return value
@@ -98,7 +110,12 @@ def test_the_same_calls_get_the_same_answers(aws_url: str, plot: str) -> None:
                 answer = seen_error(exc)
             assert alike(answer) == alike(expected), f"call {number}: {action} {request}"
         assert {action for action, _, _ in log} == {
-            "get_item", "batch_get_item", "query", "put_item", "update_item", "transact_write_items",
-        }  # fmt: skip
+            "get_item",
+            "batch_get_item",
+            "query",
+            "put_item",
+            "update_item",
+            "transact_write_items",
+        }
         assert any("error" in answer for _, _, answer in log)
     client.close()

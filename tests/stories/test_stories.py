@@ -21,7 +21,9 @@ def test_a_story_ends_as_it_must(plot: Plot) -> None:
 
 
 @pytest.mark.ministack
-@pytest.mark.parametrize("name", ["gpu fault", "healthy GPU", "retry spent", "job stopped by a person", "terminated"])
+@pytest.mark.parametrize(
+    "name", ["gpu fault", "healthy GPU", "retry spent", "job stopped by a person", "terminated"]
+)
 def test_a_story_ends_so_in_real_tables_too(aws_url: str, name: str) -> None:
     plot = BY_NAME[name]
     with a_world(aws_url, policy=plot.policy) as world:
@@ -73,7 +75,15 @@ def test_a_message_tells_what_to_do_next(world: World) -> None:
     world.run()
     (message,) = world.messages()
     assert message.startswith("Job j1 failed: n1 must be replaced\n")
-    for part in ("n1", "verdict replace", "exit code 1", "Done: ", "marked failed", "Next: ", "gpu-recovery node release n1"):
+    for part in (
+        "n1",
+        "verdict replace",
+        "exit code 1",
+        "Done: ",
+        "marked failed",
+        "Next: ",
+        "gpu-recovery node release n1",
+    ):
         assert part in message, message
 
 
@@ -96,7 +106,14 @@ def test_an_agent_that_stays_away_ends_the_start_in_time(world: World) -> None:
     world.cloud.control.power_off("n1")
     world.submit(names)
     job = world.run()
-    check_end(world, job.status, attempt=job.attempt, messages=1, nodes={"n1": job.ranks[1].node_status}, unreachable=("n1",))
+    check_end(
+        world,
+        job.status,
+        attempt=job.attempt,
+        messages=1,
+        nodes={"n1": job.ranks[1].node_status},
+        unreachable=("n1",),
+    )
     assert job.status is FAILED
 
 
@@ -118,7 +135,9 @@ def test_a_check_waits_for_gpus_that_are_still_held(world: World) -> None:
     world.cloud.control.script(node="n0", env={"MINE": "1"}, exit_code=0, after_s=400)
     world.fail_rank(0)
     own = {"containerOverrides": [{"name": "main", "environment": [{"name": "MINE", "value": "1"}]}]}
-    assert ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own)["tasks"]
+    assert ecs.start_task(
+        cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own
+    )["tasks"]
     world.pass_time(60)
     assert world.job().status is JobStatus.PENDING_HEALTHCHECK
     assert "RESOURCE:GPU" in world.job().outbox[0].error
@@ -135,7 +154,9 @@ def test_a_restart_waits_for_gpus_that_are_still_held(world: World) -> None:
     world.until(lambda: world.job().status is JobStatus.PENDING_RESTART)
     world.cloud.control.script(node="n0", env={"MINE": "1"}, exit_code=0, after_s=200)
     own = {"containerOverrides": [{"name": "main", "environment": [{"name": "MINE", "value": "1"}]}]}
-    assert ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own)["tasks"]
+    assert ecs.start_task(
+        cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], overrides=own
+    )["tasks"]
     world.run()
     check_end(world, OK, attempt=1)
 
@@ -157,7 +178,9 @@ def test_a_slow_stop_is_waited_for(world: World) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "bad"), [(1, {"n1": "FAILED"}), (2, {"n1": "FAILED"}), (3, {})])
-def test_a_bad_node_is_refused_before_the_first_start(world: World, verdict: int, bad: dict[str, str]) -> None:
+def test_a_bad_node_is_refused_before_the_first_start(
+    world: World, verdict: int, bad: dict[str, str]
+) -> None:
     names = world.add_nodes(3)
     world.cloud.control.health("n1", verdict)
     world.submit(names, check=True)
@@ -171,7 +194,11 @@ def test_a_check_that_never_answers_is_stopped(world: World) -> None:
     world.begin(2)
     BY_NAME["check never answers"].then(world)
     world.run()
-    stopped = [t for t in world.cloud.control.tasks() if t["node"] == "n1" and t["env"].get("GPU_RECOVERY_KIND") == "check"]
+    stopped = [
+        t
+        for t in world.cloud.control.tasks()
+        if t["node"] == "n1" and t["env"].get("GPU_RECOVERY_KIND") == "check"
+    ]
     assert all("did not answer in time" in t["stoppedReason"] for t in stopped)
     check_end(world, FAILED, messages=1)
     assert "n1 could not be tested" in world.messages()[0]
@@ -212,7 +239,9 @@ def test_a_draining_instance_keeps_its_job_and_cannot_be_restarted_on(world: Wor
 
 def test_a_node_that_a_person_drained_keeps_its_job_and_gets_no_other(world: World) -> None:
     names = world.begin(2)
-    world.side.runtime.handle_node("n0", [NodeAsked(at=world.now(), node="n0", ask="drain", by="ann", why="new fan")])
+    world.side.runtime.handle_node(
+        "n0", [NodeAsked(at=world.now(), node="n0", ask="drain", by="ann", why="new fan")]
+    )
     for rank in range(2):
         world.fail_rank(rank, 0)
     world.run()
@@ -226,7 +255,9 @@ def test_a_failed_node_that_a_person_releases_says_so_on_its_instance(world: Wor
     BY_NAME["verdict replace"].then(world)
     world.run()
     assert world.labels()["n1"] == "FAILED"
-    world.side.runtime.handle_node("n1", [NodeAsked(at=world.now(), node="n1", ask="release", by="ann", why="new GPU")])
+    world.side.runtime.handle_node(
+        "n1", [NodeAsked(at=world.now(), node="n1", ask="release", by="ann", why="new GPU")]
+    )
     assert (world.labels()["n1"], world.node_statuses()["n1"]) == ("AVAILABLE", "AVAILABLE")
 
 
@@ -244,7 +275,9 @@ def test_a_free_node_can_be_checked_and_rebooted(world: World) -> None:
     world.add_nodes(1)
     world.cloud.control.health("n0", 1)
     for ask, after in (("check", "FAILED"), ("reboot", "AVAILABLE"), ("check", "AVAILABLE")):
-        world.side.runtime.handle_node("n0", [NodeAsked(at=world.now(), node="n0", ask=ask, by="ann", why="odd noises")])
+        world.side.runtime.handle_node(
+            "n0", [NodeAsked(at=world.now(), node="n0", ask=ask, by="ann", why="odd noises")]
+        )
         world.until(lambda: world.node_statuses()["n0"] in ("AVAILABLE", "FAILED"), minutes=40)
         assert world.node_statuses()["n0"] == world.labels()["n0"] == after
     assert len(world.messages()) == 1
@@ -264,7 +297,9 @@ def test_ecs_reporting_a_gpu_fault_is_evidence_and_no_verdict(world: World) -> N
 # -- people ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS])
+@pytest.mark.parametrize(
+    "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
+)
 def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
     world.begin(2)
     gpu_fault(world)
@@ -323,12 +358,20 @@ def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
     env = {"JOB_ID": "j1", "JOB_ATTEMPT": attempt, "NODE_RANK": "1", "GPU_RECOVERY_KIND": "train"}
     pairs = [{"name": name, "value": value} for name, value in env.items()]
     ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n2")
-    reply = ecs.start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]], startedBy="gr-0123456789abcdef",
-                           overrides={"containerOverrides": [{"name": "main", "environment": pairs}]})  # fmt: skip
+    reply = ecs.start_task(
+        cluster=CLUSTER,
+        taskDefinition=TRAIN,
+        containerInstances=[node["arn"]],
+        startedBy="gr-0123456789abcdef",
+        overrides={"containerOverrides": [{"name": "main", "environment": pairs}]},
+    )
     ghost = reply["tasks"][0]["taskArn"]
     world.pass_time(5)
     shown = next(t for t in world.cloud.control.tasks() if t["taskArn"] == ghost)
-    assert (shown["lastStatus"], shown["stoppedReason"]) == ("STOPPED", "gpu-recovery j1/0: not the task of this attempt")
+    assert (shown["lastStatus"], shown["stoppedReason"]) == (
+        "STOPPED",
+        "gpu-recovery j1/0: not the task of this attempt",
+    )
     assert world.job().status is JobStatus.IN_PROGRESS
     assert len(world.tasks(live=True)) == 2
 
@@ -339,7 +382,9 @@ def test_tasks_of_strangers_cost_one_look(world: World) -> None:
     node = world.cloud.control.node("n2")
     version = world.job().version
     world.wire.forget()
-    world.cloud.client("ecs").start_task(cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]])
+    world.cloud.client("ecs").start_task(
+        cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]]
+    )
     world.pass_time(1)
     assert world.job().version == version
     assert [call for call in world.wire.calls if call[1] not in ("query", "get_item")] == []
@@ -351,6 +396,8 @@ def test_a_check_that_nobody_ordered_changes_nothing(world: World) -> None:
     version = world.job().version
     node = world.cloud.control.node("n2")
     world.cloud.control.script(family=CHECK, exit_code=1, after_s=1)
-    world.cloud.client("ecs").start_task(cluster=CLUSTER, taskDefinition=CHECK, containerInstances=[node["arn"]])
+    world.cloud.client("ecs").start_task(
+        cluster=CLUSTER, taskDefinition=CHECK, containerInstances=[node["arn"]]
+    )
     world.pass_time(5)
     assert world.job().version == version

@@ -14,7 +14,15 @@ from tests.stories.test_crashes import calls_of
 from tests.stories.world import World, a_world
 
 #: These stories need nothing but the tables and the cluster to be told; the others differ in what a person does.
-MAIN = ["gpu fault", "healthy GPU", "retry spent", "completion", "doubtful success", "verdict replace", "spot interruption"]
+MAIN = [
+    "gpu fault",
+    "healthy GPU",
+    "retry spent",
+    "completion",
+    "doubtful success",
+    "verdict replace",
+    "spot interruption",
+]
 SLOW_KNOBS = Knobs(check_s=5.0, reboot_s=60.0, stop_s=1.0, start_s=0.5, all_states=True, health_events=True)
 
 
@@ -101,7 +109,7 @@ def test_a_whole_night_told_again_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpu fault", "retry spent"])
 def test_answers_that_lag_behind_change_no_end(name: str) -> None:
-    """Right after a start, DescribeTasks and ListTasks may not know the task yet; the sweeper comes at that moment too."""
+    """Right after a start, ECS may not show the task yet; the sweeper comes at that moment too."""
     plot = BY_NAME[name]
     with a_world(policy=plot.policy) as world:
         plot.begin(world)
@@ -166,12 +174,23 @@ def test_a_call_that_may_not_be_made_leaves_the_handler_and_heals() -> None:
         assert "AccessDenied" in str(world.errors[0])
 
 
-@pytest.mark.parametrize("action", [
-    ("ecs", "start_task"), ("ecs", "stop_task"), ("ecs", "put_attributes"), ("ssm", "send_command"),
-    ("ssm", "list_command_invocations"), ("dynamodb", "transact_write_items"), ("dynamodb", "update_item"),
-    ("ecs", "describe_task_definition"),
-], ids=lambda action: action[1])  # fmt: skip
-def test_a_missing_permission_is_loud_and_heals_when_it_is_given(world: World, action: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "action",
+    [
+        ("ecs", "start_task"),
+        ("ecs", "stop_task"),
+        ("ecs", "put_attributes"),
+        ("ssm", "send_command"),
+        ("ssm", "list_command_invocations"),
+        ("dynamodb", "transact_write_items"),
+        ("dynamodb", "update_item"),
+        ("ecs", "describe_task_definition"),
+    ],
+    ids=lambda action: action[1],
+)
+def test_a_missing_permission_is_loud_and_heals_when_it_is_given(
+    world: World, action: tuple[str, str]
+) -> None:
     """For ten minutes one action is forbidden. Nothing is half done meanwhile, and nothing is forgotten."""
     world.begin(2)
     world.wire.fail_all = {action: "AccessDeniedException"}
@@ -261,7 +280,9 @@ def test_a_process_that_is_slow_at_any_call_changes_no_end(seconds: float) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["healthy GPU", "retry spent", "doubtful success", "out of memory", "post-reboot check passes"])
+@pytest.mark.parametrize(
+    "name", ["healthy GPU", "retry spent", "doubtful success", "out of memory", "post-reboot check passes"]
+)
 def test_a_process_that_is_slow_at_any_call_of_any_story_changes_no_end(name: str) -> None:
     plot = BY_NAME[name]
     for number in calls_of(plot, reads=True):

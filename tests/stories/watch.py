@@ -17,7 +17,9 @@ class Watch:
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.wrong: list[str] = []
-        self.owners: dict[str, tuple[str, str, str]] = {}  #: adopted tasks: id, and their job, attempt and rank
+        self.owners: dict[
+            str, tuple[str, str, str]
+        ] = {}  #: adopted tasks: id, and their job, attempt and rank
         self.reboots: Counter[str] = Counter()
         self.modified_at: list[float] = []  #: when calls were made that share the account's limit
 
@@ -38,7 +40,11 @@ class Watch:
 
     def _started(self) -> None:
         """At most one live task per rank, and never two attempts of one job alive."""
-        live = [mine for task in self._cloud.cluster.tasks.values() if not task.over and (mine := self._whose(task))]
+        live = [
+            mine
+            for task in self._cloud.cluster.tasks.values()
+            if not task.over and (mine := self._whose(task))
+        ]
         for (job, rank), count in Counter((job, rank) for job, _, rank in live).items():
             if count > 1:
                 self.wrong.append(f"{count} live tasks of rank {rank} of {job}")
@@ -65,7 +71,9 @@ class Watch:
     def most_in_a_second(self) -> int:
         """Calls that change the cluster, in the worst second of the night."""
         times = sorted(self.modified_at)
-        return max((bisect_right(times, at + 1.0 - 1e-6) - number for number, at in enumerate(times)), default=0)
+        return max(
+            (bisect_right(times, at + 1.0 - 1e-6) - number for number, at in enumerate(times)), default=0
+        )
 
     def check(self, *, spontaneous: int = 0) -> None:
         """Each order rebooted its host once; `spontaneous` reboots were nobody's order."""

@@ -48,13 +48,17 @@ class World:
     deliver_all: bool = False  #: not only what the deployment's rules let through
     events: bool = True  #: False: every event is lost, only the clock is left
     twice: bool = False  #: every event is delivered twice
-    concurrent: bool = False  #: every event has a process of its own, and a process that waits does not hold up others
+    concurrent: bool = (
+        False  #: every event has a process of its own, and a process that waits does not hold up others
+    )
     retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
     rules_broken: list[str] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
-    late: deque[tuple[Event, int]] = field(default_factory=deque)  #: invocations to be tried again, and how often
+    late: deque[tuple[Event, int]] = field(
+        default_factory=deque
+    )  #: invocations to be tried again, and how often
 
     def __post_init__(self) -> None:
         self.session = Session(self.cloud, self.account, self.wire)
@@ -68,7 +72,9 @@ class World:
         self.side = self.a_process()
 
     def a_process(self) -> wiring.AwsSide:
-        side = wiring.build({}, now=self.clock.now, session=self.session, settings=self.settings, on_commit=self._committed)
+        side = wiring.build(
+            {}, now=self.clock.now, session=self.session, settings=self.settings, on_commit=self._committed
+        )
         side.fleet._pace = Pace(MODIFY_PER_S, sleep=self._sleep, clock=self.cloud.agenda.now)
         return side
 
@@ -83,8 +89,12 @@ class World:
 
     def _committed(self, old: Job | None, new: Job) -> None:
         self.rules_broken += [f"{new.id} at version {new.version}: {what}" for what in broken(new)]
-        if old is not None and (new.attempt < old.attempt or (old.status.final and new.status is not old.status)):
-            self.rules_broken.append(f"{new.id} went back: {old.status}/{old.attempt} -> {new.status}/{new.attempt}")
+        if old is not None and (
+            new.attempt < old.attempt or (old.status.final and new.status is not old.status)
+        ):
+            self.rules_broken.append(
+                f"{new.id} went back: {old.status}/{old.attempt} -> {new.status}/{new.attempt}"
+            )
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.cloud.agenda.now(), UTC)
@@ -95,15 +105,21 @@ class World:
         """Every other one is an EC2 instance, the rest are ECS Anywhere."""
         names = [f"n{i}" for i in range(first, first + count)]
         for i, name in enumerate(names):
-            self.cloud.control.add_node(name=name, cluster=CLUSTER, gpus=gpus, external=bool(i % 2), attributes={"node_name": name})
+            self.cloud.control.add_node(
+                name=name, cluster=CLUSTER, gpus=gpus, external=bool(i % 2), attributes={"node_name": name}
+            )
         self.pump()
         discover(self.cloud.client("ecs"), self.cloud.client("ssm"), self.side.store, CLUSTER, self.now())
         return names
 
-    def submit(self, names: list[str], *, check: bool = False, job_id: str = "j1", env: dict[str, str] | None = None) -> str:
+    def submit(
+        self, names: list[str], *, check: bool = False, job_id: str = "j1", env: dict[str, str] | None = None
+    ) -> str:
         spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main", env=env or {})
         self.clock.set({"time": self.now().isoformat()})
-        self.side.runtime.submit(job_id=job_id, cluster=CLUSTER, spec=spec, nodes=names, at=self.now(), check=check)
+        self.side.runtime.submit(
+            job_id=job_id, cluster=CLUSTER, spec=spec, nodes=names, at=self.now(), check=check
+        )
         self.pass_time(2)
         return job_id
 
@@ -122,7 +138,9 @@ class World:
             self.side.runtime.stop(job_id, by="ann", why="enough", at=self.now())
 
     def job(self, job_id: str = "j1") -> Job:
-        return wiring.DynamoStore(self.account.client("dynamodb"), cluster=CLUSTER, **self.account.tables).job(job_id)
+        return wiring.DynamoStore(
+            self.account.client("dynamodb"), cluster=CLUSTER, **self.account.tables
+        ).job(job_id)
 
     def task_of(self, rank: int, job_id: str = "j1") -> str:
         return self.job(job_id).ranks[rank].task_id
@@ -132,7 +150,9 @@ class World:
 
     def finish_attempt(self, attempt: int, *, after_s: float = 30.0) -> None:
         """Tasks of this attempt will end with success."""
-        self.cloud.control.script(env={"JOB_ATTEMPT": str(attempt)}, family=TRAIN, times=None, exit_code=0, after_s=after_s)
+        self.cloud.control.script(
+            env={"JOB_ATTEMPT": str(attempt)}, family=TRAIN, times=None, exit_code=0, after_s=after_s
+        )
 
     # -- time and events ---------------------------------------------------------------------------------------
 
@@ -149,11 +169,11 @@ class World:
                 return
             except Died:
                 self.new_process()
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - Lambda catches whatever a function raises
                 self.errors.append(exc)
             if self.retry_after_s and tries:
                 left = tries
-                self.cloud.agenda.after(self.retry_after_s, lambda: self.late.append((event, left)))
+                self.cloud.agenda.after(self.retry_after_s, lambda n=left: self.late.append((event, n)))
                 return
         self.dead_letters.append(event)
 
@@ -188,19 +208,36 @@ class World:
     def _check_labels(self) -> None:
         """While nothing is waiting to be sent, every instance says what its node's row says."""
         rows = self.account.rows("job_table")
-        if not isinstance(self.account, InMemory) or any("version" not in row or self.job(key).outbox for key, row in rows.items()):
+        if not isinstance(self.account, InMemory) or any(
+            "version" not in row or self.job(key).outbox for key, row in rows.items()
+        ):
             return
         known, labels = self.node_statuses(), self.labels()
         gone = {node["name"] for node in self.cloud.control.nodes() if node["status"] == "INACTIVE"}
-        wrong = {name: (status, labels[name]) for name, status in known.items() if name not in gone and labels[name] not in ("", status)}
+        wrong = {
+            name: (status, labels[name])
+            for name, status in known.items()
+            if name not in gone and labels[name] not in ("", status)
+        }
         if wrong and not self.wire.fail_all:
             self.rules_broken.append(f"at {self.now():%H:%M:%S} rows and labels differ: {wrong}")
 
     def tick(self) -> None:
         self._check_labels()
         at = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.deliver({"version": "0", "id": "tick", "source": "aws.scheduler", "detail-type": "Scheduled Event", "time": at,
-                      "account": "123456789012", "region": "us-east-1", "resources": [], "detail": "{}"})  # fmt: skip
+        self.deliver(
+            {
+                "version": "0",
+                "id": "tick",
+                "source": "aws.scheduler",
+                "detail-type": "Scheduled Event",
+                "time": at,
+                "account": "123456789012",
+                "region": "us-east-1",
+                "resources": [],
+                "detail": "{}",
+            }
+        )
         self.pump()
 
     def until(self, holds: Callable[[], bool], *, minutes: int = 240, step: float = 10.0) -> None:
@@ -233,7 +270,10 @@ class World:
     def labels(self) -> dict[str, str]:
         """What each container instance says of itself, as far as ECS still knows it."""
         shown = {node["name"]: node["shown"]["attributes"] for node in self.cloud.control.nodes()}
-        return {name: next((a["value"] for a in rows if a["name"] == "status"), "") for name, rows in shown.items()}
+        return {
+            name: next((a["value"] for a in rows if a["name"] == "status"), "")
+            for name, rows in shown.items()
+        }
 
     def messages(self) -> list[str]:
         return self.account.messages()
@@ -248,7 +288,7 @@ class World:
 
 
 def passes_rules(event: Event) -> bool:
-    """What the deployment's rules let through: tasks that run or have stopped, all instances, commands that are over."""
+    """What the deployment's rules let through: tasks that run or stopped, all instances, ended commands."""
     status = event["detail"].get("lastStatus") or event["detail"].get("status")
     if event["detail-type"] == "ECS Task State Change":
         return status in ("RUNNING", "STOPPED")
@@ -258,7 +298,9 @@ def passes_rules(event: Event) -> bool:
 
 
 @contextmanager
-def a_world(url: str = "", *, seed: int = 0, policy: Policy = POLICY, knobs: Knobs | None = None) -> Iterator[World]:
+def a_world(
+    url: str = "", *, seed: int = 0, policy: Policy = POLICY, knobs: Knobs | None = None
+) -> Iterator[World]:
     """Tables in memory, or, with an address, in the local AWS there."""
     cloud = Cloud(seed=seed, knobs=knobs or Knobs(check_s=5.0, reboot_s=60.0, stop_s=1.0, start_s=0.5))
     ecs = cloud.client("ecs")
@@ -273,7 +315,9 @@ def a_world(url: str = "", *, seed: int = 0, policy: Policy = POLICY, knobs: Kno
 
 
 def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
-    settings = LambdaSettings(cluster=CLUSTER, check_task=CHECK, topic_arn=account.topic, policy=policy, **account.tables)
+    settings = LambdaSettings(
+        cluster=CLUSTER, check_task=CHECK, topic_arn=account.topic, policy=policy, **account.tables
+    )
     return World(cloud, account, settings)
 
 

@@ -125,8 +125,9 @@ def test_commands_are_found_by_host_with_their_comment(cloud: Cloud) -> None:
     order_reboot(cloud, "n1", "c")
     found = ssm.list_commands(InstanceId=hosts[0])["Commands"]
     assert [(row["CommandId"], row["Comment"]) for row in found] == [
-        (second, "gpu-recovery b"), (first, "gpu-recovery a"),
-    ]  # fmt: skip
+        (second, "gpu-recovery b"),
+        (first, "gpu-recovery a"),
+    ]
     cloud.advance(3)
     rows = ssm.list_command_invocations(InstanceId=hosts[0], Details=True)["CommandInvocations"]
     assert [row["CommandId"] for row in rows] == [second, first]

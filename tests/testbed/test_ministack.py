@@ -201,9 +201,12 @@ def test_a_function_that_fails_is_called_again(aws: Server, ecs: Any, tmp_path: 
             raise RuntimeError("again")
     """
     function = functions.create_function(
-        FunctionName="fails", Runtime="python3.13", Handler="index.handler", Role=role,
+        FunctionName="fails",
+        Runtime="python3.13",
+        Handler="index.handler",
+        Role=role,
         Code={"ZipFile": zipped(textwrap.dedent(code))},
-    )  # fmt: skip
+    )
     pattern = {"source": ["aws.ecs"], "detail": {"lastStatus": ["STOPPED"], "containers": {"exitCode": [1]}}}
     rules.put_rule(Name="ends", EventPattern=json.dumps(pattern))
     rules.put_targets(Rule="ends", Targets=[{"Id": "f", "Arn": function["FunctionArn"]}])

@@ -126,8 +126,9 @@ def test_a_terminated_host_ends_its_tasks_without_exit_codes(cloud: Cloud) -> No
     cloud.control.terminate("n0")
     dead = task(cloud, arn)
     assert (dead["stopCode"], dead["stoppedReason"]) == (
-        "TerminationNotice", f"Host EC2 (instance {host}) terminated.",
-    )  # fmt: skip
+        "TerminationNotice",
+        f"Host EC2 (instance {host}) terminated.",
+    )
     assert "exitCode" not in dead["containers"][0]
     cloud.advance(1)
     assert sightings(cloud)[-1][1:3] == (False, "INACTIVE")

@@ -157,8 +157,10 @@ def test_a_container_that_exits_ends_its_task(cloud: Cloud) -> None:
     assert seen["stoppedReason"] == "Essential container in task exited"
     assert [c["exitCode"] for c in seen["containers"]] == [1, 143]
     assert statuses(cloud, arn) == [
-        (1, "PENDING", "RUNNING"), (2, "RUNNING", "RUNNING"), (3, "STOPPED", "STOPPED"),
-    ]  # fmt: skip
+        (1, "PENDING", "RUNNING"),
+        (2, "RUNNING", "RUNNING"),
+        (3, "STOPPED", "STOPPED"),
+    ]
 
 
 def test_a_stop_is_answered_at_once_and_done_later(cloud: Cloud) -> None:
@@ -247,9 +249,16 @@ def test_with_awsvpc_a_task_passes_through_every_state(cloud: Cloud) -> None:
     cloud.client("ecs").stop_task(cluster=CLUSTER, task=arn)
     cloud.advance(1)
     assert [status for _, status, _ in statuses(cloud, arn)] == [
-        "PROVISIONING", "PENDING", "ACTIVATING", "RUNNING",
-        "RUNNING", "DEACTIVATING", "STOPPING", "DEPROVISIONING", "STOPPED",
-    ]  # fmt: skip
+        "PROVISIONING",
+        "PENDING",
+        "ACTIVATING",
+        "RUNNING",
+        "RUNNING",
+        "DEACTIVATING",
+        "STOPPING",
+        "DEPROVISIONING",
+        "STOPPED",
+    ]
     on_the_way = [
         e["detail"] for e in cloud.control.events() if e["detail"].get("lastStatus") == "DEPROVISIONING"
     ]

@@ -59,8 +59,17 @@ def facts(job_id: str, number: int) -> list[Fact]:
             break
         tell(TaskEnded(at=later(), task_id=f"{job_id}-0-2", attempt=0, rank=2, exit_code=1))
         for rank in (0, 1, 3):
-            tell(TaskEnded(at=later(), task_id=f"{job_id}-0-{rank}", attempt=0, rank=rank, exit_code=143,
-                           stop_code="UserInitiated", reason=our_reason(job_id, 0, "another rank failed")))  # fmt: skip
+            tell(
+                TaskEnded(
+                    at=later(),
+                    task_id=f"{job_id}-0-{rank}",
+                    attempt=0,
+                    rank=rank,
+                    exit_code=143,
+                    stop_code="UserInitiated",
+                    reason=our_reason(job_id, 0, "another rank failed"),
+                )
+            )
         for rank in range(RANKS):
             node = f"j{number}-n{rank}"
             tell(CheckStarted(at=later(), node=node, check_id=f"c{rank}", check_try=1))

@@ -122,9 +122,25 @@ def fill(store: SqliteStore, template: Job, count: int) -> None:
         job_id = f"old-{number:06}"
         store._writer.execute(
             "INSERT INTO ecs_job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (job_id, T0.isoformat(), "bench", "4", "[]", "[]", "[]", T0.isoformat(), T0.isoformat(), "1", "COMPLETE", "old",
-             None, None, template.version, json.dumps({**record, "id": job_id})),
-        )  # fmt: skip
+            (
+                job_id,
+                T0.isoformat(),
+                "bench",
+                "4",
+                "[]",
+                "[]",
+                "[]",
+                T0.isoformat(),
+                T0.isoformat(),
+                "1",
+                "COMPLETE",
+                "old",
+                None,
+                None,
+                template.version,
+                json.dumps({**record, "id": job_id}),
+            ),
+        )
     store._writer.execute("COMMIT")
 
 

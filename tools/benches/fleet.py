@@ -29,9 +29,15 @@ def _week(nodes: int, seed: int) -> float:
     """CPU time of one week: jobs of 128 nodes (1,024 GPUs), one spare in 64."""
     policy = FleetPolicy(spares=nodes // 64)
     scenario = Scenario(
-        nodes=nodes, job_nodes=128, per_node_day=RATES["rsc1"].per_node_day, policy=policy, weeks=1.0,
-        causes=llama3_causes(), lemons=0.02, seed=seed,
-    )  # fmt: skip
+        nodes=nodes,
+        job_nodes=128,
+        per_node_day=RATES["rsc1"].per_node_day,
+        policy=policy,
+        weeks=1.0,
+        causes=llama3_causes(),
+        lemons=0.02,
+        seed=seed,
+    )
     began = time.process_time()
     simulate(scenario)
     return time.process_time() - began

@@ -14,9 +14,14 @@ from .requests import ApiError
 #: Amazon ECS, per account and Region: what may be called at once, and how many calls come back per second.
 MODIFY, READ = (100.0, 40.0), (100.0, 20.0)
 _MODIFY = (
-    "StartTask", "RunTask", "StopTask", "PutAttributes", "DeleteAttributes", "DeregisterContainerInstance",
+    "StartTask",
+    "RunTask",
+    "StopTask",
+    "PutAttributes",
+    "DeleteAttributes",
+    "DeregisterContainerInstance",
     "UpdateContainerInstancesState",
-)  # fmt: skip
+)
 _READ = (
     "DescribeTasks",
     "DescribeContainerInstances",

@@ -121,9 +121,14 @@ def _start(python: Path, folder: Path, *, seed: int, auth: bool, environment: Ma
     log = folder / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, env=env, cwd=folder, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+            command,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
     return Server(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{control_port}", log)
 
 

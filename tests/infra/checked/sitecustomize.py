@@ -39,8 +39,16 @@ def _resource(action: str, asked: dict[str, Any], cluster: str) -> str | None:
 def _name_resources(actions: ModuleType) -> None:
     theirs = actions.extract_resource_arn
 
-    def extract_resource_arn(service: str, method: str, path: str, headers: dict[str, str], body: bytes,
-                             query_params: dict[str, Any], region: str, account_id: str) -> Any:  # fmt: skip
+    def extract_resource_arn(
+        service: str,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        query_params: dict[str, Any],
+        region: str,
+        account_id: str,
+    ) -> Any:
         action = headers.get("x-amz-target", "").rpartition(".")[2]
         place = f"{region}:{account_id}"
         if service == "ssm" and action == "SendCommand":
