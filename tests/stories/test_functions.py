@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,9 @@ def test_a_spoiled_event_never_raises(stack: Deployment) -> None:
                 answer = handler(HANDLERS[number // 9 % 4])(made, None)
                 assert set(answer) == {"kind", "taken", "why", "record"}, what
                 assert answer["why"], what
-    assert stack.job().ranks == before.ranks
+    assert [replace(r, seen_version=0) for r in stack.job().ranks] == [
+        replace(r, seen_version=0) for r in before.ranks
+    ]
 
 
 def test_events_of_other_peoples_tasks_change_nothing(stack: Deployment) -> None:
