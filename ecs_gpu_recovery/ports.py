@@ -50,13 +50,12 @@ class Store(Protocol):
         """Write version n over version n - 1."""
 
     def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
     ) -> None:
         """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one.
 
-        `announce` hears of the nodes whose rows are about to change. `since` is a record whose rows are known to be
-        written: then only what differs from it is looked at, and the caller's next commit tells whether somebody
-        moved on meanwhile.
+        `announce` hears of the nodes whose rows are about to change. With `ranks` only theirs are looked at, and it is
+        for the caller's next commit to tell whether somebody moved on meanwhile.
         """
 
     def job_of_task(self, task_id: str) -> str | None:

@@ -7,6 +7,8 @@ facts through the same loop. If the process dies in between, the sweeper sends w
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,7 +30,7 @@ from .core.events import (
 )
 from .core.events import StartRefused as StartWasRefused
 from .core.machine import decide, submit
-from .core.model import Entry, Job, JobSpec, Node
+from .core.model import Entry, Job, JobSpec, Node, Rank
 from .core.nodes import decide_node
 from .core.policy import Policy
 from .ports import Fleet, Notifier, Store
@@ -41,6 +43,10 @@ CONFLICTS = 300
 STARTS_PER_LOOK = 10
 #: So many orders take a while to send.
 MANY = 10
+#: For how many events a process reads first after it guessed wrong.
+WARY_FOR = 20
+#: No rank at all, where an empty list would mean every rank.
+_NONE = (-1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,9 @@ class Moved:
     job: Job
     orders: tuple[Order, ...] = ()
 
-    @property
-    def rows_known(self) -> Job | None:
-        """The record before, if its rows are known to be written: then only what changed needs a look."""
-        return None if any(isinstance(order.effect, WriteRows) for order in self.old.outbox) else self.old
-
 
 class Runtime:
-    """Decides on facts and sends the orders. It holds no state of its own."""
+    """Decides on facts and sends the orders. It holds no state but a guess at the record it wrote last."""
 
     def __init__(
         self,
@@ -69,10 +70,15 @@ class Runtime:
         policy: Policy,
         dispatch: bool = True,
         on_commit: Callable[[Job | None, Job], None] | None = None,
+        guess: bool = False,
     ) -> None:
+        """`guess`: a record that this process wrote last is tried before it is read again, where reading is a call."""
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self._dispatch_now = dispatch
         self._on_commit = on_commit
+        self._guess = guess
+        self._last: Job | None = None
+        self._wary = 0
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
@@ -93,20 +99,20 @@ class Runtime:
         step = submit(
             job_id=job_id, cluster=cluster, spec=spec, nodes=known, policy=policy, at=at, check=check
         )
-        job = self._trimmed(step.job)
+        job = self._trimmed(None, step.job)
         self.store.create(job)
         self._say(job.timeline, job.id)
         if self._on_commit is not None:
             self._on_commit(None, job)
-        self._send_all(job, step.orders, at, None)
+        self._send_all(job, step.orders, at)
         return job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
         """Apply facts to a job in one commit, and send the orders that follow. `job` is the record, just read."""
         facts = list(facts)
-        moved = self._decide(job_id, facts, job)
+        moved = self._decide(job_id, facts, job) if job or not self._guess else self._guessed(job_id, facts)
         if facts and moved.orders:
-            self._send_all(moved.job, moved.orders, max(fact.at for fact in facts), moved.rows_known)
+            self._send_all(moved.job, moved.orders, max(fact.at for fact in facts))
         return moved.job
 
     def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
@@ -134,9 +140,25 @@ class Runtime:
 
     # -- decide and commit -------------------------------------------------------------------------------------
 
+    def _guessed(self, job_id: str, facts: Sequence[Fact]) -> Moved:
+        """Decide on the record as we wrote it last. If it is stale, the commit fails, and tells the newer one.
+
+        That nothing follows from a fact is believed only of a record that was just read. After a wrong guess we read
+        for a while: somebody else is at work on this job, and a write that fails is paid for.
+        """
+        last = self._last if self._last is not None and self._last.id == job_id and not self._wary else None
+        self._wary = max(0, self._wary - 1)
+        moved = self._decide(job_id, facts, last)
+        if last is not None and moved.job is last:
+            return self._decide(job_id, facts)
+        if last is not None and moved.old.version != last.version:
+            self._wary = WARY_FOR
+        return moved
+
     def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None = None) -> Moved:
         """`last` is the record as we have just written it: it saves a read, and if it is stale the commit says so."""
-        for _ in range(CONFLICTS):
+        for tried in range(CONFLICTS):
+            _step_aside(tried)
             old = job = last or self.store.job(job_id)
             last = None
             added: dict[str, Order] = {}
@@ -146,29 +168,35 @@ class Runtime:
                 added.update({order.key: order for order in step.orders})
             if job is old:
                 return Moved(old, old)
-            job = self._trimmed(replace(job, version=old.version + 1))
+            job = self._trimmed(old, replace(job, version=old.version + 1))
             try:
                 self.store.commit(job)
             except VersionConflict as exc:
-                last = exc.newest if isinstance(exc.newest, Job) else None
+                last = exc.newest if tried == 0 and isinstance(exc.newest, Job) else None
                 continue
+            self._last = job
             self._say(_news(old, job), job.id)
             if self._on_commit is not None:
                 self._on_commit(old, job)
-            keys = {order.key for order in job.outbox}
-            return Moved(old, job, tuple(order for order in added.values() if order.key in keys))
+            return Moved(old, job, tuple(order for order in job.outbox if order.key in added))
         raise Transient(f"job {job_id}: too many writers at once")
 
-    def _trimmed(self, job: Job) -> Job:
-        """Where the store writes the rows in the same commit, there is no order to write them."""
-        if not self.store.writes_rows:
-            return job
-        return replace(
-            job, outbox=tuple(order for order in job.outbox if not isinstance(order.effect, WriteRows))
-        )
+    def _trimmed(self, old: Job | None, job: Job) -> Job:
+        """Where the store writes the rows in the same commit, nobody orders it; elsewhere the order says whose."""
+        kept = []
+        for order in job.outbox:
+            effect = order.effect
+            if isinstance(effect, WriteRows):
+                if old is not None and order not in old.outbox:
+                    effect = replace(effect, ranks=_rows_behind(old, job))
+                if self.store.writes_rows or effect.ranks == _NONE:
+                    continue
+            kept.append(replace(order, effect=effect))
+        return replace(job, outbox=tuple(kept))
 
     def _decide_node(self, name: str, facts: Sequence[Fact], last: Node | None = None) -> Node:
-        for _ in range(CONFLICTS):
+        for tried in range(CONFLICTS):
+            _step_aside(tried)
             old = node = last or self.store.node(name)
             last = None
             orders: dict[str, Order] = {}
@@ -201,29 +229,31 @@ class Runtime:
 
     # -- dispatch ----------------------------------------------------------------------------------------------
 
-    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime, rows_known: Job | None) -> None:
+    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime) -> None:
         """Send, learn, decide, until no order is left that belongs to us.
 
-        Rows come last, once for all that was decided on the way. Before many orders they come first: others would
-        see them pending all that time, and write them all. `rows_known` is a record whose rows are written.
+        Rows come last, once for all that was decided on the way. Before many orders they come first: what others
+        change meanwhile would be added to them.
         """
         todo = list(orders) if self._dispatch_now else []
         while todo:
             rows = [order for order in todo if isinstance(order.effect, WriteRows)]
             others = [order for order in todo if order not in rows]
             now = rows if rows and (not others or len(others) > MANY) else others
-            facts = self.send(job, now, at, rows_known=rows_known)
+            facts = self.send(job, now, at)
             moved = self._decide(job.id, facts, job) if facts else Moved(job, job)
-            overtaken = moved.old.version != job.version
-            if now is rows:
-                if overtaken:  # somebody moved on while we wrote: perhaps past what we wrote
-                    self.store.write_rows(moved.job, self.fleet.label_nodes, job)
-                rows_known = moved.job
-            elif overtaken and not {order.key for order in rows} & {order.key for order in moved.old.outbox}:
-                rows_known = None if rows else moved.rows_known
+            if now is rows and moved.old.version != job.version:
+                self._rewrite(job, moved.job)
             job = moved.job
-            pending = {order.key for order in job.outbox}
-            todo = [order for order in (*todo, *moved.orders) if order not in now and order.key in pending]
+            sent = {order.key for order in now}
+            waiting = {order.key for order in (*todo, *moved.orders)} - sent
+            todo = [order for order in job.outbox if order.key in waiting]
+
+    def _rewrite(self, written: Job, newest: Job) -> None:
+        """Somebody moved on while we wrote rows, and may have written theirs before ours."""
+        ranks = _rows_behind(replace(written, outbox=()), newest)
+        if ranks != _NONE:
+            self.store.write_rows(newest, self.fleet.label_nodes, ranks)
 
     def send(
         self,
@@ -232,7 +262,6 @@ class Runtime:
         at: datetime,
         *,
         again: bool = False,
-        rows_known: Job | None = None,
     ) -> list[Fact]:
         """Carry out orders of a job; give back what is now known.
 
@@ -250,7 +279,7 @@ class Runtime:
                 starts += 1
                 if all(order.key != pending.key for pending in seen.outbox):
                     continue
-            act = partial(self._carry_out, seen, order, at, again, rows_known)
+            act = partial(self._carry_out, seen, order, at, again)
             try:
                 facts += self._guarded(order, at, act)
             except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
@@ -291,9 +320,7 @@ class Runtime:
         except Transient as exc:
             return [OrderFailed(at=at, key=order.key, error=str(exc))]
 
-    def _carry_out(
-        self, job: Job, order: Order, at: datetime, again: bool, rows_known: Job | None
-    ) -> Iterable[Fact]:
+    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
         effect = order.effect
         if isinstance(effect, StartTask):
             return self.fleet.start_task(job, effect, again=again)
@@ -307,7 +334,7 @@ class Runtime:
                 OrderSent(at=at, key=effect.key),
             ]
         if isinstance(effect, WriteRows):
-            self.store.write_rows(job, self.fleet.label_nodes, rows_known)
+            self.store.write_rows(job, self.fleet.label_nodes, () if again else effect.ranks)
         elif isinstance(effect, Notify):
             self.notifier.notify(effect)
         elif isinstance(effect, Archive):
@@ -347,9 +374,30 @@ class Runtime:
             )
 
 
+def _step_aside(tried: int) -> None:
+    """Whoever lost a race lets the others pass for a moment, longer each time: a gang's verdicts come all at once."""
+    if tried > 1:
+        time.sleep(random.uniform(0, min(0.025 * 2**tried, 2.0)))  # noqa: S311 - nothing here is secret
+
+
 def _news(old: Job, new: Job) -> list[Entry]:
     known = set(old.timeline)
     return [entry for entry in new.timeline if entry not in known]
+
+
+def _rows_behind(old: Job, new: Job) -> tuple[int, ...]:
+    """The ranks whose rows are not as the new record says: what changed now, and what was still to be written."""
+    todo = [order.effect.ranks for order in old.outbox if isinstance(order.effect, WriteRows)]
+    if () in todo or new.status.final:
+        return ()
+    changed = {rank.index for rank in new.ranks if _shown(old.ranks[rank.index]) != _shown(rank)}
+    return tuple(sorted(changed.union(*todo))) or _NONE
+
+
+def _shown(rank: Rank) -> tuple[object, ...]:
+    """What other tools see of a rank in the task and node rows."""
+    task = (rank.task_id, rank.task_status, rank.task_attempt, rank.exit_code, rank.exit_reason)
+    return (*task, rank.instance, rank.node_status)
 
 
 def _node_of(job: Job, order: CheckNode) -> Node:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ..core.errors import NodesTaken, NotFound
-from ..core.events import Fact
+from ..core.events import Fact, NodeSeen
 from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..core.nodes import decide_node
@@ -56,6 +56,12 @@ class Intake:
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
+        self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
+        self._last: Job | None = None  #: the record that this process wrote last
+
+    def committed(self, job: Job) -> None:
+        """To be told of every record that this process has written."""
+        self._last = job
 
     def take(self, event: object) -> Answer:
         seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
@@ -113,8 +119,12 @@ class Intake:
             self._runtime.handle(job_id, facts)
 
     def _check(self, seen: Parsed) -> Answer:
+        """A check that our own record names has started: its event says so once more, and costs no read."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
+        ours = (self._last is not None and self._last.id == seen.job and self._last.ranks) or ()
+        if seen.status != "STOPPED" and any(rank.check_id == seen.task_id for rank in ours):
+            return Answer(seen.kind, True, "nothing new", seen.job)
         try:
             if seen.job:
                 self._runtime.handle(seen.job, seen.facts)
@@ -127,7 +137,27 @@ class Intake:
         return Answer(seen.kind, True, seen.why, seen.job or seen.node)
 
     def _instance(self, seen: Parsed) -> Answer:
-        """ECS sends one for every placement: news is rare, and no news costs one read."""
+        """ECS sends one for every placement: news is rare, and no news costs one read, or none."""
+        if self._taken_before(seen):
+            return Answer(seen.kind, True, "nothing new", self._names[seen.instance])
+        answer = self._sighting(seen)
+        if answer.taken and seen.kind is Kind.INSTANCE:
+            self._taken[seen.instance] = (seen.version, _shown(seen))
+        return answer
+
+    def _taken_before(self, seen: Parsed) -> bool:
+        """The same version as the last one that this process took, or the next, and nothing in it is different.
+
+        Versions have no gaps, so nobody can have learned anything else in between.
+        """
+        version, shown = self._taken.get(seen.instance, (0, ()))
+        next_one = version > 0 and seen.version in (version, version + 1) and shown == _shown(seen)
+        if next_one and seen.kind is Kind.INSTANCE:
+            self._taken[seen.instance] = (seen.version, shown)
+            return True
+        return False
+
+    def _sighting(self, seen: Parsed) -> Answer:
         node = self._node(seen.instance)
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance}")
@@ -202,3 +232,9 @@ class Intake:
                 self._runtime.handle(job.id, facts, job)
                 taken = job.id
         return taken
+
+
+def _shown(seen: Parsed) -> tuple[object, ...]:
+    """What a sighting says, but for when."""
+    facts = [(f.connected, f.gpus, f.gone, f.boot_id) for f in seen.facts if isinstance(f, NodeSeen)]
+    return (seen.kind, seen.status, *facts)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..core import codec, rows
-from ..core.model import Job, JobStatus, Node, TaskStatus
+from ..core.model import Job, JobStatus, Node, Rank, TaskStatus
 from ..ports import JobLine
 from .errors import ForeignRecord
 
@@ -61,24 +61,24 @@ def node_item(node: Node, lost_after: timedelta) -> Item:
     return item
 
 
-def task_items(job: Job) -> dict[str, Item]:
-    """The rows of the tasks this record knows, by task id, each with the version that wrote it."""
+def task_items(job: Job, ranks: Iterable[Rank]) -> dict[str, Item]:
+    """The rows of the tasks that these ranks have, by task id, each with the version that wrote it."""
     found = {}
-    for rank in job.ranks:
+    for rank in ranks:
         row = rows.task_row(job, rank)
         if row is not None:
             found[rank.task_id] = _attributes(row) | {"job_version": number(job.version)}
     return found
 
 
-def past_task_items(job: Job) -> dict[str, Item]:
-    """How the rows of tasks of earlier attempts end, if nothing else was written of them."""
+def past_task_items(job: Job, ranks: Iterable[Rank]) -> dict[str, Item]:
+    """How the row of each rank's task before this one ends, if nothing else was written of it."""
     ended = {
         "task_status": text(TaskStatus.TERMINATED.value),
         "updated_at": text(job.updated_at.isoformat()),
         "job_version": number(job.version),
     }
-    past = [entry.partition("/")[2] for rank in job.ranks for entry in rank.past_tasks]
+    past = [rank.past_tasks[-1].partition("/")[2] for rank in ranks if rank.past_tasks]
     return {task_id: {"ecs_task_id": text(task_id), **ended} for task_id in past}
 
 

@@ -165,64 +165,48 @@ class DynamoStore:
         self,
         job: Job,
         announce: Callable[[Sequence[Node]], None] | None = None,
-        since: Job | None = None,
+        ranks: Sequence[int] = (),
     ) -> None:
         """Write the rows that differ, and only those: of 256 ranks, an event changes one or two.
 
-        With `since`, the two records tell which they are, and only nodes have to be read. Without it all rows
-        are read. Nodes then come from the newest record: a row that is right as it is keeps its old fence, which
-        would let a late writer pass, so the record is looked at before the writing and after it. Tasks of an
-        attempt that the newest record has forgotten come from this one: a task only ever moves towards its end.
+        Nodes come from the newest record. A row that is right as it is keeps its old fence, which would let a
+        late writer pass; so the record is looked at before the writing and after it. With `ranks` the caller
+        does that, by its next commit. Tasks of an attempt that the newest record has forgotten come from this
+        one: a task only ever moves towards its end.
         """
         told: dict[str, NodeStatus] = {}
-        say = announce or _nobody
-        if since is not None and self._write_changes(job, since, say, told):
-            return
         newest = job
         for _ in range(TRIES):
-            tasks = {**items.task_items(job), **items.task_items(newest)}
-            past = items.past_task_items(newest)
-            names = [rank.node for rank in newest.ranks]
+            chosen = [newest.ranks[index] for index in ranks] or newest.ranks
+            tasks = items.task_items(job, [job.ranks[rank.index] for rank in chosen])
+            tasks |= items.task_items(newest, chosen)
+            past = items.past_task_items(newest, chosen)
             found = self._db.read(
-                {self._jobs: [job.id], self._tasks: [*tasks, *past], self._nodes: names},
+                {
+                    self._jobs: [] if ranks else [job.id],
+                    self._tasks: [*tasks, *past],
+                    self._nodes: [rank.node for rank in chosen],
+                },
                 only={self._jobs: ("job_id", "version")},
             )
             if items.version_of(found[self._jobs].get(job.id, {})) > newest.version:
                 newest = self.job(job.id)
-                tasks |= items.task_items(newest)
+                tasks |= items.task_items(newest, newest.ranks)
             nodes = _stale_nodes(newest, found[self._nodes])
-            left_open = _left_open(past, tasks, found[self._tasks])
-            actions = [
-                self._newer_task(task) for task in (*_stale_tasks(tasks, found[self._tasks]), *left_open)
-            ]
-            actions += map(self._next_node, nodes)
-            self._announce(say, nodes, told, found[self._nodes])
+            stale = [*_stale_tasks(tasks, found[self._tasks]), *_left_open(past, tasks, found[self._tasks])]
+            self._announce(announce or _nobody, nodes, told, found[self._nodes])
+            actions = [*map(self._newer_task, stale), *map(self._next_node, nodes)]
             if not actions:
                 return
-            if self._db.write_all(actions, f"rows of job {job.id}"):
+            written = self._db.write_all(actions, f"rows of job {job.id}")
+            if written and ranks:
+                return
+            if written or ranks:
                 latest = self.job(job.id)
-                if all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
+                if written and all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
                     return
                 newest = latest
         raise Transient(f"job {job.id}: its rows keep moving")
-
-    def _write_changes(
-        self,
-        job: Job,
-        since: Job,
-        say: Callable[[Sequence[Node]], None],
-        told: dict[str, NodeStatus],
-    ) -> bool:
-        """What two records differ in. False if someone else was faster with one of the rows."""
-        before, after = items.task_items(since), items.task_items(job)
-        past = {task: item for task, item in items.past_task_items(job).items() if task in before}
-        tasks = [*_stale_tasks(after, before), *_left_open(past, after, before)]
-        names = [r.node for r in job.ranks if _says(job, r.node) != _says(since, r.node)]
-        found = self._db.read({self._nodes: names})[self._nodes] if names else {}
-        nodes = _stale_nodes(job, found)
-        self._announce(say, nodes, told, found)
-        actions = [*map(self._newer_task, tasks), *map(self._next_node, nodes)]
-        return self._db.write_all(actions, f"rows of job {job.id}")
 
     @staticmethod
     def _announce(

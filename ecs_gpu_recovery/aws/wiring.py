@@ -73,7 +73,15 @@ def build(
         ecs=ecs, ssm=client("ssm"), cluster=chosen.cluster, check_task=chosen.check_task, now=now
     )
     notifier = SnsNotifier(client("sns"), chosen.topic_arn)
-    runtime = Runtime(store=store, fleet=fleet, notifier=notifier, policy=chosen.policy, on_commit=on_commit)
+
+    def committed(old: Job | None, job: Job) -> None:
+        intake.committed(job)
+        if on_commit is not None:
+            on_commit(old, job)
+
+    runtime = Runtime(
+        store=store, fleet=fleet, notifier=notifier, policy=chosen.policy, on_commit=committed, guess=True
+    )
     adopter = StoreAdopter(store, ecs, chosen)
     intake = Intake(runtime, fleet, adopter, cluster=chosen.cluster, check_family=family(chosen.check_task))
     return AwsSide(chosen, store, fleet, runtime, intake)

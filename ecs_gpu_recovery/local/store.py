@@ -102,7 +102,7 @@ class SqliteStore(Database):
         self._remember(job)
 
     def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
     ) -> None:
         """`commit` has written them already; this is for a release that was missed."""
 

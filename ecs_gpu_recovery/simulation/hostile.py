@@ -48,10 +48,10 @@ class HostileStore:
         self._night.after("commit", job.id)
 
     def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
     ) -> None:
         self._night.before("rows", job.id)
-        self._store.write_rows(job, announce, since)
+        self._store.write_rows(job, announce, ranks)
         self._night.after("rows", job.id)
 
     def job_of_task(self, task_id: str) -> str | None:

@@ -58,17 +58,15 @@ class MemoryStore:
             self._put_rows(job)
 
     def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, since: Job | None = None
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
     ) -> None:
-        """From the newest record; with `since`, only what this one changed, past the fence."""
+        """From the newest record; with `ranks`, only theirs, as this one says, past the fence."""
         newest = self._jobs.get(job.id)
         if newest is not None:
-            self._put_rows(newest if since is None else job, since)
+            self._put_rows(job if ranks else newest, ranks)
 
-    def _put_rows(self, job: Job, since: Job | None = None) -> None:
-        for rank in job.ranks:
-            if since is not None and since.ranks[rank.index] == rank and not job.status.final:
-                continue
+    def _put_rows(self, job: Job, ranks: Sequence[int] = ()) -> None:
+        for rank in [job.ranks[index] for index in ranks] or job.ranks:
             if rank.task_id:
                 self._task_jobs[rank.task_id] = job.id
             node = self._nodes[rank.node]

@@ -1,1 +1,1 @@
-"""A small world around the real decisions, and a search through everything that can happen in it."""
+"""Worlds to test in: a small one that is searched to its last state, and a simulated AWS."""

@@ -17,8 +17,8 @@ from ..core.effects import Order, StopTask, WriteRows
 from ..core.events import Fact
 from ..core.model import Exit, JobStatus, Rank
 from .bounds import STEP, Bounds
-from .model import State
 from .monitors import row_view
+from .state import State
 from .world import Machine
 
 #: No wait of the policy is longer than this many steps.

@@ -9,70 +9,20 @@ load and decide again, so commits come one after the other in any order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from ..core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows, token
-from ..core.events import (
-    CheckRefused,
-    Fact,
-    OrderFailed,
-    OrderSent,
-    RebootFailed,
-    StartRefused,
-    TaskEnded,
-    Tick,
-)
+from ..core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
+from ..core.events import Fact, OrderFailed, OrderSent, RebootFailed, StartRefused, Tick
 from ..core.machine import decide, submit
-from ..core.model import Job, JobSpec, Node, NodeStatus, Rank
-from . import monitors, world
-from .bounds import Bounds, Left
-from .world import Check, Machine, Reboot, Run, Sight, node_name
+from ..core.model import Job, JobSpec, Node, NodeStatus
+from . import monitors
+from .bounds import Bounds
+from .cluster import Cluster
+from .state import Outcome, Stalled, State
+from .world import GPUS, Machine, node_name
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
-    """A process that stopped between a commit and the end of its orders. It goes on before its lease ends, or never."""
-
-    job: Job  #: the record as it committed it
-    orders: tuple[Order, ...]
-    facts: tuple[Fact, ...]
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Everything there is at one moment."""
-
-    job: Job
-    machines: tuple[Machine, ...]
-    now: datetime
-    left: Left
-    stalled: Stalled | None = None
-    told: tuple[str, ...] = ()
-    rows: Job | None = None  #: the record that the rows were last written from
-
-    # Written out, not by `replace`: this is where the search spends its time.
-
-    def spend(self, what: str) -> State:
-        left = self.left._replace(**{what: getattr(self.left, what) - 1})
-        return State(self.job, self.machines, self.now, left, self.stalled, self.told, self.rows)
-
-    def with_machine(self, rank: int, machine: Machine) -> State:
-        machines = (*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :])
-        return State(self.job, machines, self.now, self.left, self.stalled, self.told, self.rows)
-
-    def with_job(self, job: Job) -> State:
-        return State(job, self.machines, self.now, self.left, self.stalled, self.told, self.rows)
-
-    @property
-    def at_rest(self) -> bool:
-        return self.job.status.final and not self.job.outbox and self.stalled is None
-
-
-Outcome = tuple[str, State]
 
 
 class Model:
@@ -81,9 +31,9 @@ class Model:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.policy = bounds.policy
-        #: Duties of the runtime and the fleet. A test turns one off to see that the search notices.
-        self.finds_tokens = True  #: whoever starts a task, or looks for one, looks for its token
-        self.one_version = True  #: facts that are committed together count as one version of the record
+        self.cluster = Cluster(bounds)
+        #: Facts that are committed together count as one version of the record. A test turns it off, too.
+        self.one_version = True
         self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
 
     def old_news(self, job: Job) -> set[tuple[object, ...]]:
@@ -106,8 +56,8 @@ class Model:
                 cluster="c",
                 created_at=T0,
                 updated_at=T0,
-                gpus=world.GPUS,
-                gpus_seen=world.GPUS,
+                gpus=GPUS,
+                gpus_seen=GPUS,
                 seen_version=1,
                 boot_id=boot,
                 connected=True,
@@ -215,7 +165,7 @@ class Model:
             state.left.refusals
             and isinstance(effect, StartTask)
             and self._wanted(state, order)
-            and not self._known(state, effect)
+            and not self.cluster.known(state, effect)
         ):
             yield (
                 "refusals",
@@ -231,145 +181,26 @@ class Model:
     def _carry_out(self, state: State, job: Job, order: Order) -> tuple[State, tuple[Fact, ...]]:
         effect, at = order.effect, state.now
         if isinstance(effect, StartTask):
-            return self._start(state, effect) if self._wanted(state, order) else (state, ())
+            return self.cluster.start(state, effect) if self._wanted(state, order) else (state, ())
         if isinstance(effect, CheckNode):
-            return self._check(state, effect)
+            return self.cluster.check(state, effect)
         sent = OrderSent(at=at, key=order.key)
         if isinstance(effect, StopTask):
-            state, news = self._stop(state, effect)
+            state, news = self.cluster.stop(state, effect)
             return state, (*news, sent)
         if isinstance(effect, RebootNode):
-            return self._reboot(state, effect), (sent,)
+            return self.cluster.reboot(state, effect), (sent,)
         if isinstance(effect, Notify):
             return replace(state, told=(*state.told, effect.key)), (sent,)
         if isinstance(effect, WriteRows) and state.rows is not None and state.rows.version < job.version:
             return replace(state, rows=job), (sent,)
         return state, (sent,)
 
-    def _known(self, state: State, order: StartTask) -> Run | None:
-        """The task that this order has started before."""
-        return (
-            state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended)
-            if self.finds_tokens
-            else None
-        )
-
-    def _start(self, state: State, order: StartTask) -> tuple[State, tuple[Fact, ...]]:
-        machine = state.machines[order.rank]
-        known = self._known(state, order)
-        if known is not None:
-            return state, (self._reply(known, state.now),)
-        if not machine.connected:
-            return state, (
-                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="AGENT"),
-            )
-        monitors.before_start(order, state.machines)
-        if machine.busy:
-            return state, (
-                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="RESOURCE:GPU"),
-            )
-        copies = sum(run.token == order.token for run in machine.runs)
-        start_try = int(order.key.rsplit("/", 1)[1])
-        run = Run(order.rank, order.attempt, start_try, copies, order.token, born=state.now)
-        state = state.with_machine(order.rank, replace(machine, runs=(*machine.runs, run)))
-        return state, (self._reply(run, state.now),)
-
-    def _reply(self, run: Run, at: datetime) -> Fact:
-        return replace(world.started(run, at), running=not self.bounds.slow_start)
-
-    def _stop(self, state: State, order: StopTask) -> tuple[State, tuple[Fact, ...]]:
-        i = int(order.node[1:])
-        machine = state.machines[i]
-        hit = [run.id == order.task_id if order.task_id else run.token == order.token for run in machine.runs]
-        runs = tuple(
-            run._replace(stopping=True) if mine and run.alive else run
-            for run, mine in zip(machine.runs, hit, strict=True)
-        )
-        checks = tuple(
-            check._replace(stopping=True) if check.alive and check.token == order.token else check
-            for check in machine.checks
-        )
-        state = state.with_machine(i, replace(machine, runs=runs, checks=checks))
-        if order.rank < 0 or any(hit) or order.task_id or not self.bounds.answers_stop:
-            return state, ()
-        return state, (
-            TaskEnded(
-                at=state.now,
-                task_id="",
-                attempt=order.attempt,
-                rank=order.rank,
-                exit_code=None,
-                reason=order.reason,
-                stop_code="UserInitiated",
-            ),
-        )
-
-    def _check(self, state: State, order: CheckNode) -> tuple[State, tuple[Fact, ...]]:
-        machine = state.machines[order.rank]
-        known = machine.check(order.token, ended_too=self.bounds.finds_ended)
-        if known is not None:
-            return state, (world.check_started(known, state.now),)
-        if self.bounds.finds_ended and any(check.check_try > order.check_try for check in machine.checks):
-            return state, ()  # it ended so long ago that the model has forgotten it
-        if not machine.connected or machine.busy:
-            reason = "RESOURCE:GPU" if machine.connected else "AGENT"
-            return state, (
-                CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),
-            )
-        copies = sum(check.token == order.token for check in machine.checks)
-        check = Check(order.rank, order.attempt, order.check_try, copies, order.token, at=state.now)
-        state = state.with_machine(order.rank, replace(machine, checks=(*machine.checks, check)))
-        return state, (world.check_started(check, state.now),)
-
-    def _reboot(self, state: State, order: RebootNode) -> State:
-        i = int(order.node[1:])
-        machine = state.machines[i]
-        monitors.before_reboot(state.job, order, machine, None if self.bounds.late_stamps else state.now)
-        if any(reboot.key == order.key for reboot in machine.reboots):
-            return state
-        return state.with_machine(i, replace(machine, reboots=(*machine.reboots, Reboot(order.key))))
-
-    # -- what the sweeper sees and does ------------------------------------------------------------------------
-
-    def observe(self, state: State) -> list[Fact]:
-        """Level facts: nodes first, then their tasks, checks and reboots."""
-        found: list[Fact] = []
-        for rank, machine in zip(state.job.ranks, state.machines, strict=True):
-            found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
-            found += self._see_tasks(state, rank, machine)
-            if rank.verdict is None and rank.check_try:
-                name = token(state.job.id, rank.index, "check", rank.check_try)
-                check = machine.check(name, ended_too=self.bounds.finds_ended or bool(rank.check_id))
-                if check is not None and check.verdict:
-                    found.append(world.checked(check, state.now))
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                key = f"{state.job.id}/{state.job.attempt}/{rank.index}/reboot"
-                found += [
-                    world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
-                    for reboot in machine.reboots
-                    if reboot.key == key and reboot.done
-                ]
-        return found
-
-    def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:
-        own: Run | None = None
-        if not rank.quiet:
-            if rank.task_id:
-                own = next(run for run in machine.runs if run.id == rank.task_id)
-            else:
-                name = token(state.job.id, rank.task_attempt, rank.index, "train", rank.start_try)
-                own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
-        if own is not None and own.end and own.told:
-            yield world.ended(own, state.now)
-        elif own is not None and own.alive and machine.connected:
-            yield world.started(own, state.now)
-        for run in machine.runs if self.finds_tokens else ():
-            if run.alive and not run.stopping and run != own and run.id != rank.task_id and machine.connected:
-                yield world.started(run, state.now)
+    # -- what the sweeper does ---------------------------------------------------------------------------------
 
     def sweep(self, state: State) -> Iterator[Outcome]:
         """Compare the record with the world, look at the deadlines, send again what is due."""
-        seen = [] if state.job.status.final else self.observe(state)
+        seen = [] if state.job.status.final else self.cluster.observe(state)
         first, orders = self.decide(state, [*seen, Tick(at=state.now)])
         for label, after in self.send(first, orders, (), "sweep"):
             due = [order for order in after.job.outbox if order.due <= after.now]
@@ -399,9 +230,3 @@ class Model:
     def advance(state: State, to: datetime) -> State:
         dead = state.stalled is not None and state.stalled.until <= to
         return replace(state, now=to, stalled=None if dead else state.stalled)
-
-
-def sight(machine: Machine, **changes: object) -> Machine:
-    """The cluster takes note of a change."""
-    new = machine.sight._replace(**changes)  # type: ignore[arg-type]
-    return replace(machine, sights=(*machine.sights, Sight(*new)), version=machine.version + 1)

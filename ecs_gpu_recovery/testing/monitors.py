@@ -12,7 +12,8 @@ from ..core.model import Job, JobStatus, NodeStatus, Verdict
 from .world import Machine
 
 if TYPE_CHECKING:
-    from .model import State
+    from .bounds import Bounds
+    from .state import State
 
 
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
@@ -135,11 +136,13 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime |
     )
 
 
-def at_rest(state: State) -> None:
+def at_rest(state: State, bounds: Bounds) -> None:
     """The job has ended and nothing is left to send: what does the world look like?"""
     job = state.job
+    told = sum(key.endswith("/notify/failed") for key in state.told)
     if job.status is JobStatus.FAILED:
-        _demand(any(key.endswith("/notify/failed") for key in state.told), "FAILED, and nobody was told")
+        _demand(told > 0, "FAILED, and nobody was told")
+    _demand(told <= 1 + bounds.stalls - state.left.stalls, "told twice, though no process died")
     for rank, machine in zip(job.ranks, state.machines, strict=True):
         alive = [run.id for run in machine.runs if run.alive and not run.stopping]
         if alive:

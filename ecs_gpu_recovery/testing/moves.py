@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ..core.events import Fact, StopAsked
 from . import world
-from .model import Model, Outcome, State, sight
-from .world import GPUS, Machine, Run
+from .model import Model
+from .state import Outcome, State
+from .world import GPUS, Machine, Run, sight
 
 
 class Move(NamedTuple):

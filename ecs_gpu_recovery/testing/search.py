@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..core.errors import Bug
-from ..core.model import Job
 from . import monitors
 from .bounds import Bounds
 from .canon import digest
-from .model import Model, State
+from .model import Model
 from .monitors import Violation
 from .moves import Move, moves
+from .state import State
 
 START = b""
 
@@ -54,7 +54,7 @@ class Result:
 
 
 class Search:
-    """One exhaustive search. `on_step` sees every commit, for those who count edges."""
+    """One search: exhaustive, unless a limit cuts it short."""
 
     def __init__(
         self,
@@ -63,11 +63,10 @@ class Search:
         model: Model | None = None,
         max_states: int | None = None,
         max_depth: int | None = None,
-        on_state: Callable[[Job], None] | None = None,
     ) -> None:
         self.model = model or Model(bounds)
         self.bounds = bounds
-        self._max_states, self._max_depth, self._on_state = max_states, max_depth, on_state
+        self._max_states, self._max_depth = max_states, max_depth
         self._came: dict[bytes, tuple[bytes, str]] = {}
         self._lazy: dict[bytes, bytes] = {}
         self._kind: dict[bytes, bytes] = {}
@@ -128,7 +127,7 @@ class Search:
                     self._came[reached] = (name, label)
                     self._result.depth = max(self._result.depth, depth)
                     if state.at_rest:
-                        monitors.at_rest(state)
+                        monitors.at_rest(state, self.bounds)
                         ended = self._result.ended
                         ended[state.job.status.value] = ended.get(state.job.status.value, 0) + 1
                     self._queue.append((reached, state, depth))

@@ -142,7 +142,9 @@ OneOf = TypeVar("OneOf", Run, Check)
 
 def _latest(things: tuple[OneOf, ...]) -> tuple[OneOf, ...]:
     over = [thing for thing in things if not thing.alive]
-    return tuple(thing for thing in things if thing.alive or thing is over[-1])
+    return tuple(
+        thing for thing in things if thing.alive or thing is over[-1] or thing.token == things[-1].token
+    )
 
 
 def node_name(rank: int) -> str:
@@ -237,3 +239,9 @@ def facts(
                 f"{node_name(rank)} seen {how} (version {version})",
                 (seen(rank, sight, version, now, blind=bounds.blind),),
             )
+
+
+def sight(machine: Machine, **changes: object) -> Machine:
+    """The cluster takes note of a change."""
+    new = machine.sight._replace(**changes)  # type: ignore[arg-type]
+    return replace(machine, sights=(*machine.sights, Sight(*new)), version=machine.version + 1)

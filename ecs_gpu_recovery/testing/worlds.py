@@ -55,6 +55,12 @@ THOROUGH: dict[str, Bounds] = {
         LOSS, lies=True, blind=True, noticed=True, late_stamps=True, verdicts=("healthy",)
     ),
     "a node dies and a person stops the job": replace(LOSS, asks=1, policy=NO_RETRY, verdicts=("reboot",)),
+    "one node: a failure, a flap, a stall and a person": replace(
+        RECOVERY, nodes=1, flaps=1, stalls=1, asks=1, delays=0
+    ),
+    "one node: two stalls, and an order that can't be sent": replace(
+        RECOVERY, nodes=1, stalls=2, hiccups=1, rows=True
+    ),
     "three nodes, slowly": replace(RECOVERY, nodes=3),
 }
 DEEP: dict[str, Bounds] = {
@@ -72,6 +78,24 @@ DEEP: dict[str, Bounds] = {
         RECOVERY, stalls=1, hiccups=1, rows=True, delays=0
     ),
     "a stall, and ended tasks are not found": replace(RECOVERY, stalls=1, finds_ended=False),
+    "one node: two failures, a flap, a stall and a person": Bounds(
+        nodes=1, failures=2, flaps=1, asks=1, stalls=1
+    ),
+    "one node: every end, a death, a stall and a person": Bounds(
+        nodes=1, ends=EVERY_END, deaths=1, asks=1, stalls=1
+    ),
+    "one node: two failures, two stalls, late": Bounds(
+        nodes=1,
+        failures=2,
+        ends=("suspect", "no room"),
+        verdicts=("reboot", "inconclusive"),
+        stalls=2,
+        hiccups=1,
+        delays=2,
+    ),
+    "one node: a failure, a flap, a death, a stall, a refusal, late": replace(
+        RECOVERY, nodes=1, flaps=1, deaths=1, lies=True, stalls=1, refusals=1, late_sweeper=True, delays=2
+    ),
     "two stalls": replace(RECOVERY, stalls=2),
     "late stamps": replace(RECOVERY, slow_start=True, late_stamps=True),
     "three nodes and a stall": replace(RECOVERY, nodes=3, stalls=1, delays=0),

@@ -13,7 +13,8 @@ from ecs_gpu_recovery.core.draft import Draft
 from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
 from ecs_gpu_recovery.testing.bounds import Bounds, quick_policy
-from ecs_gpu_recovery.testing.model import Model, Outcome, Stalled, State
+from ecs_gpu_recovery.testing.model import Model
+from ecs_gpu_recovery.testing.state import Outcome, Stalled, State
 from ecs_gpu_recovery.testing.worlds import EVERY_END, LOSS, QUICK, RECOVERY
 
 Patch = pytest.MonkeyPatch
@@ -90,7 +91,7 @@ def restarts_with_a_node_missing(patch: Patch, model: Model) -> None:
 
 
 def sends_a_start_again_without_looking(patch: Patch, model: Model) -> None:
-    model.finds_tokens = False
+    model.cluster.finds_tokens = False
 
 
 def believes_a_verdict_of_the_last_attempt(patch: Patch, model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.account import Row
 from tests.stories.ends import check_end
-from tests.stories.world import CLUSTER, TRAIN, World
+from tests.stories.world import CLUSTER, TRAIN, World, a_world
 
 OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
 NODES = ("gpu-a", "gpu-b")
@@ -381,3 +382,30 @@ def test_a_node_that_another_job_holds_is_not_taken_away(world: World) -> None:
     assert world.job("j1").status is JobStatus.IN_PROGRESS
     assert not world.errors
     assert "record" not in world.account.rows("job_table")["t1"]
+
+
+def fail_beside(world: World, task: str) -> None:
+    """The other rank fails too, and another process takes that event while this one stands still."""
+    mine, world.side = world.side, world.a_process()
+    world.cloud.control.exit_task(task, 1)
+    world.pass_time(1)
+    world.side = mine
+
+
+@pytest.mark.parametrize("kind", ["die_after", "meanwhile"])
+def test_a_job_is_taken_over_once_whatever_happens_meanwhile(kind: str) -> None:
+    """The process dies after any of its first calls, or others hear of the same job just then."""
+    for number in range(1, 18):
+        with a_world() as world:
+            tasks = OtherTool(world).submit()
+            world.finish_attempt(1)
+            world.cloud.control.health("gpu-b", 1)
+            world.wire.forget()
+            if kind == "die_after":
+                world.wire.die_after = number
+            else:
+                world.wire.meanwhile[number] = partial(fail_beside, world, tasks[1])
+            world.cloud.control.exit_task(tasks[0], 1)
+            world.run("t1")
+            check_end(world, OK, attempt=1, job_id="t1")
+            check_their_rows(world, tasks)

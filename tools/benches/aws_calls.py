@@ -1,0 +1,158 @@
+"""What a recovery costs on AWS: calls by size of the gang, by length of the tables, conflicts, and the pace of calls.
+
+Everything is the real code on a simulated ECS and SSM. Calls are counted on tables in memory; conflicts are made on a
+local AWS, by threads, because there a commit takes as long as it takes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ecs_gpu_recovery.core.errors import VersionConflict
+from ecs_gpu_recovery.core.model import Job, JobStatus
+from tests.aws.ministack import local_aws
+from tests.stories.account import InMemory
+from tests.stories.world import CHECK, World, a_world
+
+ROOT = Path(__file__).resolve().parents[2]
+THREADS = 16
+OLD_ROWS = 100_000
+
+
+def running_again(world: World) -> bool:
+    """Every rank of the second attempt has been seen running."""
+    job = world.job()
+    return (
+        job.status is JobStatus.IN_PROGRESS
+        and job.attempt == 1
+        and all(r.deadline is None for r in job.ranks)
+    )
+
+
+def recovery(
+    nodes: int, *, concurrent: bool = False, prepare: Callable[[World], None] | None = None
+) -> World:
+    """From the failing task's event until all ranks run again; one node is rebooted."""
+    with a_world() as world:
+        world.begin(nodes)
+        if prepare is not None:
+            prepare(world)
+        world.concurrent = concurrent
+        world.cloud.control.health("n1", 1)
+        world.wire.forget()
+        world.watch.modified_at.clear()
+        world.fail_rank(0)
+        world.until(lambda: running_again(world), minutes=30)
+        world.watch.check()
+        assert not world.rules_broken, world.rules_broken
+        return world
+
+
+def calls() -> dict[str, float]:
+    """One process that stays warm; and the worst case, in which every event meets a new process."""
+    found: dict[str, float] = {}
+    for nodes in (2, 8, 32, 256):
+        found[f"calls_recovery_{nodes}"] = len(recovery(nodes).wire.calls)
+    cold = recovery(32, concurrent=True)
+    found["calls_recovery_cold_32"] = len(cold.wire.calls)
+    found["calls_per_node"] = (found["calls_recovery_256"] - found["calls_recovery_32"]) / 224
+    return found
+
+
+def old_rows(world: World) -> None:
+    """Task rows of jobs long gone, and those jobs."""
+    account = world.account
+    assert isinstance(account, InMemory)
+    job = account._tables.rows("ecs_job")["j1"]
+    for number in range(OLD_ROWS):
+        account.write(
+            "task_table", {"ecs_task_id": {"S": f"old-{number:06}"}, "job_id": {"S": f"old-{number // 8:06}"}}
+        )
+    for number in range(OLD_ROWS // 8):
+        kept = {key: value for key, value in job.items() if key not in ("live", "wake_at")}
+        account.write(
+            "job_table", {**kept, "job_id": {"S": f"old-{number:06}"}, "job_status": {"S": "COMPLETE"}}
+        )
+
+
+def growth() -> dict[str, float]:
+    """Calls of a recovery with long tables over the same with short ones."""
+    return {
+        "calls_growth_rows_100k": len(recovery(4, prepare=old_rows).wire.calls) / len(recovery(4).wire.calls)
+    }
+
+
+def pace() -> dict[str, float]:
+    """Every event has a process of its own; while one waits for its turn, the others go on."""
+    depth, before = 100_000, sys.getrecursionlimit()
+    sys.setrecursionlimit(depth)
+    threading.stack_size(512 * 1024 * 1024)
+    seen: list[int] = []
+    runner = threading.Thread(
+        target=lambda: seen.append(recovery(256, concurrent=True).watch.most_in_a_second())
+    )
+    runner.start()
+    runner.join()
+    sys.setrecursionlimit(before)
+    threading.stack_size(0)
+    return {"modify_calls_per_s_256": seen[0]}
+
+
+def examined(nodes: int) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """The tables of a gang that waits for its verdicts, and the verdicts."""
+    with a_world() as world:
+        account = world.account
+        assert isinstance(account, InMemory)
+        world.begin(nodes)
+        world.cloud.control.knobs(check_s=600.0)
+        world.fail_rank(0)
+        world.pass_time(60)
+        assert all(rank.check_id for rank in world.job().ranks)
+        rows = {role: list(account._tables.rows(name).values()) for role, name in account.tables.items()}
+        world.events = False
+        world.cloud.advance(700)
+        stopped = [
+            e for e in world.cloud.control.events() if CHECK in str(e["detail"].get("taskDefinitionArn"))
+        ]
+        return rows, [e for e in stopped if e["detail"]["lastStatus"] == "STOPPED"]
+
+
+def conflicts() -> dict[str, float]:
+    """All verdicts of a gang of 256 at once, from 16 threads, each with clients of its own."""
+    subprocess.run([sys.executable, "-m", "tools.environment", "ministack"], cwd=ROOT, check=True)
+    rows, verdicts = examined(256)
+    lost: list[int] = []
+    with local_aws(ROOT / ".venv-ministack" / "bin" / "python") as url, a_world(url) as world:
+        for role, items in rows.items():
+            for item in items:
+                world.account.write(role, item)
+        sides = [world.a_process() for _ in range(THREADS)]
+        for side in sides:
+            side.fleet._pace.wait = lambda: None  # type: ignore[method-assign]
+            commit = side.store.commit
+
+            def counted(job: Job, commit: Callable[[Job], None] = commit) -> None:
+                try:
+                    commit(job)
+                except VersionConflict:
+                    lost.append(1)
+                    raise
+
+            side.store.commit = counted  # type: ignore[method-assign]
+        assert len(verdicts) == 256
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda pair: sides[pair[0] % THREADS].intake.take(pair[1]), enumerate(verdicts)))
+        job = world.job()
+        assert job.status is JobStatus.FAILED, job.status
+        assert all(rank.verdict is not None for rank in job.ranks)
+    return {"conflicts_256": len(lost)}
+
+
+def measure() -> dict[str, float]:
+    return {**calls(), **growth(), **pace(), **conflicts()}
