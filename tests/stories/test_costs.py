@@ -73,12 +73,14 @@ def test_a_quiet_minute_costs_a_look_at_each_list_and_one_at_each_job(world: Wor
     world.wire.forget()
     world.tick()
     actions = [action for _, action in world.wire.calls]
-    assert (
-        actions.count("query") == 8
-    )  # live, due and stray jobs (by each of four states), nodes and due nodes
+    # Live, due, overdue and stray jobs (by each of four states), nodes and due nodes.
+    assert actions.count("query") == 9
     assert sorted(action for action in actions if action != "query") == [
-        "describe_container_instances", "describe_container_instances", "describe_tasks", "get_item",
-    ]  # fmt: skip
+        "describe_container_instances",
+        "describe_container_instances",
+        "describe_tasks",
+        "get_item",
+    ]
 
 
 @pytest.mark.parametrize("nodes", [8, pytest.param(32, marks=pytest.mark.slow)])
