@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from .arrears import NOBODY, rows_behind
 from .core.draft import Step
 from .core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
 from .core.errors import Bug, NotFound, StartRefused, Transient, VersionConflict
@@ -30,7 +31,7 @@ from .core.events import (
 )
 from .core.events import StartRefused as StartWasRefused
 from .core.machine import decide, submit
-from .core.model import Entry, Job, JobSpec, Node, Rank
+from .core.model import Entry, Job, JobSpec, Node
 from .core.nodes import decide_node
 from .core.policy import Policy
 from .ports import Fleet, Notifier, Store
@@ -39,14 +40,10 @@ log = logging.getLogger("ecs_gpu_recovery")
 log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
 #: A job of 256 nodes whose verdicts arrive at once: each writer must get its turn.
 CONFLICTS = 300
-#: How many ranks are started on one look at the record.
-STARTS_PER_LOOK = 10
-#: So many orders take a while to send.
-MANY = 10
+#: How many orders are sent on one look at the record; more of them take a while.
+ORDERS_PER_LOOK = 10
 #: For how many events a process reads first after it guessed wrong.
 WARY_FOR = 20
-#: No rank at all, where an empty list would mean every rank.
-_NONE = (-1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +185,8 @@ class Runtime:
             effect = order.effect
             if isinstance(effect, WriteRows):
                 if old is not None and order not in old.outbox:
-                    effect = replace(effect, ranks=_rows_behind(old, job))
-                if self.store.writes_rows or effect.ranks == _NONE:
+                    effect = replace(effect, ranks=rows_behind(old, job))
+                if self.store.writes_rows or effect.ranks == NOBODY:
                     continue
             kept.append(replace(order, effect=effect))
         return replace(job, outbox=tuple(kept))
@@ -239,7 +236,7 @@ class Runtime:
         while todo:
             rows = [order for order in todo if isinstance(order.effect, WriteRows)]
             others = [order for order in todo if order not in rows]
-            now = rows if rows and (not others or len(others) > MANY) else others
+            now = rows if rows and (not others or len(others) > ORDERS_PER_LOOK) else others
             facts = self.send(job, now, at)
             moved = self._decide(job.id, facts, job) if facts else Moved(job, job)
             if now is rows and moved.old.version != job.version:
@@ -251,8 +248,8 @@ class Runtime:
 
     def _rewrite(self, written: Job, newest: Job) -> None:
         """Somebody moved on while we wrote rows, and may have written theirs before ours."""
-        ranks = _rows_behind(replace(written, outbox=()), newest)
-        if ranks != _NONE:
+        ranks = rows_behind(replace(written, outbox=()), newest)
+        if ranks != NOBODY:
             self.store.write_rows(newest, self.fleet.label_nodes, ranks)
 
     def send(
@@ -274,7 +271,7 @@ class Runtime:
         starts, seen = 0, job
         for order in orders:
             if isinstance(order.effect, StartTask):
-                if starts and starts % STARTS_PER_LOOK == 0:
+                if starts and starts % ORDERS_PER_LOOK == 0:
                     seen = self.store.job(job.id)
                 starts += 1
                 if all(order.key != pending.key for pending in seen.outbox):
@@ -383,21 +380,6 @@ def _step_aside(tried: int) -> None:
 def _news(old: Job, new: Job) -> list[Entry]:
     known = set(old.timeline)
     return [entry for entry in new.timeline if entry not in known]
-
-
-def _rows_behind(old: Job, new: Job) -> tuple[int, ...]:
-    """The ranks whose rows are not as the new record says: what changed now, and what was still to be written."""
-    todo = [order.effect.ranks for order in old.outbox if isinstance(order.effect, WriteRows)]
-    if () in todo or new.status.final:
-        return ()
-    changed = {rank.index for rank in new.ranks if _shown(old.ranks[rank.index]) != _shown(rank)}
-    return tuple(sorted(changed.union(*todo))) or _NONE
-
-
-def _shown(rank: Rank) -> tuple[object, ...]:
-    """What other tools see of a rank in the task and node rows."""
-    task = (rank.task_id, rank.task_status, rank.task_attempt, rank.exit_code, rank.exit_reason)
-    return (*task, rank.instance, rank.node_status)
 
 
 def _node_of(job: Job, order: CheckNode) -> Node:

@@ -135,12 +135,14 @@ def sentence(rule: Callable[..., Any]) -> str:
 
 def comments(states: type[StrEnum]) -> dict[str, str]:
     """The sentence that stands beside each member of an enumeration."""
-    found = {}
+    found: dict[str, str] = {}
+    name = ""
     for line in inspect.getsource(states).splitlines():
-        name, _, rest = line.strip().partition(" = ")
-        _, _, said = rest.partition("#:")
-        if name in states.__members__:
-            found[name] = said.strip()
+        begins = line.strip().partition(" = ")[0]
+        name = begins if begins in states.__members__ else name
+        said = line.partition("#:")[2].strip()
+        if name and said:
+            found.setdefault(name, said)
     return found
 
 

@@ -47,10 +47,11 @@ FUNCTIONS: Mapping[str, Needs] = {
     CHECK_MONITOR: Needs(),
     # An event names a container instance, and a command may be the reboot that some job waits for.
     INSTANCE_MONITOR: Needs(indexes=((JOBS, BY_STATUS), (NODES, BY_INSTANCE)), sees_tasks=True),
-    # It looks for what is due, compares what is live with the cluster, and frees claims of no job.
+    # It looks for what is due, compares what is live with the cluster, takes over jobs that no event led to, and
+    # frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
-        indexes=((JOBS, DUE), (JOBS, LIVE), (NODES, DUE), (NODES, BY_CLUSTER)),
+        indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, DUE), (NODES, BY_CLUSTER)),
         sees_tasks=True,
     ),
 }

@@ -18,7 +18,7 @@ from ..core.events import Fact
 from ..core.model import Exit, JobStatus, Rank
 from .bounds import STEP, Bounds
 from .monitors import row_view
-from .state import State
+from .state import State, may_have_a_sender
 from .world import Machine
 
 #: No wait of the policy is longer than this many steps.
@@ -59,7 +59,7 @@ def _sort_orders(
     for order in orders:
         where, what = _order(order.key)
         known = isinstance(order.effect, StopTask) and bool(order.effect.task_id)
-        entry = (tag, what, known, 0 if tag else _steps(order.due, now))
+        entry = (tag, what, known, may_have_a_sender(order), 0 if tag else _steps(order.due, now))
         (common if where is None else parts[where]).append(entry)
 
 

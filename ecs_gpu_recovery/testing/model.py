@@ -13,13 +13,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ..core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
-from ..core.events import Fact, OrderFailed, OrderSent, RebootFailed, StartRefused, Tick
+from ..core.events import Fact, OrderFailed, OrdersClaimed, OrderSent, RebootFailed, StartRefused, Tick
 from ..core.machine import decide, submit
 from ..core.model import Job, JobSpec, Node, NodeStatus
 from . import monitors
 from .bounds import Bounds
 from .cluster import Cluster
-from .state import Outcome, Stalled, State
+from .state import Outcome, Stalled, State, may_have_a_sender
 from .world import GPUS, Machine, node_name
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -207,7 +207,14 @@ class Model:
             if after.stalled is not state.stalled or not due:
                 yield label, after
             else:
-                yield from self.send(after, due, (), label)
+                yield from self._resend(after, due, label)
+
+    def _resend(self, state: State, due: Sequence[Order], label: str) -> Iterator[Outcome]:
+        """The sweeper first takes a lease of its own. What may still have a sender gets the time of that lease."""
+        claim = OrdersClaimed(at=state.now, keys=tuple(order.key for order in due))
+        state, _ = self.decide(state, [claim])
+        mine = [order for order in due if self._wanted(state, order) and not may_have_a_sender(order)]
+        yield from self.send(state, mine, (), label)
 
     # -- time --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..core.effects import Order
+from ..core.effects import CheckNode, Order, StartTask
 from ..core.events import Fact
 from ..core.model import Job
 from .bounds import Left
@@ -54,3 +54,8 @@ class State:
 
 #: What was done, and where that led.
 Outcome = tuple[str, State]
+
+
+def may_have_a_sender(order: Order) -> bool:
+    """A start or a check that the sweeper meets for the first time: whoever committed it may be about to send it."""
+    return order.own and not order.tries and isinstance(order.effect, StartTask | CheckNode)

@@ -41,9 +41,9 @@ THOROUGH: dict[str, Bounds] = {
     "a process stalls while rows are written": replace(RECOVERY, stalls=1, rows=True, delays=0),
     "a process stalls while a person stops the job": replace(RECOVERY, stalls=1, asks=1, delays=0),
     "an agent flaps": replace(RECOVERY, flaps=1, delays=0),
-    "old sightings arrive late": replace(RECOVERY, stale_sights=True),
-    "an order can't be sent": replace(RECOVERY, hiccups=1),
-    "the sweeper is late": replace(RECOVERY, late_sweeper=True, delays=2),
+    "old sightings arrive late": replace(RECOVERY, stale_sights=True, delays=0),
+    "an order can't be sent": replace(RECOVERY, hiccups=1, delays=0),
+    "the sweeper is late": replace(RECOVERY, late_sweeper=True),
     "tasks are slow to run": replace(RECOVERY, slow_start=True, delays=2),
     "a check after the reboot": Bounds(
         verdicts=("healthy", "reboot"), policy=quick_policy(post_reboot_check=True)
@@ -69,6 +69,9 @@ DEEP: dict[str, Bounds] = {
     "a failure and a death, and a person": replace(RECOVERY, deaths=1, asks=1, policy=NO_RETRY),
     "a death and a stall": replace(LOSS, stalls=1),
     "a death and a flap": replace(LOSS, flaps=1),
+    "old sightings, slowly": replace(RECOVERY, stale_sights=True),
+    "an order can't be sent, slowly": replace(RECOVERY, hiccups=1),
+    "the sweeper is late twice": replace(RECOVERY, late_sweeper=True, delays=2),
     "a flap, slowly": replace(RECOVERY, flaps=1),
     "a stall with a late sweeper": replace(RECOVERY, stalls=1, late_sweeper=True, delays=4),
     "a stall with a late sweeper, and a person": replace(

@@ -133,6 +133,23 @@ def slow_reboot(world: World) -> None:
     gpu_fault(world)
 
 
+def fast_reboot(world: World) -> None:
+    """So fast that ECS never sees the agent go."""
+    world.cloud.control.next_reboot("n1", fast=True, seconds=5)
+    gpu_fault(world)
+
+
+def deaf_to_ssm(world: World) -> None:
+    """The order is never delivered; it must not reboot the node hours later."""
+    world.cloud.control.ssm_agent("n1", False)
+    gpu_fault(world)
+
+
+def script_fails(world: World) -> None:
+    world.cloud.control.script_result("n1", 1, stderr="read-only file system")
+    gpu_fault(world)
+
+
 def fewer_gpus(world: World) -> None:
     world.cloud.control.next_reboot("n1", lose_gpus=1)
     gpu_fault(world)
@@ -231,6 +248,9 @@ PLOTS = (
     ),
     Plot(name="never back from its reboot", then=never_back, status=FAILED, attempt=1, bad=N1, messages=1),
     Plot(name="slow reboot", then=slow_reboot, status=OK, attempt=1),
+    Plot(name="fast reboot", then=fast_reboot, status=OK, attempt=1),
+    Plot(name="deaf to SSM", then=deaf_to_ssm, status=FAILED, attempt=1, bad=N1, messages=1),
+    Plot(name="reboot script fails", then=script_fails, status=FAILED, attempt=1, bad=N1, messages=1),
     Plot(name="back with fewer GPUs", then=fewer_gpus, status=FAILED, attempt=1, bad=N1, messages=1),
     Plot(name="doubtful success", then=doubtful_success, status=OK, attempt=1, spontaneous=1),
     Plot(name="verdict replace", then=replace_it, status=FAILED, bad=N1, messages=1),

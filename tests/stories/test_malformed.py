@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ecs_gpu_recovery.core.model import Job
+from ecs_gpu_recovery.core.model import Job, JobStatus
 from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 from tests.stories.plots import gpu_fault
 from tests.stories.world import Event, World, a_world
@@ -71,3 +71,20 @@ def test_a_spoiled_event_never_raises_and_moves_no_job(event: Event) -> None:
             assert told(world.job()) == before, what
         assert (world.sent("StartTask"), world.sent("SendCommand")) == calls
         assert not world.rules_broken
+
+
+def test_a_spoiled_end_of_a_running_task_never_raises_and_never_completes_the_job() -> None:
+    """What is left of it may still be true. It may start an examination; it may not end the job as a success."""
+    with a_world() as world:
+        world.begin(2)
+        world.fail_rank(0)
+        world.pass_time(0.1)
+        ended = next(e for e in reversed(world.seen) if e["detail"].get("lastStatus") == "STOPPED")
+    for number, (what, made) in enumerate(spoiled(ended)):
+        if number % 6 == 0:
+            with a_world() as world:
+                world.begin(2)
+                assert world.side.intake.take(made).why, what
+                assert world.job().status in (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK), what
+                assert not world.rules_broken
+                world.watch.check()

@@ -9,7 +9,7 @@ from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.ends import check_end, check_node_rows
 from tests.stories.plots import BY_NAME, PLOTS, Plot, flaps, gpu_fault
-from tests.stories.world import CHECK, CLUSTER, TRAIN, World, a_world
+from tests.stories.world import CLUSTER, TRAIN, World, a_world, container
 
 OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
 
@@ -161,6 +161,27 @@ def test_a_restart_waits_for_gpus_that_are_still_held(world: World) -> None:
     check_end(world, OK, attempt=1)
 
 
+def test_the_container_with_the_gpus_is_the_one_that_counts(world: World) -> None:
+    """A helper is listed first, is essential too, and ends with 143 when the training ends."""
+    helper = {"name": "log-router", "image": "router:1", "cpu": 10, "memory": 64, "essential": True}
+    world.cloud.client("ecs").register_task_definition(
+        family=TRAIN, containerDefinitions=[helper, container("main", 8)]
+    )
+    names = world.add_nodes(2)
+    world.submit(names, task_def=f"{TRAIN}:2", container_name="")
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.fail_rank(0)
+    world.run()
+    check_end(world, OK, attempt=1)
+    overridden = {
+        o["name"]: bool(o.get("environment"))
+        for t in world.tasks()
+        for o in t["overrides"]["containerOverrides"]
+    }
+    assert overridden == {"log-router": False, "main": True}
+
+
 def test_a_slow_stop_is_waited_for(world: World) -> None:
     """The sibling ignores SIGTERM; it is killed 30 seconds later, and only then is its node examined."""
     names = world.add_nodes(2)
@@ -292,112 +313,3 @@ def test_ecs_reporting_a_gpu_fault_is_evidence_and_no_verdict(world: World) -> N
     world.fail_rank(0)
     world.run()
     check_end(world, FAILED, messages=1)
-
-
-# -- people ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
-)
-def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
-    world.begin(2)
-    gpu_fault(world)
-    world.pass_time(0.1)
-    world.until(lambda: world.job().status is status, step=1)
-    world.stop()
-    job = world.run()
-    world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
-    check_end(world, STOPPED, attempt=job.attempt)
-
-
-def test_a_person_may_stop_the_job_before_its_first_start(world: World) -> None:
-    world.begin(2, check=True)
-    world.stop()
-    world.run()
-    check_end(world, STOPPED)
-    assert world.tasks() == []
-
-
-# -- strangers -------------------------------------------------------------------------------------------------
-
-
-def test_two_jobs_recover_beside_each_other(world: World) -> None:
-    names = world.add_nodes(4)
-    world.submit(names[:2], job_id="j1")
-    world.submit(names[2:], job_id="j2")
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.cloud.control.health("n2", 1)
-    for job_id in ("j1", "j2"):
-        world.cloud.control.exit_task(world.task_of(0, job_id), 1)
-    world.run("j1")
-    world.run("j2")
-    check_end(world, OK, attempt=1, job_id="j1")
-    check_end(world, OK, attempt=1, job_id="j2")
-
-
-def test_two_jobs_that_share_a_night_end_differently(world: World) -> None:
-    names = world.add_nodes(4)
-    world.submit(names[:2], job_id="j1")
-    world.submit(names[2:], job_id="j2")
-    world.fail_rank(0)
-    for rank in range(2):
-        world.cloud.control.exit_task(world.task_of(rank, "j2"), 0)
-    world.run("j1")
-    world.run("j2")
-    check_end(world, FAILED, messages=1, job_id="j1")
-    check_end(world, OK, job_id="j2")
-
-
-@pytest.mark.parametrize("attempt", ["0", "1", "7"])
-def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
-    """It says that it is ours, and nobody ordered it."""
-    names = world.add_nodes(3)
-    world.submit(names[:2])
-    env = {"JOB_ID": "j1", "JOB_ATTEMPT": attempt, "NODE_RANK": "1", "GPU_RECOVERY_KIND": "train"}
-    pairs = [{"name": name, "value": value} for name, value in env.items()]
-    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n2")
-    reply = ecs.start_task(
-        cluster=CLUSTER,
-        taskDefinition=TRAIN,
-        containerInstances=[node["arn"]],
-        startedBy="gr-0123456789abcdef",
-        overrides={"containerOverrides": [{"name": "main", "environment": pairs}]},
-    )
-    ghost = reply["tasks"][0]["taskArn"]
-    world.pass_time(5)
-    shown = next(t for t in world.cloud.control.tasks() if t["taskArn"] == ghost)
-    assert (shown["lastStatus"], shown["stoppedReason"]) == (
-        "STOPPED",
-        "gpu-recovery j1/0: not the task of this attempt",
-    )
-    assert world.job().status is JobStatus.IN_PROGRESS
-    assert len(world.tasks(live=True)) == 2
-
-
-def test_tasks_of_strangers_cost_one_look(world: World) -> None:
-    world.begin(2)
-    world.add_nodes(1, first=2)
-    node = world.cloud.control.node("n2")
-    version = world.job().version
-    world.wire.forget()
-    world.cloud.client("ecs").start_task(
-        cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]]
-    )
-    world.pass_time(1)
-    assert world.job().version == version
-    assert [call for call in world.wire.calls if call[1] not in ("query", "get_item")] == []
-
-
-def test_a_check_that_nobody_ordered_changes_nothing(world: World) -> None:
-    world.begin(2)
-    world.add_nodes(1, first=2)
-    version = world.job().version
-    node = world.cloud.control.node("n2")
-    world.cloud.control.script(family=CHECK, exit_code=1, after_s=1)
-    world.cloud.client("ecs").start_task(
-        cluster=CLUSTER, taskDefinition=CHECK, containerInstances=[node["arn"]]
-    )
-    world.pass_time(5)
-    assert world.job().version == version

@@ -113,9 +113,15 @@ class World:
         return names
 
     def submit(
-        self, names: list[str], *, check: bool = False, job_id: str = "j1", env: dict[str, str] | None = None
+        self,
+        names: list[str],
+        *,
+        check: bool = False,
+        job_id: str = "j1",
+        task_def: str = f"{TRAIN}:1",
+        container_name: str = "main",
     ) -> str:
-        spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main", env=env or {})
+        spec = JobSpec(name="train", task_def=task_def, container=container_name)
         self.clock.set({"time": self.now().isoformat()})
         self.side.runtime.submit(
             job_id=job_id, cluster=CLUSTER, spec=spec, nodes=names, at=self.now(), check=check

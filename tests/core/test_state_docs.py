@@ -1,0 +1,57 @@
+"""The page about states is made from the tables alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core import edges
+from ecs_gpu_recovery.core.events import JOB_EVENTS
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
+from tools import state_docs
+
+
+def test_the_page_is_always_the_same() -> None:
+    assert state_docs.page() == state_docs.page()
+
+
+def test_every_state_and_every_answer_is_on_it() -> None:
+    page = state_docs.page()
+    assert all(
+        f"| `{status.value}` |" in page for kind in (JobStatus, TaskStatus, NodeStatus) for status in kind
+    )
+    assert sum(page.count(f"\n| {event.__name__} |") for event in JOB_EVENTS) >= len(JobStatus) * len(
+        JOB_EVENTS
+    )
+
+
+CURELESS = "an end that no reboot can cure, or a gang that could not start"
+
+
+def test_edges_of_ours_are_marked() -> None:
+    drawn = state_docs.diagram("job", edges.JOB, JobStatus)
+    assert "    IN_PROGRESS -.-> FAILED\n" in drawn
+    assert "    IN_PROGRESS --> COMPLETE\n" in drawn
+    assert f"| `IN_PROGRESS` | `FAILED` | {CURELESS} | **ours** |" in state_docs.page()
+
+
+def test_the_graph_can_be_drawn_by_graphviz_too() -> None:
+    text = state_docs.dot("job", edges.JOB, JobStatus)
+    assert text.startswith("digraph job {")
+    assert f'IN_PROGRESS -> FAILED [tooltip="{CURELESS}", style=dashed];' in text
+
+
+def test_every_state_has_its_sentence() -> None:
+    for kind in (JobStatus, TaskStatus, NodeStatus):
+        assert all(state_docs.comments(kind)[status.name] for status in kind)
+
+
+def test_a_stale_page_is_noticed_and_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "states.md"
+    page.write_text("old")
+    assert state_docs.main(["--check"], page) == 1
+    assert "Run: python -m tools.state_docs" in capsys.readouterr().err
+    assert page.read_text() == "old", "a check changes nothing"
+    assert state_docs.main([], page) == 0
+    assert state_docs.main(["--check"], page) == 0

@@ -1,0 +1,121 @@
+"""What people do to a job, and what strangers do beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from tests.stories.ends import check_end
+from tests.stories.plots import gpu_fault
+from tests.stories.world import CHECK, CLUSTER, TRAIN, World
+
+OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
+
+
+# -- people ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
+)
+def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
+    world.begin(2)
+    gpu_fault(world)
+    world.pass_time(0.1)
+    world.until(lambda: world.job().status is status, step=1)
+    world.stop()
+    job = world.run()
+    world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
+    check_end(world, STOPPED, attempt=job.attempt)
+
+
+def test_a_person_may_stop_the_job_before_its_first_start(world: World) -> None:
+    world.begin(2, check=True)
+    world.stop()
+    world.run()
+    check_end(world, STOPPED)
+    assert world.tasks() == []
+
+
+# -- strangers -------------------------------------------------------------------------------------------------
+
+
+def test_two_jobs_recover_beside_each_other(world: World) -> None:
+    names = world.add_nodes(4)
+    world.submit(names[:2], job_id="j1")
+    world.submit(names[2:], job_id="j2")
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.cloud.control.health("n2", 1)
+    for job_id in ("j1", "j2"):
+        world.cloud.control.exit_task(world.task_of(0, job_id), 1)
+    world.run("j1")
+    world.run("j2")
+    check_end(world, OK, attempt=1, job_id="j1")
+    check_end(world, OK, attempt=1, job_id="j2")
+
+
+def test_two_jobs_that_share_a_night_end_differently(world: World) -> None:
+    names = world.add_nodes(4)
+    world.submit(names[:2], job_id="j1")
+    world.submit(names[2:], job_id="j2")
+    world.fail_rank(0)
+    for rank in range(2):
+        world.cloud.control.exit_task(world.task_of(rank, "j2"), 0)
+    world.run("j1")
+    world.run("j2")
+    check_end(world, FAILED, messages=1, job_id="j1")
+    check_end(world, OK, job_id="j2")
+
+
+@pytest.mark.parametrize("attempt", ["0", "1", "7"])
+def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
+    """It says that it is ours, and nobody ordered it."""
+    names = world.add_nodes(3)
+    world.submit(names[:2])
+    env = {"JOB_ID": "j1", "JOB_ATTEMPT": attempt, "NODE_RANK": "1", "GPU_RECOVERY_KIND": "train"}
+    pairs = [{"name": name, "value": value} for name, value in env.items()]
+    ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n2")
+    reply = ecs.start_task(
+        cluster=CLUSTER,
+        taskDefinition=TRAIN,
+        containerInstances=[node["arn"]],
+        startedBy="gr-0123456789abcdef",
+        overrides={"containerOverrides": [{"name": "main", "environment": pairs}]},
+    )
+    ghost = reply["tasks"][0]["taskArn"]
+    world.pass_time(5)
+    shown = next(t for t in world.cloud.control.tasks() if t["taskArn"] == ghost)
+    assert (shown["lastStatus"], shown["stoppedReason"]) == (
+        "STOPPED",
+        "gpu-recovery j1/0: not the task of this attempt",
+    )
+    assert world.job().status is JobStatus.IN_PROGRESS
+    assert len(world.tasks(live=True)) == 2
+
+
+def test_tasks_of_strangers_cost_one_look(world: World) -> None:
+    world.begin(2)
+    world.add_nodes(1, first=2)
+    node = world.cloud.control.node("n2")
+    version = world.job().version
+    world.wire.forget()
+    world.cloud.client("ecs").start_task(
+        cluster=CLUSTER, taskDefinition=TRAIN, containerInstances=[node["arn"]]
+    )
+    world.pass_time(1)
+    assert world.job().version == version
+    assert [call for call in world.wire.calls if call[1] not in ("query", "get_item")] == []
+
+
+def test_a_check_that_nobody_ordered_changes_nothing(world: World) -> None:
+    world.begin(2)
+    world.add_nodes(1, first=2)
+    version = world.job().version
+    node = world.cloud.control.node("n2")
+    world.cloud.control.script(family=CHECK, exit_code=1, after_s=1)
+    world.cloud.client("ecs").start_task(
+        cluster=CLUSTER, taskDefinition=CHECK, containerInstances=[node["arn"]]
+    )
+    world.pass_time(5)
+    assert world.job().version == version
