@@ -18,7 +18,11 @@ help: ## tell what each target does (this text)
 
 .PHONY: demo
 demo: env-runtime ## watch a training job lose a GPU and heal, on this machine (ARGS go to the command)
-	@$(BIN)/gpu-recovery demo $(ARGS)
+	@$(BIN)/gpu-recovery demo --console 8080 $(ARGS)
+
+.PHONY: demo-aws
+demo-aws: env ## the same on AWS, simulated: deploy the stack with CDK, break a GPU, watch the functions heal it
+	@$(BIN)/python -m tools.demo_aws $(ARGS)
 
 .PHONY: test
 test: check ## check, then the tests, on Python 3.13 and 3.11 (ARGS go to pytest, WORKERS=n)
@@ -70,16 +74,15 @@ docs: env ## make the generated documents again
 endif
 
 .PHONY: synth
-synth: env node_modules/.package-lock.json ## make the CloudFormation templates in cdk.out and check them (ARGS go to cdk synth)
+synth: env node ## make the CloudFormation templates in cdk.out and check them (ARGS go to cdk synth)
 	@PATH="$(CURDIR)/node_modules/.bin:$(CURDIR)/$(BIN):$$PATH" cdk synth --quiet --no-notices -c nag=true $(ARGS)
 	@$(BIN)/cfn-lint --ignore-checks W3005 -- cdk.out/*.template.json
 	@$(BIN)/python -m tools.permissions --check
 	@echo "cdk.out holds the templates; no rule was broken"
 
-# The CDK command and the Node.js that runs it, as locked. CDK itself needs no script of theirs to run.
-node_modules/.package-lock.json: package-lock.json
-	@npm ci --ignore-scripts --loglevel=error
-	@touch $@
+.PHONY: node
+node: ## set up node_modules: the CDK command and the Node.js that runs it, as locked
+	@$(RUN) tools.node
 
 .PHONY: build-lambda
 build-lambda: env ## build what the functions run, in build/lambda (ARGS="--arch x86_64" for another architecture)
@@ -109,3 +112,7 @@ clean: ## remove what was built and cached, but keep the environments
 .PHONY: distclean
 distclean: clean ## remove the environments too: back to a fresh clone
 	@rm -rf .venv .venv-* .tools node_modules
+
+.PHONY: pictures
+pictures: env ## take the pictures of the documentation again: the demo, and the console in a real browser
+	@$(BIN)/python -m tools.pictures $(ARGS)

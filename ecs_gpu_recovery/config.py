@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from . import settings as read
@@ -101,6 +102,14 @@ class Config:
     # Only nodes with this tag (key=value) may be rebooted; empty means every managed node of the account.
     NODE_TAG = ""
 
+    # Node health while nothing is wrong yet; each is off unless asked for. Evidence as it happens: `gpu-health watch`
+    # on every node. Numbers of the nodes: the image of the metrics agent (docker/metrics-agent). Free nodes are
+    # examined each so many minutes, one at a time, at this level (0: never).
+    WATCH_NODES = False
+    METRICS_AGENT_IMAGE = ""
+    IDLE_CHECK_MINUTES = 0
+    IDLE_CHECK_LEVEL = "quick"
+
     # Lambda functions
     LAMBDA_TIMEOUT_SECONDS = 120
     LAMBDA_MEMORY_SIZE = 512
@@ -118,8 +127,28 @@ class Config:
     CREATE_FSX = False
     FSX_STORAGE_GIB = 1200
     CREATE_ECS_ANYWHERE_ROLE = False
+    # Two managed policies for people who use the command and the console: one to look, one to act.
+    CREATE_PEOPLE_POLICIES = False
     VPC_ID = ""
     SUBNET_ID = ""
+
+    # The web console as a service behind a load balancer; its image (docker/console) asks for it. It needs a network,
+    # a certificate and a provider that signs people in (OpenID Connect). Only the operators named may act.
+    CONSOLE_IMAGE = ""
+    CONSOLE_VPC_ID = ""
+    CONSOLE_SUBNET_IDS = ""
+    CONSOLE_PUBLIC_IP = False
+    CONSOLE_INTERNET_FACING = False
+    CONSOLE_ALLOWED_CIDRS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
+    CONSOLE_CERTIFICATE_ARN = ""
+    CONSOLE_OIDC_ISSUER = ""
+    CONSOLE_OIDC_AUTHORIZATION_URL = ""
+    CONSOLE_OIDC_TOKEN_URL = ""
+    CONSOLE_OIDC_USER_INFO_URL = ""
+    CONSOLE_OIDC_CLIENT_ID = ""
+    # The secret of Secrets Manager that holds the client's secret, by name or ARN.
+    CONSOLE_OIDC_SECRET = ""
+    CONSOLE_OPERATORS = ""
 
     STACK_NAME = "EcsGpuRecoveryStack"
     # Numbers of the recovery policy that differ from the defaults, such as {"MAX_RETRIES": "2"}.
@@ -156,6 +185,9 @@ class Config:
         for name in ("CREATE_EC2_INSTANCE", "CREATE_FSX"):
             if getattr(self, name) and not (self.VPC_ID and self.SUBNET_ID):
                 reader.problems.append(f"{name} needs VPC_ID and SUBNET_ID")
+        for name in CONSOLE_NEEDS if self.CONSOLE_IMAGE else ():
+            if not getattr(self, name):
+                reader.problems.append(f"CONSOLE_IMAGE needs {name}")
         given = "DISPATCH_LEASE_S" in self.POLICY  # if not, the deployment chooses one that is long enough
         if given and self.policy.lease.total_seconds() <= self.LAMBDA_TIMEOUT_SECONDS:
             why = "or orders would be sent twice"
@@ -173,12 +205,27 @@ class Config:
         return ":" not in self.DCGM_HEALTH_CHECK_TASK
 
 
+#: A console without one of these would be open, or not reachable.
+CONSOLE_NEEDS = (
+    "CONSOLE_VPC_ID",
+    "CONSOLE_SUBNET_IDS",
+    "CONSOLE_CERTIFICATE_ARN",
+    "CONSOLE_OIDC_ISSUER",
+    "CONSOLE_OIDC_AUTHORIZATION_URL",
+    "CONSOLE_OIDC_TOKEN_URL",
+    "CONSOLE_OIDC_USER_INFO_URL",
+    "CONSOLE_OIDC_CLIENT_ID",
+    "CONSOLE_OIDC_SECRET",
+)
+#: Families with commas, for the function that keeps them running on external nodes.
+NODE_DAEMONS = "NODE_DAEMON_TASKS"
 #: Names that earlier versions gave to the same thing.
 OLDER_NAMES = {
     "JOB_TABLE_NAME": ("TRAINING_JOB_TABLE_NAME",),
     "NODE_TABLE_NAME": ("CONTAINER_INSTANCE_TABLE_NAME",),
 }
 _LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 3653)
+_https = read.matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address")
 _any = read.matching(r"[^\s].{0,2000}", "use a text")
 #: How each setting of `Config` is read.
 SETTINGS: dict[str, Callable[[str], Any]] = {
@@ -200,6 +247,10 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "REPOSITORY_NAME": read.matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
     "GPUS_PER_NODE": whole(1, 64),
     "NODE_TAG": read.optional(read.matching(r"[\w .:/+@-]{1,128}=[\w .:/+@-]{0,256}", "use key=value")),
+    "WATCH_NODES": boolean,
+    "METRICS_AGENT_IMAGE": read.optional(_any),
+    "IDLE_CHECK_MINUTES": whole(0, 100_000),
+    "IDLE_CHECK_LEVEL": read.one_of("quick", 1, 2, 3, 4),
     "LAMBDA_TIMEOUT_SECONDS": whole(10, 900),
     "LAMBDA_MEMORY_SIZE": whole(128, 10240),
     "LOG_RETENTION_DAYS": lambda text: int(read.one_of(*_LOG_DAYS)(text)),
@@ -212,9 +263,40 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "CREATE_FSX": boolean,
     "FSX_STORAGE_GIB": whole(1200, 1_000_000),
     "CREATE_ECS_ANYWHERE_ROLE": boolean,
+    "CREATE_PEOPLE_POLICIES": boolean,
     "VPC_ID": read.optional(read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")),
     "SUBNET_ID": read.optional(
         read.matching(r"subnet-[0-9a-f]{8,17}", "use an id such as subnet-0123456789abcdef0")
+    ),
+    "CONSOLE_IMAGE": read.optional(_any),
+    "CONSOLE_VPC_ID": read.optional(
+        read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")
+    ),
+    "CONSOLE_SUBNET_IDS": read.optional(
+        read.matching(
+            r"subnet-[0-9a-f]{8,17}(,subnet-[0-9a-f]{8,17})+", "use two or more subnets, with commas"
+        )
+    ),
+    "CONSOLE_PUBLIC_IP": boolean,
+    "CONSOLE_INTERNET_FACING": boolean,
+    "CONSOLE_ALLOWED_CIDRS": read.each(
+        read.matching(r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}", "use 10.0.0.0/8")
+    ),
+    "CONSOLE_CERTIFICATE_ARN": read.optional(
+        read.matching(
+            r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-f-]+", "use a certificate's ARN"
+        )
+    ),
+    "CONSOLE_OIDC_ISSUER": read.optional(_https),
+    "CONSOLE_OIDC_AUTHORIZATION_URL": read.optional(_https),
+    "CONSOLE_OIDC_TOKEN_URL": read.optional(_https),
+    "CONSOLE_OIDC_USER_INFO_URL": read.optional(_https),
+    "CONSOLE_OIDC_CLIENT_ID": read.optional(read.matching(r"[\w.:@/-]{1,256}", "use the client's id")),
+    "CONSOLE_OIDC_SECRET": read.optional(
+        read.matching(r"[\w/+=.@:-]{1,512}", "use the secret's name or ARN")
+    ),
+    "CONSOLE_OPERATORS": read.optional(
+        read.each(read.matching(r"[\w.+@=-]{1,128}", "use e-mail addresses or ids, with commas"))
     ),
     "STACK_NAME": read.matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
 }
@@ -231,6 +313,9 @@ class LambdaSettings:
     check_task: str
     topic_arn: str
     policy: Policy
+    node_daemons: tuple[str, ...] = ()  #: families of which each external node is to run one
+    idle_check_every: timedelta | None = None  #: None: free nodes are not examined by the clock
+    idle_check_level: str = "quick"
 
 
 def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
@@ -243,6 +328,9 @@ def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
     def table(name: str) -> str:
         return reader.get((name, *OLDER_NAMES.get(name, ())), read.table_name, str(getattr(Config, name)))
 
+    def chosen(name: str) -> Any:
+        return reader.get((name,), SETTINGS[name], getattr(Config, name))
+
     found = LambdaSettings(
         task_table=table("TASK_TABLE_NAME"),
         job_table=table("JOB_TABLE_NAME"),
@@ -251,6 +339,9 @@ def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
         check_task=reader.need(("DCGM_HEALTH_CHECK_TASK",), read.task_definition),
         topic_arn=reader.need(("SNS_TOPIC_ARN",), read.topic_arn),
         policy=policy_from(env, reader=reader),
+        node_daemons=tuple(filter(None, reader.get((NODE_DAEMONS,), read.each(read.family), "").split(","))),
+        idle_check_every=timedelta(minutes=minutes) if (minutes := chosen("IDLE_CHECK_MINUTES")) else None,
+        idle_check_level=str(chosen("IDLE_CHECK_LEVEL")),
     )
     reader.finish()
     return found

@@ -9,12 +9,16 @@ from aws_cdk import CfnOutput, Stack, Tags
 from aws_cdk import aws_ecs as ecs
 from constructs import Construct
 
-from .config import Config
+from .config import NODE_DAEMONS, Config
 from .infra.alarms import Alarms
+from .infra.console import Console
+from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
 from .infra.functions import Functions
 from .infra.image import Image
+from .infra.metrics import NodeMetrics
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
+from .infra.people_policies import People
 from .infra.permissions import SWEEPER, Permissions
 from .infra.rules import Rules
 from .infra.schedule import Minute
@@ -36,12 +40,15 @@ class EcsGpuRecoveryStack(Stack):
         dead_letters = DeadLetters(self, "DeadLetters").queue
         image = Image(self, "Image", config=config)
         tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
+        cluster = self._cluster()
+        daemons = self._daemons(image, tasks, cluster)
         extra_roles = [arn for arn in config.TASK_ROLE_ARNS.split(",") if arn]
         allowed = Permissions(
             config=config,
             tables=tables,
             topic_arn=messages.topic.topic_arn,
             role_arns=[*tasks.roles, *extra_roles],
+            daemons=daemons,
         )
         environment = {
             "TASK_TABLE_NAME": tables.tasks.table_name,
@@ -50,6 +57,8 @@ class EcsGpuRecoveryStack(Stack):
             "ECS_CLUSTER_NAME": config.ECS_CLUSTER_NAME,
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
+            "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+            **self._node_health(daemons),
         }
         made = Functions(
             self,
@@ -67,6 +76,22 @@ class EcsGpuRecoveryStack(Stack):
         Alarms(self, "Alarms", functions=functions, dead_letters=dead_letters, topic=messages.topic)
         Dashboard(
             self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
+        )
+        People.if_wanted(
+            self,
+            config=config,
+            topic_arn=messages.topic.topic_arn,
+            queue_arn=dead_letters.queue_arn,
+            role_arns=[*tasks.roles, *extra_roles],
+        )
+        Console.if_wanted(
+            self,
+            config=config,
+            environment=environment,
+            topic_arn=messages.topic.topic_arn,
+            queue_arn=dead_letters.queue_arn,
+            role_arns=[*tasks.roles, *extra_roles],
+            after=cluster,
         )
         self._optional_parts()
         outputs = {
@@ -86,11 +111,35 @@ class EcsGpuRecoveryStack(Stack):
         Tags.of(self).add("Project", "ecs-gpu-recovery")
         Tags.of(self).add("EcsCluster", config.ECS_CLUSTER_NAME)
 
+    def _cluster(self) -> ecs.CfnCluster | None:
+        if not self._config.CREATE_ECS_CLUSTER:
+            return None
+        insights = ecs.CfnCluster.ClusterSettingsProperty(name="containerInsights", value="enabled")
+        name = self._config.ECS_CLUSTER_NAME
+        return ecs.CfnCluster(self, "Cluster", cluster_name=name, cluster_settings=[insights])
+
+    def _daemons(
+        self, image: Image, tasks: TaskDefinitions, cluster: ecs.CfnCluster | None
+    ) -> list[NodeWatch | NodeMetrics]:
+        config, made = self._config, list[NodeWatch | NodeMetrics]()
+        if config.WATCH_NODES:
+            made.append(NodeWatch(self, "Watch", config=config, image=image, tasks=tasks, after=cluster))
+        if agent := config.METRICS_AGENT_IMAGE:
+            made.append(NodeMetrics(self, "NodeMetrics", config=config, agent_image=agent, after=cluster))
+        return made
+
+    def _node_health(self, daemons: list[NodeWatch | NodeMetrics]) -> dict[str, str]:
+        """What the sweeper is told of it; nothing where nothing was asked for."""
+        config, told = self._config, dict[str, str]()
+        if daemons:
+            told[NODE_DAEMONS] = ",".join(daemon.family for daemon in daemons)
+        if config.IDLE_CHECK_MINUTES:
+            told["IDLE_CHECK_MINUTES"] = str(config.IDLE_CHECK_MINUTES)
+            told["IDLE_CHECK_LEVEL"] = config.IDLE_CHECK_LEVEL
+        return told
+
     def _optional_parts(self) -> None:
         config = self._config
-        if config.CREATE_ECS_CLUSTER:
-            insights = ecs.CfnCluster.ClusterSettingsProperty(name="containerInsights", value="enabled")
-            ecs.CfnCluster(self, "Cluster", cluster_name=config.ECS_CLUSTER_NAME, cluster_settings=[insights])
         if config.CREATE_EC2_INSTANCE or config.CREATE_FSX:
             network = NodeNetwork(self, "Network", config=config)
             storage = (

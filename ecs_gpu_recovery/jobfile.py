@@ -9,7 +9,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,13 @@ KEYS: dict[str, tuple[type, str]] = {
     "max_retries": (int, "automatic restarts"),
     "task_definition": (str, "AWS: the task definition to run"),
     "container": (str, "AWS: the training container's name"),
+    "image": (str, "AWS: the image to make a task definition from, where none is named"),
+    "mounts": (list, "AWS: folders of the node, as HOST:CONTAINER or HOST:CONTAINER:ro"),
+    "shared_memory_mib": (int, "AWS: size of /dev/shm, which data loaders use"),
+    "infiniband": (bool, "AWS: give the container the node's InfiniBand devices"),
+    "log_group": (str, "AWS: the CloudWatch log group that the ranks write to"),
+    "task_role": (str, "AWS: the role of the training program"),
+    "execution_role": (str, "AWS: the role with which ECS pulls the image and writes the log"),
 }
 _WORDS: dict[type, str] = {
     str: "text",
@@ -95,6 +102,7 @@ _LIMITS = {
     "port": (1024, 65535),
     "gpus_per_node": (1, 64),
     "memory_mib": (16, 16_777_216),
+    "shared_memory_mib": (1, 16_777_216),
     "max_retries": (0, 100),
 }
 
@@ -147,7 +155,8 @@ def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> 
     if good.get("check", "quick") not in LEVELS:
         problems.add(f"check: use one of {', '.join(LEVELS)}")
     env = _environment(good.get("env", {}), problems)
-    for mount in _texts("mounts", good.get("mounts", []), problems):
+    mounts = _texts("mounts", good.get("mounts", []), problems)
+    for mount in mounts:
         if not re.fullmatch(r"/[^:]*:/[^:]+(:ro)?", mount):
             problems.add(f"mounts: {mount!r} is not HOST:CONTAINER or HOST:CONTAINER:ro, with absolute paths")
     if local_files and good.get("workdir"):
@@ -158,7 +167,19 @@ def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> 
     command = _command(data, good, python, problems, local_files=local_files)
     if problems.said:
         raise Refused("the job was not submitted:\n  " + "\n  ".join(problems.said))
-    return _build(good, command, nodes, env)
+    return replace(_build(good, command, nodes, env), container=_container(good, mounts))
+
+
+def _container(good: Mapping[str, Any], mounts: tuple[str, ...]) -> ContainerRequest:
+    return ContainerRequest(
+        image=good.get("image", ""),
+        mounts=mounts,
+        shared_memory_mib=good.get("shared_memory_mib", 0),
+        infiniband=good.get("infiniband", False),
+        log_group=good.get("log_group", ""),
+        task_role=good.get("task_role", ""),
+        execution_role=good.get("execution_role", ""),
+    )
 
 
 def _known(data: Mapping[str, Any], problems: _Problems) -> None:
@@ -259,8 +280,8 @@ def _command(
         return (python, str(path.resolve()) if local_files else script, *args)
     if command and local_files:
         return (_program(command[0], good.get("workdir", ""), problems), *command[1:])
-    asked = data.get("command") or data.get("script") or (data.get("task_definition") and not local_files)
-    if not asked:
+    ready_made = not local_files and (data.get("task_definition") or data.get("image"))
+    if not (data.get("command") or data.get("script") or ready_made):
         problems.add("command: what shall run? Give a command or a script")
     return command
 

@@ -90,6 +90,20 @@ class Store(Protocol):
         """Free a node claimed by a job that was never recorded. Does nothing while the claim is young."""
 
 
+class RowStore(Protocol):
+    """A store whose rows can travel with the record."""
+
+    @property
+    def most_ranks(self) -> int:
+        """Of how many ranks the rows fit into one commit."""
+
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        """Write version n over version n - 1 and the rows of these ranks, all or nothing.
+
+        False, with nothing written, where the rows have to be read first. Raises `VersionConflict`.
+        """
+
+
 class Fleet(Protocol):
     """The cluster. Each method carries out one order; what became of it comes back as facts.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
-from .core.model import Job, JobStatus
+from .core.model import Entry, Job, JobStatus
 
 #: How people call the states when they ask where the time went.
 PHASES = {
@@ -19,6 +20,8 @@ PHASES = {
     JobStatus.PENDING_RESTART: "rebooting",
     JobStatus.RESTARTING: "restarting",
 }
+FIRST_CHECK = "checking before the start"
+EARLIER = "earlier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,19 @@ class Phase:
         return (self.end - self.start).total_seconds()
 
 
-def phases(job: Job, now: datetime) -> list[Phase]:
-    """The job's states in order, each with its begin and end. The first check is named apart."""
-    moves = [entry for entry in job.timeline if entry.subject == "job" and entry.before != entry.after]
+def phases(job: Job, now: datetime, earlier: Iterable[Entry] = ()) -> list[Phase]:
+    """The job's states in order, each with its begin and end. The first check is named apart.
+
+    `earlier` are entries that no longer fit into the record. What is known from neither is one stretch
+    without a name of its own, so that the sum stays right.
+    """
+    moves = _moves(job, earlier)
     found = []
-    for entry, nxt in zip(moves, [*moves[1:], None], strict=True):
+    if moves and moves[0].before:
+        before, first = JobStatus(moves[0].before), moves[0]
+        attempt = first.attempt - (first.after == JobStatus.PENDING_RESTART)
+        found.append(Phase(status=before, name=EARLIER, attempt=attempt, start=job.created_at, end=first.at))
+    for entry, nxt in zip_longest(moves, moves[1:]):
         status = JobStatus(entry.after)
         if status.final:
             break
@@ -48,13 +59,81 @@ def phases(job: Job, now: datetime) -> list[Phase]:
         found.append(
             Phase(
                 status=status,
-                name="checking before the start" if first_check else PHASES[status],
+                name=FIRST_CHECK if first_check else PHASES[status],
                 attempt=entry.attempt,
                 start=entry.at,
                 end=nxt.at if nxt is not None else now,
             )
         )
     return found
+
+
+def _moves(job: Job, earlier: Iterable[Entry]) -> list[Entry]:
+    """The job's own moves, each once, in the order in which they were made."""
+    known: dict[tuple[datetime, str, str], Entry] = {}
+    for entry in (*earlier, *job.timeline):
+        if entry.subject == "job" and entry.before != entry.after:
+            known[entry.at, entry.before, entry.after] = entry
+    return list(known.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A node's time in one state, while it belonged to a job."""
+
+    status: str
+    start: datetime
+    end: datetime
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start).total_seconds()
+
+
+def lanes(job: Job, now: datetime, earlier: Iterable[Entry] = ()) -> dict[str, list[Stretch]]:
+    """What each node of the job did and when, in the order of the ranks; as far as the entries reach."""
+    end = job.updated_at if job.status.final else now
+    moves: dict[str, list[Entry]] = {rank.node: [] for rank in job.ranks}
+    for entry in (*earlier, *job.timeline):
+        if entry.subject in moves and entry.before != entry.after:
+            moves[entry.subject].append(entry)
+    found: dict[str, list[Stretch]] = {}
+    for node, entries in moves.items():
+        found[node] = []
+        if entries and entries[0].before:
+            start = min(job.created_at, entries[0].at)
+            found[node].append(Stretch(status=entries[0].before, start=start, end=entries[0].at))
+        for entry, nxt in zip_longest(entries, entries[1:]):
+            until = max(nxt.at if nxt is not None else end, entry.at)
+            found[node].append(Stretch(status=entry.after, start=entry.at, end=until))
+    return found
+
+
+_ARCHIVED = re.compile(r"(\S+) (\S+) ([A-Z_]*)->([A-Z_]*) ?(.*)")
+
+
+def archived(lines: Iterable[str]) -> list[Entry]:
+    """Entries that left the record, read back from the lines that were kept of them, oldest first.
+
+    The lines don't tell the attempt: it is counted, since each restart is one more. What can't be read is
+    passed over.
+    """
+    found = []
+    for line in lines:
+        if not (parts := _ARCHIVED.fullmatch(line)):
+            continue
+        try:
+            at = datetime.fromisoformat(parts[1])
+        except ValueError:
+            continue
+        found.append(Entry(at=at, subject=parts[2], before=parts[3], after=parts[4], why=parts[5]))
+    found.sort(key=lambda entry: entry.at)
+    attempt, counted = 0, []
+    for entry in found:
+        if entry.subject == "job" and entry.before != entry.after:
+            attempt += entry.after == JobStatus.PENDING_RESTART
+        counted.append(replace(entry, attempt=attempt))
+    return counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,37 +9,28 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
-from .arrears import NOBODY, rows_behind
+from .arrears import NOBODY, Trail, rows_behind, rows_order
 from .core.draft import Step
-from .core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
-from .core.errors import Bug, NotFound, StartRefused, Transient, VersionConflict
-from .core.events import (
-    CheckRefused,
-    CheckStarted,
-    Fact,
-    NodeAsked,
-    NodeChecked,
-    OrderFailed,
-    OrderSent,
-    RebootFailed,
-    StopAsked,
-)
-from .core.events import StartRefused as StartWasRefused
+from .core.effects import Order, StartTask, WriteRows
+from .core.errors import NotFound, Transient, VersionConflict
+from .core.events import CheckStarted, Fact, NodeAsked, NodeChecked, StopAsked
 from .core.machine import decide, submit
 from .core.model import Entry, Job, JobSpec, Node
 from .core.nodes import decide_node
 from .core.policy import Policy
-from .ports import Fleet, Notifier, Store
+from .courier import Courier, node_of
+from .ports import Fleet, Notifier, RowStore, Store
 
 log = logging.getLogger("ecs_gpu_recovery")
 log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
 #: A job of 256 nodes whose verdicts arrive at once: each writer must get its turn.
 CONFLICTS = 300
+#: ... and nobody waits longer for the next try than this.
+LONGEST_WAIT_S = 6.0
 #: How many orders are sent on one look at the record; more of them take a while.
 ORDERS_PER_LOOK = 10
 #: For how many events a process reads first after it guessed wrong.
@@ -68,9 +59,15 @@ class Runtime:
         dispatch: bool = True,
         on_commit: Callable[[Job | None, Job], None] | None = None,
         guess: bool = False,
+        rows: RowStore | None = None,
     ) -> None:
-        """`guess`: a record that this process wrote last is tried before it is read again, where reading is a call."""
+        """`guess`: a record that this process wrote last is tried before it is read again, where reading is a call.
+
+        `rows`: the store, where it can write the rows in the same call as the record.
+        """
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
+        self._courier = Courier(store, fleet, notifier)
+        self._rows = rows if dispatch else None
         self._dispatch_now = dispatch
         self._on_commit = on_commit
         self._guess = guess
@@ -101,15 +98,16 @@ class Runtime:
         self._say(job.timeline, job.id)
         if self._on_commit is not None:
             self._on_commit(None, job)
-        self._send_all(job, step.orders, at)
+        self._send_all(job, step.orders, at, Trail())
         return job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
         """Apply facts to a job in one commit, and send the orders that follow. `job` is the record, just read."""
-        facts = list(facts)
-        moved = self._decide(job_id, facts, job) if job or not self._guess else self._guessed(job_id, facts)
+        facts, trail = list(facts), Trail()
+        read_first = job or not self._guess
+        moved = self._decide(job_id, facts, job, trail) if read_first else self._guessed(job_id, facts, trail)
         if facts and moved.orders:
-            self._send_all(moved.job, moved.orders, max(fact.at for fact in facts))
+            return self._send_all(moved.job, moved.orders, max(fact.at for fact in facts), trail)
         return moved.job
 
     def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
@@ -124,12 +122,14 @@ class Runtime:
             shared = [fact for fact in facts if not isinstance(fact, NodeAsked | CheckStarted | NodeChecked)]
             if shared:
                 try:
-                    self.handle(node.job_id, shared)
+                    job = self.handle(node.job_id, shared)
                 except NotFound:
                     log.warning(
                         "node held by a job that is not recorded", extra={"node": name, "job": node.job_id}
                     )
-                node = None  # the job may have written its row
+                else:
+                    # If the job has written its row, the commit says so. One that ended has given the node away.
+                    node = None if job.status.final else node
         self._decide_node(name, facts, node)
 
     def stop(self, job_id: str, *, by: str, why: str, at: datetime) -> Job:
@@ -137,7 +137,7 @@ class Runtime:
 
     # -- decide and commit -------------------------------------------------------------------------------------
 
-    def _guessed(self, job_id: str, facts: Sequence[Fact]) -> Moved:
+    def _guessed(self, job_id: str, facts: Sequence[Fact], trail: Trail) -> Moved:
         """Decide on the record as we wrote it last. If it is stale, the commit fails, and tells the newer one.
 
         That nothing follows from a fact is believed only of a record that was just read. After a wrong guess we read
@@ -145,17 +145,16 @@ class Runtime:
         """
         last = self._last if self._last is not None and self._last.id == job_id and not self._wary else None
         self._wary = max(0, self._wary - 1)
-        moved = self._decide(job_id, facts, last)
+        moved = self._decide(job_id, facts, last, trail)
         if last is not None and moved.job is last:
-            return self._decide(job_id, facts)
+            return self._decide(job_id, facts, None, trail)
         if last is not None and moved.old.version != last.version:
             self._wary = WARY_FOR
         return moved
 
-    def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None = None) -> Moved:
+    def _decide(self, job_id: str, facts: Sequence[Fact], last: Job | None, trail: Trail) -> Moved:
         """`last` is the record as we have just written it: it saves a read, and if it is stale the commit says so."""
-        for tried in range(CONFLICTS):
-            _step_aside(tried)
+        for tried in _turns():
             old = job = last or self.store.job(job_id)
             last = None
             added: dict[str, Order] = {}
@@ -164,10 +163,13 @@ class Runtime:
                 job = step.job
                 added.update({order.key: order for order in step.orders})
             if job is old:
+                self._take_back(old, trail)
                 return Moved(old, old)
             job = self._trimmed(old, replace(job, version=old.version + 1))
+            others = sum(o.key in added and not isinstance(o.effect, WriteRows) for o in job.outbox)
+            ranks = trail.ranks_that_travel(old, job, alone=not 0 < others <= ORDERS_PER_LOOK)
             try:
-                self.store.commit(job)
+                job = self._commit(job, ranks, trail)
             except VersionConflict as exc:
                 last = exc.newest if tried == 0 and isinstance(exc.newest, Job) else None
                 continue
@@ -177,6 +179,40 @@ class Runtime:
                 self._on_commit(old, job)
             return Moved(old, job, tuple(order for order in job.outbox if order.key in added))
         raise Transient(f"job {job_id}: too many writers at once")
+
+    def _commit(self, job: Job, ranks: Sequence[int], trail: Trail) -> Job:
+        """Write the record, with the rows of these ranks if they can travel; else their order stays in the outbox.
+
+        Labels come before rows, as everywhere: while a row is behind, its label is put again with it.
+        """
+        if self._rows is not None and 0 < len(ranks) <= self._rows.most_ranks:
+            light = replace(job, outbox=tuple(order for order in job.outbox if order is not rows_order(job)))
+            try:
+                self._tell(light, ranks, trail)
+                if self._rows.commit_with_rows(light, ranks):
+                    trail.settle(light)
+                    return light
+            except VersionConflict:
+                raise
+            except Exception as exc:  # noqa: BLE001 - the rows are then written apart, which raises it again
+                log.warning("rows go apart", extra={"job": job.id, "why": str(exc)})
+        self._take_back(job, trail)
+        self.store.commit(job)
+        trail.told.clear()
+        return job
+
+    def _tell(self, job: Job, ranks: Sequence[int], trail: Trail) -> None:
+        news = trail.news(job, ranks)
+        if news:
+            self.fleet.label_nodes([node_of(job, rank) for rank in news])
+            trail.told.update({rank.node: rank.node_status for rank in news})
+
+    def _take_back(self, job: Job, trail: Trail) -> None:
+        """What was said of a node before somebody else was faster; a label is a hint, so this holds up nothing."""
+        try:
+            self._tell(job, (), trail)
+        except Transient as exc:
+            log.warning("label put off", extra={"job": job.id, "why": str(exc)})
 
     def _trimmed(self, old: Job | None, job: Job) -> Job:
         """Where the store writes the rows in the same commit, nobody orders it; elsewhere the order says whose."""
@@ -192,8 +228,7 @@ class Runtime:
         return replace(job, outbox=tuple(kept))
 
     def _decide_node(self, name: str, facts: Sequence[Fact], last: Node | None = None) -> Node:
-        for tried in range(CONFLICTS):
-            _step_aside(tried)
+        for _ in _turns():
             old = node = last or self.store.node(name)
             last = None
             orders: dict[str, Order] = {}
@@ -226,11 +261,11 @@ class Runtime:
 
     # -- dispatch ----------------------------------------------------------------------------------------------
 
-    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime) -> None:
+    def _send_all(self, job: Job, orders: Sequence[Order], at: datetime, trail: Trail) -> Job:
         """Send, learn, decide, until no order is left that belongs to us.
 
-        Rows come last, once for all that was decided on the way. Before many orders they come first: what others
-        change meanwhile would be added to them.
+        Rows come last, once for all that was decided on the way, and travel with the last commit if they can. Before
+        many orders they come first: what others change meanwhile would be added to them.
         """
         todo = list(orders) if self._dispatch_now else []
         while todo:
@@ -238,13 +273,15 @@ class Runtime:
             others = [order for order in todo if order not in rows]
             now = rows if rows and (not others or len(others) > ORDERS_PER_LOOK) else others
             facts = self.send(job, now, at)
-            moved = self._decide(job.id, facts, job) if facts else Moved(job, job)
+            trail.owes = bool(rows) and now is not rows
+            moved = self._decide(job.id, facts, job, trail) if facts else Moved(job, job)
             if now is rows and moved.old.version != job.version:
                 self._rewrite(job, moved.job)
             job = moved.job
             sent = {order.key for order in now}
             waiting = {order.key for order in (*todo, *moved.orders)} - sent
             todo = [order for order in job.outbox if order.key in waiting]
+        return job
 
     def _rewrite(self, written: Job, newest: Job) -> None:
         """Somebody moved on while we wrote rows, and may have written theirs before ours."""
@@ -276,14 +313,13 @@ class Runtime:
                 starts += 1
                 if all(order.key != pending.key for pending in seen.outbox):
                     continue
-            act = partial(self._carry_out, seen, order, at, again)
             try:
-                facts += self._guarded(order, at, act)
+                facts += self._courier.carry_out(seen, order, at, again=again)
             except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
                 trouble.append(exc)
         if trouble:
             if facts:
-                self._decide(job.id, facts, seen)
+                self._decide(job.id, facts, seen, Trail())
             raise trouble[0]
         return facts
 
@@ -292,7 +328,7 @@ class Runtime:
     ) -> None:
         facts: list[Fact] = []
         for order in orders:
-            facts += self._guarded(order, at, partial(self._carry_out_for_node, node, order, at, again))
+            facts += self._courier.carry_out_for_node(node, order, at, again=again)
         if facts:
             self._decide_node(node.name, facts)
 
@@ -301,55 +337,6 @@ class Runtime:
         due = [order for order in node.outbox if order.due <= at]
         if due:
             self._send_node_orders(node, due, at, again=True)
-
-    def _guarded(self, order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> list[Fact]:
-        effect = order.effect
-        try:
-            return list(act())
-        except StartRefused as exc:
-            if isinstance(effect, StartTask):
-                return [StartWasRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason=exc.reason)]
-            if isinstance(effect, CheckNode):
-                return [CheckRefused(at=at, node=effect.node, check_try=effect.check_try, reason=exc.reason)]
-            if isinstance(effect, RebootNode):
-                return [RebootFailed(at=at, node=effect.node, key=effect.key, reason=exc.reason)]
-            raise Bug(f"{order.key} can't be refused") from exc
-        except Transient as exc:
-            return [OrderFailed(at=at, key=order.key, error=str(exc))]
-
-    def _carry_out(self, job: Job, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
-        effect = order.effect
-        if isinstance(effect, StartTask):
-            return self.fleet.start_task(job, effect, again=again)
-        if isinstance(effect, StopTask):
-            return [*self.fleet.stop_task(job.id, effect), OrderSent(at=at, key=effect.key)]
-        if isinstance(effect, CheckNode):
-            return self.fleet.check_node(job, _node_of(job, effect), effect, again=again)
-        if isinstance(effect, RebootNode):
-            return [
-                *self.fleet.reboot_node(self.store.node(effect.node), effect, again=again),
-                OrderSent(at=at, key=effect.key),
-            ]
-        if isinstance(effect, WriteRows):
-            self.store.write_rows(job, self.fleet.label_nodes, () if again else effect.ranks)
-        elif isinstance(effect, Notify):
-            self.notifier.notify(effect)
-        elif isinstance(effect, Archive):
-            self.notifier.archive(job.id, effect)
-        return [OrderSent(at=at, key=effect.key)]
-
-    def _carry_out_for_node(self, node: Node, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
-        effect = order.effect
-        if isinstance(effect, CheckNode):
-            return self.fleet.check_node(None, node, effect, again=again)
-        if isinstance(effect, RebootNode):
-            return [*self.fleet.reboot_node(node, effect, again=again), OrderSent(at=at, key=effect.key)]
-        if isinstance(effect, StopTask):
-            return [*self.fleet.stop_task(f"node/{node.name}", effect), OrderSent(at=at, key=effect.key)]
-        if isinstance(effect, Notify):
-            self.notifier.notify(effect)
-            return [OrderSent(at=at, key=effect.key)]
-        raise Bug(f"{effect.key} is not an order of a node")
 
     # -- what people read --------------------------------------------------------------------------------------
 
@@ -371,29 +358,19 @@ class Runtime:
             )
 
 
-def _step_aside(tried: int) -> None:
-    """Whoever lost a race lets the others pass for a moment, longer each time: a gang's verdicts come all at once."""
-    if tried > 1:
-        time.sleep(random.uniform(0, min(0.025 * 2**tried, 2.0)))  # noqa: S311 - nothing here is secret
+def _turns() -> Iterator[int]:
+    """Whoever lost a race lets the others pass for a moment, longer each time: a gang's verdicts come all at once.
+
+    How long is measured in tries: where reading and writing take long, so does everybody else's turn.
+    """
+    for tried in range(CONFLICTS):
+        began = time.monotonic()
+        yield tried
+        if tried:
+            took = max(0.025, time.monotonic() - began)
+            time.sleep(random.uniform(0, min(took * 2 ** (tried + 1), LONGEST_WAIT_S)))  # noqa: S311 - no secret
 
 
 def _news(old: Job, new: Job) -> list[Entry]:
     known = set(old.timeline)
     return [entry for entry in new.timeline if entry not in known]
-
-
-def _node_of(job: Job, order: CheckNode) -> Node:
-    """What a check needs to know of its node. The job knows it all, so nobody has to ask."""
-    rank = job.ranks[order.rank]
-    return Node(
-        name=rank.node,
-        cluster=job.cluster,
-        instance=rank.instance,
-        gpus=rank.gpus,
-        ip=rank.address,
-        ibdev=rank.ibdev,
-        job_id=job.id,
-        status=rank.node_status,
-        created_at=job.created_at,
-        updated_at=job.updated_at,
-    )

@@ -64,18 +64,28 @@ class Sweeper:
         report = Report()
         self._resume, self._trouble = resume, []
         live = set(self._store.live_jobs()) if observe else set()
-        for job_id in sorted(live | set(self._store.due_jobs(now))):
+        due = set(self._store.due_jobs(now))
+        for job_id in sorted(live | due):
             look = observe and job_id in live
             self._try(job_id, report, partial(self._sweep_job, job_id, now, observe=look, report=report))
-        for name in self._store.due_nodes(now):
+        nodes: list[Node] = []
+        if observe:
+            self._try("nodes", report, lambda: nodes.extend(self._store.nodes()))
+        for name in self._late(nodes, now) if observe else self._store.due_nodes(now):
             self._try(name, report, partial(self._sweep_node, name, now, [], report))
         if observe:
-            self._try("idle nodes", report, lambda: self._sweep_idle(self._store.nodes(), live, now, report))
+            self._try("idle nodes", report, partial(self._sweep_idle, nodes, live, now, report))
             report.live = len(live)
-            report.stuck = len(self._store.due_jobs(now - STUCK_AFTER))
+            # What is long overdue now was due before.
+            report.stuck = len(self._store.due_jobs(now - STUCK_AFTER)) if due else 0
         if self._trouble:
             raise self._trouble[0]
         return report
+
+    def _late(self, nodes: Sequence[Node], now: datetime) -> list[str]:
+        """Those with an errand that is due; a look at all of them tells it without another question."""
+        waits = {node.name: node.wake_at(self._runtime.policy.node_lost_after) for node in nodes}
+        return [name for name, at in waits.items() if at is not None and at <= now]
 
     def _try(self, record: str, report: Report, act: Callable[[], None]) -> None:
         try:

@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the local AWS run in one worker, one after the other."""
+    """Tests that share the local AWS run in one worker, one after the other, unless they have a group of their own."""
     for item in items:
-        if item.get_closest_marker("ministack"):
+        if item.get_closest_marker("ministack") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("ministack"))
 
 

@@ -1,7 +1,8 @@
-"""`make bench`: measured numbers, as ratios within one run where time is involved. Writes build/bench.json.
+"""`make bench`: measured numbers, as ratios within one run where time is involved.
 
-Each topic is a module of `tools/benches/` with a function `measure() -> dict[str, float]`. A run of some topics keeps
-the numbers of the others, so that the file always holds the last measurement of each.
+Writes build/bench.json and docs/benchmarks.md. Each topic is a module of `tools/benches/` with a function
+`measure() -> dict[str, float]`; what its numbers mean stands in `tools/benches/_meanings.py`. A run of some topics
+keeps the numbers of the others, so that the file always holds the last measurement of each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tools import benches
+from tools import benches, reports
 
 OUT = Path("build/bench.json")
 
@@ -23,6 +24,12 @@ def topics() -> list[str]:
     return sorted(
         module.name for module in pkgutil.iter_modules(benches.__path__) if not module.name.startswith("_")
     )
+
+
+def keep(numbers: dict[str, float]) -> None:
+    """After every topic, so that a run that is cut off has not measured in vain."""
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(dict(sorted(numbers.items())), indent=2) + "\n")
 
 
 def main() -> int:
@@ -40,9 +47,11 @@ def main() -> int:
             print(f"  {key:32} {value:,.4g}")
         print(f"  ({time.perf_counter() - began:.0f} s)")
         numbers.update(found)
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(dict(sorted(numbers.items())), indent=2) + "\n")
-    print(f"wrote {OUT}")
+        keep(numbers)
+    wrote = reports.write_benchmarks(numbers)
+    if strange := reports.unknown(numbers):
+        print(f"not described in tools/benches/_meanings.py: {', '.join(strange)}")
+    print(f"wrote {', '.join(map(str, (OUT, *wrote)))}")
     return 0
 
 

@@ -4,6 +4,9 @@ One folder serves all functions. No Docker is needed: where this environment hol
 (`pip install -r requirements.txt` leaves it so) and they are plain Python, they are copied and no network is
 needed either; otherwise the installer fetches them for the platform of the functions.
 
+Of botocore's descriptions of AWS only those of the services that the functions call are kept: the rest is most of the
+folder, and botocore looks through all of it when it makes its first client.
+
 The byte code is of the unchecked-hash kind: the zip archive of an asset carries no true times, so byte code
 of the usual kind would count as stale and be made again at every cold start.
 """
@@ -17,6 +20,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -31,20 +36,37 @@ PACKAGE = ROOT / "ecs_gpu_recovery"
 SHIPPED = frozenset({"aws", "core", "lambdas"})
 #: At the top, but only for a deployment.
 NOT_SHIPPED = frozenset({"ecs_gpu_recovery_stack.py"})
+#: The services that `aws/wiring.py` makes clients for.
+SERVICES = frozenset({"dynamodb", "ecs", "sns", "ssm"})
 #: What installers leave behind; it differs from one installation to the next.
 _TRACES = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _FOLDER = ROOT / "build" / "lambda"
 #: Changes with the way the folder is made.
-_RECIPE = "1"
+_RECIPE = "3"
 
 
 def ensure(arch: str) -> Path:
     """The folder for this architecture, built again if anything that goes into it has changed."""
-    folder, stamp = _FOLDER / arch, _FOLDER / f"{arch}.sha256"
-    wanted = digest(arch)
-    if not (folder.is_dir() and stamp.exists() and stamp.read_text(encoding="ascii") == wanted):
-        build(arch)
+    with _one_at_a_time():
+        folder, stamp = _FOLDER / arch, _FOLDER / f"{arch}.sha256"
+        wanted = digest(arch)
+        if not (folder.is_dir() and stamp.exists() and stamp.read_text(encoding="ascii") == wanted):
+            build(arch)
     return folder
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two that find it missing must not both build: the second would take it from under the first."""
+    if sys.platform == "win32":  # there is no such lock; a person deploys once at a time
+        yield
+        return
+    import fcntl
+
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with (_FOLDER / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def build(arch: str, *, fetch: bool = False) -> Path:
@@ -57,6 +79,7 @@ def build(arch: str, *, fetch: bool = False) -> Path:
         made.mkdir()
         if fetch or not copy_installed(made):
             _fetch(arch, made)
+        drop_other_services(made)
         for file in shipped():
             target = made / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +154,13 @@ def _fetch(arch: str, target: Path) -> None:
         trace.unlink()
 
 
+def drop_other_services(folder: Path) -> None:
+    """Each service is described in a folder of its own; what is in no such folder is about all of them."""
+    for place in (folder / "botocore" / "data").iterdir():
+        if place.is_dir() and place.name not in SERVICES:
+            shutil.rmtree(place)
+
+
 def compile_all(folder: Path) -> None:
     """Byte code for the functions' own Python. Without that version here, they compile for themselves."""
     python = _python()
@@ -138,9 +168,17 @@ def compile_all(folder: Path) -> None:
         print(f"No Python {PYTHON} here: the functions will start a little slower", file=sys.stderr)
         return
     command = [python, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    done = subprocess.run([*command, "-s", folder, "-p", "/var/task", folder], capture_output=True, text=True)
-    if done.returncode:
-        raise ProblemError(f"Could not compile the functions.\n{done.stdout}{done.stderr}")
+    record = (
+        "import sys; sys.path.insert(0, ''); from ecs_gpu_recovery.lambdas import methods; methods.record()"
+    )
+    steps: list[list[str | Path]] = [
+        [*command, "-s", folder, "-p", "/var/task", folder],
+        [python, "-I", "-S", "-B", "-c", record],
+    ]
+    for one in steps:
+        done = subprocess.run(one, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise ProblemError(f"Could not compile the functions.\n{done.stdout}{done.stderr}")
 
 
 def _python() -> str | None:

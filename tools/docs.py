@@ -47,6 +47,8 @@ EXIT_CODES = {
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     for name, child in command.commands.items():
         if hasattr(child, "commands"):
+            if child.invoke_without_command:
+                yield f"{path} {name}", child
             yield from _walk(child, f"{path} {name}")
         else:
             yield f"{path} {name}", child
@@ -89,9 +91,10 @@ def settings_page() -> str:
 
 
 def pages() -> dict[Path, Callable[[], str]]:
-    from tools import state_docs
+    from tools import schema_docs, state_docs
 
     return {
+        **{DOCS / name: make for name, make in schema_docs.PAGES.items()},
         DOCS / "commands.md": commands_page,
         DOCS / "settings.md": settings_page,
         DOCS / "states.md": state_docs.page,

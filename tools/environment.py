@@ -108,7 +108,7 @@ def find_python(version: str) -> str | None:
 
 
 def folder_of(name: str, version: str = "any") -> Path:
-    """.venv for every day, .venv-3.11 for tests on another Python, .venv-ministack for the local AWS."""
+    """.venv for every day, .venv-3.11 for tests on another Python, and .venv-ministack, for the local AWS, and such."""
     if not project.locks()[name].holds_the_package:
         return ROOT / f".venv-{name}"
     return ROOT / (".venv" if version == "any" else f".venv-{version}")
@@ -134,7 +134,8 @@ def _say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools.environment", description=__doc__)
-    parser.add_argument("lock", choices=["runtime", "dev", "ministack"], help="what the environment is for")
+    choices = ["runtime", "dev", "ministack", "lambda-runtime"]
+    parser.add_argument("lock", choices=choices, help="what the environment is for")
     parser.add_argument("--python", default="any", help="such as 3.11; an environment of its own")
     options = parser.parse_args()
     ensure(options.lock, folder_of(options.lock, options.python), version=options.python)

@@ -1,6 +1,8 @@
 """Makes docs/permissions.md from the template: what every role may do, and what a deployment itself needs.
 
 `python -m tools.permissions` writes the page; with `--check` it only says whether the page is up to date.
+`python -m tools.permissions --policy operator --account 123456789012 --region us-east-1` prints a policy for people, as
+IAM takes it, for the settings in the environment.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ HEAD = """\
 
 # Permissions
 
-Two kinds: what the deployed roles may do, taken from the template with its default settings, and what the
-person who deploys needs. `gpu-cluster`, `ecs_job` and so on are default names; yours stand in their place.
+Three kinds: what the deployed roles may do, taken from the template with its default settings; what people need who use
+the command and the console; and what the person who deploys needs. `gpu-cluster`, `ecs_job` and so on are default
+names; yours stand in their place.
 
 ## What the roles may do
 
@@ -35,6 +38,34 @@ account and region. No function may delete a record, scan a table, or touch anot
 - Nodes: commands may be sent to any managed node of the account. `NODE_TAG` narrows that to nodes with a tag.
 - `*` stands alone where AWS knows no narrower resource for the action.
 """
+PEOPLE = """\
+
+## What people need
+
+`gpu-recovery --backend aws` and `gpu-recovery console --backend aws` act with the rights of whoever runs them. A viewer
+looks; an operator also submits, stops, drains, examines and reboots. Three ways to give the rights:
+
+- `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: the stack makes two managed policies. Their ARNs are the
+  outputs `ViewerPolicyArn` and `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
+- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON, with the names
+  that the environment chooses; add `--role ARN` for each role that tasks get.
+- Behind a console with its own sign-in, only the console's role needs them; who may act is then decided there.
+
+What an operator may not send himself is not lost: it is recorded, and the functions carry it out within minutes. So an
+account may leave out `ecs:StartTask`, `ecs:StopTask` or `ssm:SendCommand`; the command then says so each time.
+Everybody may call `sts:GetCallerIdentity`; the name it gives goes into the record of whatever was done.
+
+Resources are those of one account and region. `cluster` means: only of the watched cluster.
+
+| may | on | if | who | what for |
+| --- | --- | --- | --- | --- |
+"""
+_ONLY = {
+    "": "",
+    "cluster": "`ecs:cluster` is `cluster/{cluster}`",
+    "tag": "the tag in `NODE_TAG`, if it is set",
+    "ecs": "`iam:PassedToService` is `ecs-tasks.amazonaws.com`",
+}
 DEPLOY = """\
 
 ## What the person who deploys needs
@@ -170,10 +201,38 @@ def page(template: Mapping[str, Any]) -> str:
         about = resources[logical_id]["Properties"].get("Description", "")
         parts.append(f"\n### {path[-2]}\n\n{about}.\n\n| may | on | if |\n| --- | --- | --- |\n")
         parts += [_row(statement, resources) for policy in policies for statement in policy["Statement"]]
+    parts.append(PEOPLE)
+    parts += _people()
     parts.append(DEPLOY)
     for kind in sorted({resource["Type"] for resource in resources.values()}):
         parts.append(f"| `{kind}` | {', '.join(f'`{action}`' for action in DEPLOYING[kind])} |\n")
     return "".join(parts)
+
+
+def _people() -> Iterator[str]:
+    from ecs_gpu_recovery.config import Config
+    from ecs_gpu_recovery.infra import people
+
+    config = Config.from_env({})
+    for grant in people.GRANTS:
+        places = grant.shown(config) or ["roles of tasks: the stack's and `TASK_ROLE_ARNS`"]
+        on = ", ".join(place if "`" in place else f"`{place}`" for place in places)
+        may = ", ".join(f"`{action}`" for action in grant.actions)
+        only = _ONLY[grant.only].format(cluster=config.ECS_CLUSTER_NAME)
+        who = "viewer, operator" if people.VIEWER in grant.who else "operator"
+        yield f"| {may} | {on} | {only} | {who} | {grant.why} |\n"
+
+
+def policy(who: str, *, account: str, region: str, partition: str, role_arns: list[str]) -> dict[str, Any]:
+    """The policy of a viewer or an operator, for the settings in the environment."""
+    import os
+
+    from ecs_gpu_recovery.config import Config
+    from ecs_gpu_recovery.infra import people
+
+    config = Config.from_env(os.environ)
+    roles = [*role_arns, *(arn for arn in config.TASK_ROLE_ARNS.split(",") if arn)]
+    return people.document(who, config, role_arns=roles, account=account, region=region, partition=partition)
 
 
 def roles(template: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -249,8 +308,18 @@ def synthesized() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tools.permissions", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    parser.add_argument("--policy", choices=("viewer", "operator"), help="print a policy for people instead")
+    parser.add_argument("--account", default="ACCOUNT", help="of the policy")
+    parser.add_argument("--region", default="REGION", help="of the policy")
+    parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov")
+    parser.add_argument("--role", action="append", default=[], help="ARN of a role that tasks get")
+    asked = parser.parse_args()
+    if asked.policy:
+        where = {"account": asked.account, "region": asked.region, "partition": asked.partition}
+        print(json.dumps(policy(asked.policy, **where, role_arns=asked.role), indent=2))
+        return
     wanted = page(synthesized())
-    if not parser.parse_args().check:
+    if not asked.check:
         PAGE.write_text(wanted, encoding="utf-8")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
         raise ProblemError("docs/permissions.md is not what the stack says. Run: python -m tools.permissions")

@@ -1,191 +1,155 @@
 """`make proof`: how far the claims of reliability are tested, in numbers.
 
-Writes build/proof.json and docs/reliability.md. Each part can be run alone; a run of some parts keeps the
-numbers of the others.
+    python -m tools.proof                    everything: about 15 minutes on two idle cores
+    python -m tools.proof --quick            a part of everything, in about 3 minutes; the page stays as it is
+    python -m tools.proof seeds kills        some parts; the numbers of the others are kept
+    python -m tools.proof seeds --seeds 50000
+
+Writes build/proof.json and docs/reliability.md. What a run has found it keeps at once in build/proof.parts: one
+that was cut off goes on from there, as long as no code has changed. `--fresh` begins anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import subprocess
+import pickle
 import sys
-import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
-from ecs_gpu_recovery.simulation.batch import many
-from ecs_gpu_recovery.simulation.mutants import MUTANTS, hunt
+from ecs_gpu_recovery.simulation.batch import Tally
+from tools import evidence, reports
+from tools.evidence import Extent, Numbers
 
 OUT = Path("build/proof.json")
-REPORT = Path("docs/reliability.md")
-PROCESSES = 2
-SEEDS = 10_000
-#: Tests that kill real processes, and tests that stop a process at every step. A test may say how many it
-#: made with `record_property("kills", n)` or `record_property("crash_points", n)`; else it counts as one.
-KILLS = (
-    "tests/embedded/test_controller_kills.py",
-    "tests/embedded/test_store_crashes.py",
-    "tests/local/test_kills.py",
-)
-CRASH_POINTS = ("tests/stories/test_crashes.py",)
-
-Numbers = dict[str, int]
+KEPT = Path("build/proof.parts")
+CODE = ("ecs_gpu_recovery", "tests", "tools")
+QUICK = Extent(seeds=1_000, slow=False, deep_s=0.0)
+PARTS = ("seeds", "mutants", "model", "kills", "crash_points", "bad_inputs")
 
 
-def seeds(count: int) -> Numbers:
-    """Hostile nights around the real control plane."""
-    ran, failed = 0, []
-    for done, bad in many(0, count, PROCESSES):
-        ran += done
-        failed += bad
-        for text in bad:
-            print(f"  {text}", flush=True)
-    return {"seeds_run": ran, "seeds_failed": len(failed)}
+class Progress:
+    """What a run of this very code, to this very extent, has found so far. On disk after every step."""
+
+    def __init__(self, extent: Extent, file: Path, code: str) -> None:
+        self._file, self._mark = file, (code, repr(extent))
+        self.numbers: dict[str, Numbers] = {}
+        self.nights: dict[str, Tally] = {}
+        if file.exists():
+            mark, numbers, nights = pickle.loads(file.read_bytes())
+            if mark == self._mark:
+                self.numbers, self.nights = numbers, nights
+
+    def keep(self) -> None:
+        self._file.parent.mkdir(exist_ok=True)
+        fresh = self._file.with_suffix(".new")
+        fresh.write_bytes(pickle.dumps((self._mark, self.numbers, self.nights)))
+        fresh.replace(self._file)
+
+    def night(self, name: str, tally: Tally) -> None:
+        self.nights[name] = tally
+        self.keep()
+
+    def part(self, name: str, numbers: Numbers) -> None:
+        self.numbers[name] = numbers
+        self.keep()
+
+    def done(self) -> None:
+        self._file.unlink(missing_ok=True)
 
 
-def mutants() -> Numbers:
-    """Planted bugs: how many of them the nights find."""
-    caught = 0
-    for mutant in MUTANTS:
-        found = hunt(mutant, most=1000)
-        caught += found is not None
-        print(
-            f"  {mutant.title}: " + (f"seed {found.seed}: {found.violation}" if found else "NOT FOUND"),
-            flush=True,
-        )
-    return {"mutants": len(MUTANTS), "mutants_caught": caught}
+def code_digest(root: Path = Path()) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in CODE for file in (root / folder).rglob("*.py")):
+        digest.update(str(file).encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
-def model() -> Numbers:
-    """Every reachable state of small worlds."""
-    from ecs_gpu_recovery.testing.bounds import Bounds
-    from ecs_gpu_recovery.testing.search import Search
-
-    worlds = (Bounds(), Bounds(check_first=True), Bounds(asks=1))
-    states = failed = 0
-    for bounds in worlds:
-        result = Search(bounds, max_states=100_000).run()
-        states += result.states
-        failed += bool(result.violation)
-        print(f"  {result}", flush=True)
-    return {"model_states": states, "model_failed": failed}
-
-
-def kills() -> Numbers:
-    return _counted("kills", KILLS)
+def run(names: list[str], extent: Extent, progress: Progress) -> Numbers:
+    """The parts one after the other. What an earlier run has finished is taken over."""
+    found: Numbers = {}
+    for name in names:
+        if (known := progress.numbers.get(name)) is not None:
+            say(f"{name}: known from the run that was cut off")
+        else:
+            began = time.monotonic()
+            say(f"{name} ...")
+            known = _part(name, extent, progress)
+            say(f"  {_short(known)} ({time.monotonic() - began:.0f} s)")
+            if not _bad(known):  # what failed is tried again
+                progress.part(name, known)
+        found |= known
+    return found
 
 
-def crash_points() -> Numbers:
-    return _counted("crash_points", CRASH_POINTS)
+def _part(name: str, extent: Extent, progress: Progress) -> Numbers:
+    inner: Callable[[str], None] = lambda text: say(f"  {text}")  # noqa: E731
+    if name == "seeds":
+        return evidence.seeds(extent, progress.nights, inner, progress.night)
+    if name == "model":
+        return evidence.model(extent, inner)
+    return evidence.counted(name, extent, inner)
 
 
-def _counted(name: str, paths: tuple[str, ...]) -> Numbers:
-    """Run those tests that are there; count what they say they made."""
-    there = [path for path in paths if Path(path).exists()]
-    if not there:
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        junit = Path(folder, "junit.xml")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={junit}",
-            *there,
-        ]
-        subprocess.run(command, check=False)
-        made, failed = read_junit(junit.read_text(), name)
-    return {name: made, f"{name}_failed": failed}
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
-def read_junit(text: str, name: str) -> tuple[int, int]:
-    """How many were made in all, and how many of them by tests that failed. A skipped test made none."""
-    made = failed = 0
-    for case in ET.fromstring(text).iter("testcase"):
-        if case.find("skipped") is not None:
-            continue
-        said = [prop.get("value", "1") for prop in case.iter("property") if prop.get("name") == name]
-        count = sum(map(int, said)) if said else 1
-        made += count
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += count
-    return made, failed
+def _short(numbers: Numbers) -> str:
+    return ", ".join(
+        f"{name} {value:,}"
+        for name, value in numbers.items()
+        if not (name.startswith(("troubles_", "night_")) or name.endswith("_night_jobs"))
+    )
 
 
-def report(numbers: Numbers) -> str:
-    """The numbers in words."""
-    rows = [
-        (
-            "nights simulated",
-            "seeds_run",
-            "seeds_failed",
-            "hostile worlds around the real control plane",
-        ),
-        (
-            "states explored",
-            "model_states",
-            "model_failed",
-            "every state of small worlds; each comes to an end",
-        ),
-        ("processes killed", "kills", "kills_failed", "kill -9 of controllers, agents, shims and writers"),
-        ("crash points", "crash_points", "crash_points_failed", "a death at every step of whole stories"),
-    ]
-    lines = [
-        "# Reliability, in numbers",
-        "",
-        "Written by `make proof`. How the nights work: [simulation.md](simulation.md).",
-        "",
-        "| what | how many | failed | |",
-        "|---|---:|---:|---|",
-    ]
-    for title, name, bad, what in rows:
-        if name in numbers:
-            lines.append(f"| {title} | {numbers[name]:,} | {numbers.get(bad, 0):,} | {what} |")
-    if "seeds_run" in numbers:
-        lines += ["", "The nights are those of the common sky; what is open under others is told there."]
-    if "mutants" in numbers:
-        lines += [
-            "",
-            f"Planted bugs found by the nights: {numbers['mutants_caught']} of {numbers['mutants']}.",
-        ]
-        lines += ["", *(f"- {mutant.title}" for mutant in MUTANTS)]
-    return "\n".join(lines) + "\n"
+def _bad(numbers: Numbers) -> list[str]:
+    """What must be zero and is not; and what must be found and was not."""
+    failed = [f"{name} {value}" for name, value in numbers.items() if name.endswith("_failed") and value]
+    missed = numbers.get("mutants", 0) - numbers.get("mutants_caught", 0)
+    return failed + ([f"planted bugs not found: {missed}"] if missed else [])
 
 
-def main() -> int:
-    parts: dict[str, Callable[[], Numbers]] = {
-        "seeds": lambda: seeds(args.seeds),
-        "mutants": mutants,
-        "model": model,
-        "kills": kills,
-        "crash-points": crash_points,
-    }
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", help=f"which to run; all by default: {', '.join(parts)}")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many nights")
-    args = parser.parse_args()
-    if unknown := sorted(set(args.part) - set(parts)):
-        parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(parts)}")
-    numbers: Numbers = json.loads(OUT.read_text()) if OUT.exists() else {}
-    for name in args.part or parts:
-        began = time.perf_counter()
-        print(f"{name} ...", flush=True)
-        found = parts[name]()
-        print(f"  {found} ({time.perf_counter() - began:.0f} s)", flush=True)
-        numbers.update(found)
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.proof",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", nargs="*", help=f"which to run; all by default: {', '.join(PARTS)}")
+    parser.add_argument("--seeds", type=int, help="how many nights (default 10,000; 1,000 with --quick)")
+    parser.add_argument("--quick", action="store_true", help="a part of everything")
+    parser.add_argument("--fresh", action="store_true", help="take nothing over from a run that was cut off")
+    args = parser.parse_args(arguments)
+    names = [name.replace("-", "_") for name in args.part] or list(PARTS)
+    if unknown := sorted(set(names) - set(PARTS)):
+        parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    extent = QUICK if args.quick else Extent()
+    if args.seeds:
+        extent = Extent(seeds=args.seeds, slow=extent.slow, deep_s=extent.deep_s)
+    if args.fresh:
+        KEPT.unlink(missing_ok=True)
+    began = time.monotonic()
+    progress = Progress(extent, KEPT, code_digest())
+    found = run(names, extent, progress)
+    if set(names) == set(PARTS):
+        numbers = found | {"proof_seconds": round(time.monotonic() - began)}
+    else:
+        numbers = (json.loads(OUT.read_text()) if OUT.exists() else {}) | found
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(dict(sorted(numbers.items())), indent=2) + "\n")
-    REPORT.write_text(report(numbers))
-    print(f"wrote {OUT} and {REPORT}")
-    missed = numbers.get("mutants", 0) - numbers.get("mutants_caught", 0)
-    return 1 if missed or any(value for name, value in numbers.items() if name.endswith("_failed")) else 0
+    wrote = [OUT] if args.quick else [OUT, *reports.write_reliability(numbers)]
+    if not _bad(numbers):
+        progress.done()
+    say("\n" + reports.proof_summary(numbers))
+    say(f"wrote {', '.join(map(str, wrote))}")
+    for what in (bad := _bad(numbers)):
+        say(f"FAILED: {what}")
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

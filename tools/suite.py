@@ -1,8 +1,8 @@
 """Runs the tests on every Python that the project supports and that this machine has.
 
 The everyday environment runs all but those marked slow (`make slow` runs these). A second Python leaves out those that
-need the local AWS or a browser, and those that prove nothing new there. A Python that is missing is named at the end,
-so that nobody takes one version's success for that of both.
+need the local AWS or a browser, and those that prove nothing new there. What is missing, a Python or what comes from
+npm, is named at the end, so that nobody takes a part's success for that of the whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import browser, node
 from tools.environment import Stamp, ensure, find_python, folder_of
 from tools.project import ROOT, ProblemError
 
@@ -58,6 +59,7 @@ def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[
 
 def main(arguments: list[str]) -> int:
     everyday = Run(folder=folder_of("dev"), python=ensure("dev", folder_of("dev")).python, everything=True)
+    without, blind = _without_node(), _without_browser()
     versions, missing = plan(everyday.python.rpartition(".")[0], _is_here)
     runs = [everyday, *map(_second, versions[1:])]
     report, failed = [], False
@@ -67,9 +69,35 @@ def main(arguments: list[str]) -> int:
         failed |= not passed
         ended = f"{'passed' if passed else 'FAILED'} ({time.monotonic() - started:.0f} s)"
         report.append(f"Python {run.python}: {run.extent} {ended}")
+    report += (
+        [f"SKIPPED the deployment with the CDK command and the check with axe-core: {without}"]
+        if without
+        else []
+    )
+    report += [f"SKIPPED the browser tests: {blind}"] if blind else []
     report += [f"Python {version}: not found on this machine, so not tested" for version in missing]
     print("\n" + "\n".join(report), flush=True)
     return int(failed)
+
+
+def _without_node() -> str:
+    """Why some tests have to be skipped, or nothing. They fetch what they need from npm, and npm may not be there."""
+    try:
+        node.ensure()
+    except ProblemError as problem:
+        print(problem, file=sys.stderr, flush=True)
+        return str(problem).splitlines()[0]
+    return ""
+
+
+def _without_browser() -> str:
+    """Why there are no browser tests, or nothing: one is fetched into this folder where the system has none."""
+    try:
+        browser.ensure()
+    except ProblemError as problem:
+        print(problem, file=sys.stderr, flush=True)
+        return str(problem)
+    return ""
 
 
 def _second(version: str) -> Run:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ecs_gpu_recovery")
 Row = Mapping[str, Any]
+#: How many minutes lie between two looks for another tool's jobs in any state.
+ALL_STATES_EVERY = 5
 #: How the node of a job in each state must stand for the job to go on from there.
 _NODE_OF = {
     JobStatus.IN_PROGRESS: NodeStatus.IN_PROGRESS,
@@ -66,10 +68,7 @@ class StoreAdopter:
             cluster=self._settings.cluster,
             at=at,
         )
-        claimed = [
-            adopted_node(job, rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {}), at)
-            for rank in job.ranks
-        ]
+        claimed = [adopted_node(job, rank, nodes.get(rank.node, {}), at) for rank in job.ranks]
         try:
             self._store.adopt(job, claimed)
         except VersionConflict:
@@ -78,8 +77,12 @@ class StoreAdopter:
         return job
 
     def adopt_strays(self, at: datetime) -> None:
-        """Jobs whose events were lost. One that cannot be taken over is told of once, not every minute."""
-        for job_id in self._store.foreign_jobs():
+        """Jobs whose events were lost. One that cannot be taken over is told of once, not every minute.
+
+        Those in progress are looked for every minute. A job in the middle of a recovery has had events before, so
+        the other states are looked at every few minutes only.
+        """
+        for job_id in self._store.foreign_jobs(all_states=at.minute % ALL_STATES_EVERY == 0):
             try:
                 self._store.job(job_id)
             except ForeignRecord as exc:
@@ -315,6 +318,7 @@ def _known_node(rank: Rank, row: Row, seen: Row) -> Rank:
     return replace(
         rank,
         instance=instance,
+        host=str(seen.get("ec2InstanceId", "")),
         address=str(row.get("ip", "")),
         ibdev=str(row.get("ibdev", "")),
         gpus=gpus,
@@ -324,7 +328,7 @@ def _known_node(rank: Rank, row: Row, seen: Row) -> Rank:
     )
 
 
-def adopted_node(job: Job, rank: Rank, row: Row, seen: Row, at: datetime) -> Node:
+def adopted_node(job: Job, rank: Rank, row: Row, at: datetime) -> Node:
     """The node's record, held by the job from now on."""
     return Node(
         name=rank.node,
@@ -333,7 +337,7 @@ def adopted_node(job: Job, rank: Rank, row: Row, seen: Row, at: datetime) -> Nod
         status=rank.node_status,
         ip=rank.address,
         ibdev=rank.ibdev,
-        host=str(seen.get("ec2InstanceId", "")),
+        host=rank.host,
         gpus=rank.gpus,
         gpus_seen=rank.gpus_seen,
         seen_version=rank.seen_version,

@@ -1,15 +1,20 @@
-"""Nodes as the cluster knows them, brought into `ecs_node`: new ones are added, known ones keep their record."""
+"""Nodes as the cluster knows them, brought into `ecs_node`: new ones are added, known ones keep their record.
+
+A node is known by its container instance. A machine that registers anew, because its agent lost its memory or because
+it was replaced under the same name, gets another one; its record then follows it, unless a job holds the node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core.model import Node, NodeStatus
+from ..core.errors import VersionConflict
+from ..core.model import Entry, Node, NodeStatus
 from ..ports import Store
-from .errors import translated
+from .errors import ForeignRecord, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -17,6 +22,14 @@ if TYPE_CHECKING:
 
 #: A node's own attributes on the cluster, if the operator set them.
 NAME_ATTRIBUTE, IP_ATTRIBUTE, IB_ATTRIBUTE = "node_name", "ip", "ibdev"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A node as the cluster shows it now; `trouble` says why nothing can be started on it at the moment."""
+
+    node: Node
+    trouble: str = ""
 
 
 def instances(ecs: ECSClient, cluster: str) -> Iterator[Mapping[str, Any]]:
@@ -68,6 +81,17 @@ def registered_gpus(instance: Mapping[str, Any]) -> int:
     return next((len(row.get("stringSetValue", [])) for row in rows if row.get("name") == "GPU"), 0)
 
 
+def sighting(instance: Mapping[str, Any], cluster: str, at: datetime) -> Sighting:
+    """The node, and what stands against a start on it."""
+    status = str(instance.get("status", ""))
+    trouble = ""
+    if status != "ACTIVE":
+        trouble = f"the cluster says {status}"
+    elif not instance.get("agentConnected"):
+        trouble = "its ECS agent is not connected; agents come back within minutes, so try again then"
+    return Sighting(node=node_from(instance, cluster, at), trouble=trouble)
+
+
 def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:
     """Where SSM says the hosts are; it knows EC2 and managed instances alike."""
     found: dict[str, str] = {}
@@ -85,12 +109,79 @@ def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: datetime) -> int:
-    """Add every node the store does not know; how many the cluster has."""
-    known = {node.instance for node in store.nodes()}
-    seen = [node_from(instance, cluster, at) for instance in instances(ecs, cluster)]
-    new = [node for node in seen if node.instance not in known]
-    where = addresses(ssm, [node.host for node in new if node.host and not node.ip])
-    for node in new:
-        store.add_node(replace(node, ip=node.ip or where.get(node.host, "")))
-    return len(seen)
+def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: datetime) -> list[Sighting]:
+    """Add every node the store does not know; all nodes as the cluster shows them now, under their names here."""
+    known = {node.instance: node for node in store.nodes()}
+    seen = [sighting(instance, cluster, at) for instance in instances(ecs, cluster)]
+    named = [
+        replace(s, node=replace(s.node, name=known[s.node.instance].name)) if s.node.instance in known else s
+        for s in seen
+    ]
+    new = [s for s in _one_each(named) if s.node.instance not in known]
+    where = addresses(ssm, [s.node.host for s in new if s.node.host and not s.node.ip])
+    by_name = {node.name: node for node in known.values()}
+    shown = {s.node.name: s for s in _one_each(named) if s.node.instance in known}
+    for s in new:
+        node = replace(s.node, ip=s.node.ip or where.get(s.node.host, ""))
+        if node.name in by_name:
+            s = replace(s, node=_moved(store, by_name[node.name], node, at))
+        else:
+            s = _added(store, replace(s, node=node))
+        shown[s.node.name] = s
+    return list(shown.values())
+
+
+def _one_each(seen: Iterable[Sighting]) -> list[Sighting]:
+    """One host may have two registrations: the one whose agent is connected is real."""
+    chosen: dict[str, Sighting] = {}
+    for s in seen:
+        other = chosen.get(s.node.name)
+        if other is None or (other.trouble and not s.trouble):
+            chosen[s.node.name] = s
+    return list(chosen.values())
+
+
+def _added(store: Store, s: Sighting) -> Sighting:
+    """A node of another tool keeps its name and address, and is taken into use only where that tool calls it free."""
+    try:
+        store.node_of_instance(s.node.instance)
+    except ForeignRecord as exc:
+        row = exc.row
+        status = str(row.get("node_status", ""))
+        mine = replace(
+            s.node,
+            name=str(row["node_name"]),
+            ip=str(row.get("ip", "")) or s.node.ip,
+            ibdev=str(row.get("ibdev", "")) or s.node.ibdev,
+        )
+        s = replace(s, node=mine)
+        if status not in ("", NodeStatus.AVAILABLE.value):
+            return replace(s, trouble=f"another tool has recorded it as {status}")
+    store.add_node(s.node)
+    return s
+
+
+def _moved(store: Store, old: Node, new: Node, at: datetime) -> Node:
+    """The same machine, or another one in its place, has registered again."""
+    if old.job_id or old.status not in (NodeStatus.AVAILABLE, NodeStatus.UNKNOWN, NodeStatus.FAILED):
+        return new
+    why = f"registered again as {new.instance.rpartition('/')[2]}"
+    status = old.status if old.status is NodeStatus.FAILED else new.status
+    entry = Entry(at=at, subject=old.name, before=old.status.value, after=status.value, why=why)
+    moved = replace(
+        new,
+        status=status,
+        hold=old.hold,
+        verdict=old.verdict,
+        findings=old.findings,
+        errands=old.errands,
+        check_try=old.check_try,
+        created_at=old.created_at,
+        timeline=(*old.timeline, entry)[-50:],
+        version=old.version + 1,
+    )
+    try:
+        store.commit_node(moved)
+    except VersionConflict:
+        return new  # somebody else is at work on it; the next look will find it
+    return moved

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import NotFound, Transient, VersionConflict
-from .errors import Cancelled, ConditionFailed, translated
+from .errors import Cancelled, ConditionFailed, InTheWay, translated
 from .items import Item, assignment, number, text, version_of
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ class Dynamo:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def put_new(self, table: str, item: Item, what: str) -> None:
-        """Raises `ConditionFailed` if there is one already."""
+    def begin(self, table: str, item: Item, what: str, *, sparse: Iterable[str]) -> None:
+        """The first record beside what another tool may have written. Raises `ConditionFailed` if there is one."""
         with translated(what):
-            self._client.put_item(**self.new(table, item)["Put"])
+            self._client.update_item(**self.first(table, item, sparse=sparse)["Update"])
 
     def move(self, table: str, item: Item, what: str, *, sparse: Iterable[str]) -> None:
         """Write version n over version n - 1.
@@ -139,6 +139,8 @@ class Dynamo:
         try:
             with translated(what):
                 self._client.update_item(ReturnValuesOnConditionCheckFailure="ALL_OLD", **update)
+        except InTheWay as exc:
+            raise VersionConflict(f"{what} is being written by somebody else") from exc
         except ConditionFailed as exc:
             if not exc.item:
                 raise NotFound(f"no {what}") from exc
@@ -185,6 +187,29 @@ class Dynamo:
         update = assignment(item, key=self._keys[table], once=once)
         condition = f"attribute_not_exists(#{fence}) OR #{fence} < :{fence}"
         return {"Update": {"TableName": table, "ConditionExpression": condition, **update}}
+
+    def shown(self, table: str, item: Item, *, fence: str, same: Item) -> Item:
+        """These attributes over an item with a smaller number in `fence`, and its next version, without reading it.
+
+        What else is in it stays as it is: its `record` is then a version behind. Attributes in `same` must be equal.
+        """
+        update = assignment(item, key=self._keys[table])
+        update["UpdateExpression"] += " ADD #version :one"
+        update["ExpressionAttributeNames"] |= {
+            "#version": "version",
+            "#record": "record",
+            **{f"#{name}": name for name in same},
+        }
+        update["ExpressionAttributeValues"] |= {
+            ":one": number(1),
+            **{f":{name}": value for name, value in same.items()},
+        }
+        where = [
+            "attribute_exists(#record)",
+            f"#{fence} < :{fence}",
+            *(f"#{name} = :{name}" for name in same),
+        ]
+        return {"Update": {"TableName": table, "ConditionExpression": " AND ".join(where), **update}}
 
     def absent(self, table: str, value: str) -> Item:
         key = self._keys[table]

@@ -58,6 +58,10 @@ class Cancelled(RecoveryError):
         return self.codes[index] == CONDITION_FAILED
 
 
+class InTheWay(Transient):
+    """A transaction on the same item was under way. This write was not made."""
+
+
 class ForeignRecord(NotFound):
     """A row with the schema's attributes alone: another tool wrote it, and it has no record of ours yet.
 
@@ -97,6 +101,8 @@ def _meaning(response: Mapping[str, Any], what: str) -> RecoveryError | None:
             return Transient(f"{what}: {', '.join(sorted(NOT_NOW.intersection(codes)))}")
         expected = bool(codes) and set(codes) <= {"None", CONDITION_FAILED, CONFLICT}
         return Cancelled(what, codes) if expected else None
+    if code == "TransactionConflictException":
+        return InTheWay(f"{what}: {code}")
     if code in NOT_NOW or status >= 500:
         return Transient(f"{what}: {code}")
     return None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
 from ..core.errors import StartRefused
-from ..core.events import CheckStarted, Fact, RebootFailed, TaskEnded, TaskStarted
+from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..environment import training_environment
 from . import reboots
 from .errors import translated
 from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
+from .overrides import commanded, overrides_of
+from .pace import MODIFY_PER_S, Pace
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
@@ -25,38 +26,12 @@ if TYPE_CHECKING:
 
 #: The name under which a node's status shows on its container instance.
 STATUS_ATTRIBUTE = "status"
-#: The account's limit for calls that change a cluster is 40 a second, shared by all. While one process stops a gang at
-#: this pace, others start a check and put a label for each rank that has stopped: three such calls at a time.
-MODIFY_PER_S = 12.0
-
-
 #: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
 _NO = frozenset(
     {"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"}
 )
 #: How long a look at a task definition is trusted; a family may get a new revision.
 DEFINITION_FOR = timedelta(minutes=10)
-#: How the ranks of an adopted job find each other is its own business.
-_THEIRS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NNODES", "CHECKPOINT_DIR", "IB_DEVICES", "NCCL_IB_HCA"})
-
-
-class Pace:
-    """Keeps calls apart, so that a large gang stays below the account's limit."""
-
-    def __init__(
-        self,
-        per_s: float,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._gap, self._sleep, self._clock = 1.0 / per_s, sleep, clock
-        self._next = 0.0
-
-    def wait(self) -> None:
-        now = self._clock()
-        if now < self._next:
-            self._sleep(self._next - now)
-        self._next = max(now, self._next) + self._gap
 
 
 class EcsFleet:
@@ -76,12 +51,13 @@ class EcsFleet:
         self._pace = pace or Pace(MODIFY_PER_S)
         self._containers: dict[str, tuple[datetime, str]] = {}
         self._hosts: dict[str, str] = {}
+        self._sent: dict[str, reboots.Command] = {}  #: orders to reboot that this process has sent
 
     # -- orders ------------------------------------------------------------------------------------------------
 
     def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
         rank = job.ranks[order.rank]
-        task_id = self._find(order.token) if again else ""
+        task_id = self._find_any(order.token, rank.instance) if again else ""
         if not task_id:
             container = job.spec.container or self._container_of(job.spec.task_def)
             task_id = self._start(
@@ -91,12 +67,12 @@ class EcsFleet:
                 order.token,
                 container,
                 training_environment(job, rank),
-                rank.overrides,
+                rank.overrides or commanded(container, job.spec.command),
             )
         return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
-        task_id = self._find(order.token) if again else ""
+        task_id = self._find_any(order.token, node.instance) if again else ""
         if not task_id:
             env = {
                 ROLE: "check",
@@ -128,7 +104,7 @@ class EcsFleet:
         first: str = "",
     ) -> str:
         """Start one task on one instance. HTTP success may still carry a refusal."""
-        overrides = _overrides(first, container, env)
+        overrides = overrides_of(first, container, env)
         from botocore.exceptions import ClientError
 
         self._pace.wait()
@@ -160,6 +136,22 @@ class EcsFleet:
         with translated(f"looking for {started_by}"):
             found = self._ecs.list_tasks(cluster=self._cluster, startedBy=started_by).get("taskArns", [])
         return _id(found[0]) if found else ""
+
+    def _find_any(self, started_by: str, instance: str) -> str:
+        """The same among tasks that have ended: ECS remembers them for an hour, and lists them by instance only.
+
+        One that ended before its start was recorded would be started a second time if nobody looked here.
+        """
+        if running := self._find(started_by):
+            return running
+        with translated(f"looking for {started_by} among what has ended"):
+            ended = self._ecs.list_tasks(
+                cluster=self._cluster, containerInstance=instance, desiredStatus="STOPPED"
+            )
+        for task in self._describe([_id(arn) for arn in ended.get("taskArns", [])]):
+            if task.get("startedBy") == started_by:
+                return _id(task["taskArn"])
+        return ""
 
     def _container_of(self, task_def: str) -> str:
         """The container that does the work: the one with GPUs, else the first essential one."""
@@ -220,7 +212,8 @@ class EcsFleet:
             ]
         if again and reboots.find(self._ssm, host, order.key) is not None:
             return []
-        reboots.send(self._ssm, host, node.name, order.key)
+        sent = reboots.send(self._ssm, host, node.name, order.key)
+        self._sent[sent.command_id] = sent
         return []
 
     def _host_of(self, node: str, instance: str) -> str:
@@ -273,17 +266,29 @@ class EcsFleet:
     # -- what can be seen --------------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
-        yield from self._see_instances({rank.instance: rank.node for rank in job.ranks if rank.instance})
+        away: set[str] = set()
+        for fact in self._see_instances({r.instance: r.node for r in job.ranks if r.instance}):
+            if isinstance(fact, NodeSeen) and not fact.connected:
+                away.add(fact.node)
+            yield fact
         yield from self._see_tasks(job)
-        yield from self.observe_reboots(job)
+        since = self._now() - timedelta(seconds=reboots.DELIVERY_TIMEOUT_S)
+        down = {
+            r.node for r in job.ranks if r.node in away and (r.away_since is None or r.away_since > since)
+        }
+        yield from self.observe_reboots(job, besides=down)
 
-    def observe_reboots(self, job: Job, node: str = "") -> Iterator[Fact]:
-        """Which of the job's ordered reboots are proven, or have failed; of one node or of all."""
+    def observe_reboots(self, job: Job, node: str = "", besides: Collection[str] = ()) -> Iterator[Fact]:
+        """Which of the job's ordered reboots are proven, or have failed; of one node or of all.
+
+        `besides`: nodes that are on their way down or up, so that there is nothing to learn of them yet.
+        """
         for rank in job.ranks:
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted and node in ("", rank.node):
-                yield from self._see_reboot(
-                    rank.node, rank.instance, f"{job.id}/{job.attempt}/{rank.index}/reboot"
-                )
+            if rank.node in besides or node not in ("", rank.node):
+                continue
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+                key = f"{job.id}/{job.attempt}/{rank.index}/reboot"
+                yield from self._see_reboot(rank.node, rank.instance, key, rank.host)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """A label that was missed is put right on the way: the answer shows it."""
@@ -364,25 +369,14 @@ class EcsFleet:
         if fact is not None:
             yield fact
 
-    def commands(self, command_id: str) -> Sequence[reboots.Command]:
-        """What SSM knows of a command, once per host it was sent to."""
+    def commands(self, command_id: str, status: str = "") -> Sequence[reboots.Command]:
+        """What SSM knows of a command, once per host it was sent to.
+
+        `status` is what an event said. Of a command that this very process has sent, a success is believed.
+        """
+        if status == reboots.SUCCESS and command_id in self._sent:
+            return [replace(self._sent[command_id], status=status)]
         return reboots.look(self._ssm, command_id)
-
-
-def _overrides(first: str, container: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Our variables on top of what an adopted task was first started with."""
-    overrides: dict[str, Any] = json.loads(first) if first else {}
-    containers: list[dict[str, Any]] = overrides.setdefault("containerOverrides", [])
-    mine = next((c for c in containers if c.get("name") == container), None)
-    if mine is None:
-        mine = {"name": container}
-        containers.append(mine)
-    merged = {pair["name"]: pair["value"] for pair in mine.get("environment", [])}
-    for key, value in env.items():
-        if not (first and key in _THEIRS and key in merged):
-            merged[key] = value
-    mine["environment"] = [{"name": key, "value": value} for key, value in merged.items()]
-    return overrides
 
 
 def _code(exc: ClientError) -> str:

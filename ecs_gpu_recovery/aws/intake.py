@@ -22,6 +22,8 @@ from .errors import ForeignRecord
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
 from .reboots import Command, outcome
+from .roll import Roll
+from .upkeep import Upkeep
 
 log = logging.getLogger("ecs_gpu_recovery")
 
@@ -51,13 +53,23 @@ class Intake:
     """One method for all four handlers; each is given only the events its rule matches."""
 
     def __init__(
-        self, runtime: Runtime, fleet: EcsFleet, adopter: Adopter, *, cluster: str, check_family: str
+        self,
+        runtime: Runtime,
+        fleet: EcsFleet,
+        adopter: Adopter,
+        *,
+        cluster: str,
+        check_family: str,
+        upkeep: Upkeep | None = None,
     ) -> None:
+        self._upkeep = upkeep
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
         self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
         self._last: Job | None = None  #: the record that this process wrote last
+        self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
+        self._running = Roll()
 
     def committed(self, job: Job) -> None:
         """To be told of every record that this process has written."""
@@ -82,6 +94,8 @@ class Intake:
         if seen.kind is Kind.TICK and seen.at is not None:
             report = Sweeper(self._runtime).sweep(seen.at)
             self._adopter.adopt_strays(seen.at)
+            if self._upkeep is not None:
+                self._upkeep.look(self._runtime, seen.at)
             said = f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again"
             return Answer(seen.kind, True, said, report=report)
         if not (seen.ours or seen.may_be_ours) or seen.at is None:
@@ -92,6 +106,8 @@ class Intake:
             return self._check(seen)
         if seen.kind in (Kind.INSTANCE, Kind.INSTANCE_HEALTH):
             return self._instance(seen)
+        if seen.kind is Kind.FAULT:
+            return self._sighting(seen)
         if seen.kind is Kind.REBOOT_COMMAND:
             return self._command(seen)
         return Answer(seen.kind, False, seen.why)
@@ -105,10 +121,14 @@ class Intake:
         job_id = seen.job or self._runtime.store.job_of_task(seen.task_id)
         if not job_id:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
+        known = self._last if self._last is not None and self._last.id == job_id else None
+        if seen.status == "RUNNING" and known is not None and self._running.keep(known, seen.facts):
+            return Answer(seen.kind, True, "kept until the whole gang runs", job_id)
         try:
-            self._handle(job_id, seen.facts, at)
+            self._handle(job_id, [*self._running.of(job_id), *seen.facts], at)
         except (NotFound, NodesTaken) as exc:
             return Answer(seen.kind, False, str(exc))
+        self._running.drop(job_id)
         return Answer(seen.kind, True, seen.why, job_id)
 
     def _handle(self, job_id: str, facts: Sequence[Fact], at: datetime) -> None:
@@ -158,25 +178,30 @@ class Intake:
         return False
 
     def _sighting(self, seen: Parsed) -> Answer:
-        node = self._node(seen.instance)
+        node = self._node(seen.instance, seen.called) if seen.instance else self._named(seen.node)
         if node is None:
-            return Answer(seen.kind, False, f"no node is {seen.instance}")
+            return Answer(seen.kind, False, f"no node is {seen.instance or seen.node}")
         facts = list(seen.about(node.name))
         news = [fact for fact in facts if decide_node(node, fact, self._runtime.policy).changed]
         if node.status is NodeStatus.REBOOTING and seen.kind is Kind.INSTANCE:
-            news = [*facts, *self._proof(node)]
+            up = any(isinstance(fact, NodeSeen) and fact.connected for fact in facts)
+            news = [*facts, *(self._proof(node) if up else ())]
         if not news:
             return Answer(seen.kind, True, "nothing new", node.name)
         self._runtime.handle_node(node.name, news, node)
         return Answer(seen.kind, True, seen.why, node.name)
 
-    def _node(self, instance: str) -> Node | None:
-        """A node keeps its container instance, so its name is asked for once. Another tool's row is no node of ours."""
+    def _node(self, instance: str, called: str) -> Node | None:
+        """The node that is this container instance: one read, if it is recorded under the name it goes by.
+
+        If not, the index tells its name, once. Another tool's row is no node of ours.
+        """
         try:
-            if name := self._names.get(instance):
-                node = self._runtime.store.node(name)
-                if node.instance == instance:
-                    return node
+            name = self._names.get(instance) or called
+            node = self._named(name) if name else None
+            if node is not None and node.instance == instance:
+                self._names[instance] = node.name
+                return node
             found = self._runtime.store.node_of_instance(instance)
         except NotFound:
             return None
@@ -184,21 +209,36 @@ class Intake:
             self._names[instance] = found.name
         return found
 
+    def _named(self, name: str) -> Node | None:
+        try:
+            return self._runtime.store.node(name)
+        except NotFound:
+            return None
+
     def _proof(self, node: Node) -> list[Fact]:
         """A rebooting node showed up: ask at once whether its reboot is proven, instead of waiting for the sweeper."""
         if not node.job_id:
             return [fact for _, fact in self._fleet.observe_nodes([node])]
-        job = self._runtime.store.job(node.job_id)
-        return [*self._fleet.observe_reboots(job, node.name)]
+        return [*self._fleet.observe_reboots(self._known(node.job_id), node.name)]
+
+    def _known(self, job_id: str) -> Job:
+        """The record as this process wrote it last, or else as it is now: for what does not change, or may be asked
+        in vain."""
+        last = self._last
+        return last if last is not None and last.id == job_id else self._runtime.store.job(job_id)
 
     def _command(self, seen: Parsed) -> Answer:
         """A command ended somewhere. Its comment tells whether it was a reboot of ours, and for whom."""
         taken = ""
-        for command in self._fleet.commands(seen.command_id):
+        if seen.command_id in self._settled:
+            return Answer(seen.kind, True, "nothing new", self._settled[seen.command_id])
+        for command in self._fleet.commands(seen.command_id, seen.status):
             try:
                 taken = self._reboot_over(command, seen.at) or taken if command.ours and seen.at else taken
             except NotFound as exc:
                 return Answer(seen.kind, False, str(exc))
+            if taken and command.over:  # two events tell of one end: the command's, and its only host's
+                self._settled = {seen.command_id: taken}
         return Answer(
             seen.kind, bool(taken), seen.why if taken else "no order of ours, or nothing new about it", taken
         )
@@ -211,14 +251,12 @@ class Intake:
             self._runtime.handle_node(number, [fact] if fact else [])
             return number
         if last == "reboot" and rank.isdecimal():
-            job = self._runtime.store.job(owner)
+            ranks = self._known(owner).ranks  # a rank keeps its node, so any version of the record will do
             fact = (
-                outcome(command, job.ranks[int(rank)].node, command.key, at)
-                if int(rank) < len(job.ranks)
-                else None
+                outcome(command, ranks[int(rank)].node, command.key, at) if int(rank) < len(ranks) else None
             )
             if fact is not None:
-                self._runtime.handle(owner, [fact], job)
+                self._runtime.handle(owner, [fact])
             return owner
         return self._waiting_jobs()
 

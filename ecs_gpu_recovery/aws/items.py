@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..core import codec, rows
-from ..core.model import Job, JobStatus, Node, Rank, TaskStatus
+from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ..ports import JobLine
 from .errors import ForeignRecord
 
@@ -21,6 +22,7 @@ READABLE = 16_000
 #: Attributes an item has only while they mean something. Absent, they keep it out of the sparse indexes.
 JOB_SPARSE = ("wake_at", "live")
 NODE_SPARSE = ("wake_at", "job_id", "container_instance_id")
+_STATUSES = {status.value: status for status in NodeStatus}
 
 
 def text(value: str) -> Item:
@@ -61,6 +63,16 @@ def node_item(node: Node, lost_after: timedelta) -> Item:
     return item
 
 
+def shown_node(job: Job, rank: Rank) -> Item:
+    """What a job says of a node that it holds, as far as other tools see it."""
+    return {
+        "node_name": text(rank.node),
+        "node_status": text(rank.node_status.value),
+        "updated_at": text(job.updated_at.isoformat()),
+        "job_version": number(job.version),
+    }
+
+
 def task_items(job: Job, ranks: Iterable[Rank]) -> dict[str, Item]:
     """The rows of the tasks that these ranks have, by task id, each with the version that wrote it."""
     found = {}
@@ -91,7 +103,18 @@ def read_job(item: Mapping[str, Any]) -> Job:
 def read_node(item: Mapping[str, Any]) -> Node:
     if "record" not in item:
         raise ForeignRecord(f"node {item['node_name']['S']}", plain(item))
-    return codec.load_node(_unpack(item["record"]))
+    node = codec.load_node(_unpack(item["record"]))
+    if version_of(item) <= node.version:
+        return node
+    # The job that holds it has moved it without opening the record: see `shown_node`.
+    status = str(item.get("node_status", {}).get("S", ""))
+    return replace(
+        node,
+        status=_STATUSES.get(status, node.status),
+        job_version=version_of(item, "job_version"),
+        updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
+        version=version_of(item),
+    )
 
 
 def read_line(item: Mapping[str, Any]) -> JobLine:

@@ -31,6 +31,8 @@ from .event_fields import Malformed
 #: Stands in a fact for an attempt, a rank or a try that the event does not name. It matches nothing, so such
 #: a fact counts only where the record knows the task by its id.
 UNKNOWN = -1
+#: How `gpu-health watch` signs what it puts on the bus.
+WATCH_SOURCE, WATCH_TYPE = "gpu-recovery.watch", "GPU fault seen"
 _TOKEN = re.compile(r"gr-[0-9a-f]{16,33}")
 _STARTING = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING")
 _STOPPING = ("DEACTIVATING", "STOPPING", "DEPROVISIONING")
@@ -45,6 +47,7 @@ class Kind(StrEnum):
     CHECK = "check"  #: a health check's task changed
     INSTANCE = "instance"  #: how the cluster sees a node
     INSTANCE_HEALTH = "instance-health"  #: what ECS itself thinks of a node's hardware
+    FAULT = "fault"  #: what a node's own watch read in its kernel log
     REBOOT_COMMAND = "reboot-command"  #: a command on a host changed; it may be a reboot of ours
     TICK = "tick"  #: the scheduler's minute
     OTHER = "other"  #: an event that tells us nothing
@@ -66,6 +69,7 @@ class Parsed:
     rank: int | None = None
     node: str = ""
     instance: str = ""  #: container instance ARN
+    called: str = ""  #: the name an instance should be recorded under; only its record can tell whether it is
     host: str = ""  #: EC2 (i-) or managed (mi-) instance id
     task_id: str = ""
     task_arn: str = ""
@@ -299,7 +303,9 @@ def _instance(ev: _Event) -> Parsed:
     )
     agent = "its agent connected" if connected else "its agent not connected"
     why = f"{says}, {agent}, GPUs registered: {_shown(gpus)}"
-    return _ours(replace(seen, status=status, facts=(fact,), why=why))
+    said = [a.get("value") for a in read.members(ev.detail.get("attributes")) if a.get("name") == "node_name"]
+    called = read.name(said[0]) if said else seen.host
+    return _ours(replace(seen, status=status, facts=(fact,), why=why, called=called))
 
 
 def _gpus(resources: object) -> int | None:
@@ -333,6 +339,34 @@ def _instance_health(ev: _Event) -> Parsed:
     return _ours(replace(seen, status=overall, facts=facts, why=why))
 
 
+def _fault(ev: _Event) -> Parsed:
+    """Evidence from a node's own watch, which names its container instance, or else itself."""
+    said, node = ev.detail.get("containerInstanceArn"), read.name(ev.detail.get("node"))
+    instance = read.arn(said, "container-instance")
+    what = read.line(ev.detail.get("what"), 200)
+    if not what:
+        raise Malformed("it does not say what was seen")
+    if instance is None and (said is not None or not node):
+        raise Malformed("it names no node, or its containerInstanceArn is no ARN of one")
+    cluster = (instance.cluster if instance else "") or read.text(ev.detail.get("cluster"))
+    seen = Parsed(
+        kind=Kind.FAULT, why="", at=ev.at, cluster=cluster, status=read.text(ev.detail.get("action"))
+    )
+    if cluster and ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
+        return replace(seen, why=f"happened in cluster {cluster}, not in {ev.cluster}")
+    line = read.line(ev.detail.get("evidence"), 200)
+    fact = FaultSeen(
+        at=ev.at,
+        node="" if instance else node,
+        evidence=f"{what} | {line}" if line else what,
+        application=ev.detail.get("application") is True,
+    )
+    who = "a program at fault" if fact.application else "a fault"
+    why = f"the watch on {instance.id if instance else node} saw {who}: {what}"
+    seen = replace(seen, node=fact.node, instance=instance.text if instance else "")
+    return _ours(replace(seen, facts=(fact,), why=why))
+
+
 def _command(ev: _Event) -> Parsed:
     """A command on a host. It proves nothing by itself; the handler asks the fleet for proof of a reboot."""
     command_id, status = read.text(ev.detail.get("command-id")), read.text(ev.detail.get("status"))
@@ -359,6 +393,7 @@ _READERS: dict[tuple[str, str], Callable[[_Event], Parsed]] = {
     ("aws.ecs", "ECS Task State Change"): _task,
     ("aws.ecs", "ECS Container Instance State Change"): _instance,
     ("aws.ecs", "ECS Container Instance Health Change"): _instance_health,
+    (WATCH_SOURCE, WATCH_TYPE): _fault,
     ("aws.ssm", "EC2 Command Status-change Notification"): _command,
     ("aws.ssm", "EC2 Command Invocation Status-change Notification"): _command,
 }

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 DOCUMENT = "AWS-RunShellScript"
 #: An undelivered order must not reboot the node hours later.
 DELIVERY_TIMEOUT_S = 600
+SUCCESS = "Success"
 _OVER = frozenset(
     {
-        "Success",
+        SUCCESS,
         "Failed",
         "TimedOut",
         "Cancelled",
@@ -91,17 +92,18 @@ def comment(key: str) -> str:
 
 
 def script(key: str) -> list[str]:
+    """A job that was adopted may have any name: in the script it is a word in a comment, and nothing else."""
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    return _SCRIPT.format(key=key, name=name).splitlines()
+    return _SCRIPT.format(key=re.sub(r"[^A-Za-z0-9._/:=@+-]", "_", key), name=name).splitlines()
 
 
-def send(ssm: SSMClient, host: str, node: str, key: str) -> None:
+def send(ssm: SSMClient, host: str, node: str, key: str) -> Command:
     """Order the reboot. A host that SSM does not know is a refusal, not something to try again."""
     from botocore.exceptions import ClientError
 
     try:
         with translated(f"rebooting {node}"):
-            ssm.send_command(
+            reply = ssm.send_command(
                 InstanceIds=[host],
                 DocumentName=DOCUMENT,
                 Comment=comment(key),
@@ -114,11 +116,12 @@ def send(ssm: SSMClient, host: str, node: str, key: str) -> None:
         raise StartRefused(
             node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}"
         ) from exc
+    return _command(reply.get("Command", {}) | {"Comment": comment(key)})
 
 
 def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
     """What a command tells of its order; nothing while it is under way."""
-    if command.status == "Success":
+    if command.status == SUCCESS:
         return RebootProven(at=at, node=node, key=key)
     if command.over:
         return RebootFailed(

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
-from ..core.model import Job, JobStatus, Node, NodeStatus, TaskStatus
+from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
 from ..ports import Page
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
-from .errors import Cancelled, ConditionFailed
+from .errors import CONFLICT, Cancelled, ConditionFailed
 from .items import Item, text
+from .stale import left_open, says, stale_nodes, stale_tasks
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 #: A claim this young may belong to a job that is being recorded right now.
 ORPHAN_AGE = timedelta(minutes=10)
+#: The state in which other tools leave a job: a recovery is begun by its events.
+_MOST = JobStatus.IN_PROGRESS.value
 #: How often a plan that others overtook is made again before the caller has to wait.
 TRIES = 8
 #: How much one question to an index reads at least, so that what is filtered out does not cost a call each.
@@ -37,6 +40,7 @@ class DynamoStore:
     """Safe for any number of threads and processes. Lists and sweeps are those of one cluster."""
 
     writes_rows = False
+    most_ranks = (MOST_ACTIONS - 1) // 2  #: beside the record, two rows each
 
     def __init__(
         self,
@@ -159,7 +163,35 @@ class DynamoStore:
         found = self._db.query(self._jobs, tables.LIVE, ("cluster_name", self._cluster))
         return sorted(item["job_id"]["S"] for item in found)
 
+    def some_jobs(self, job_ids: Iterable[str]) -> Sequence[Job]:
+        """Records by id, a hundred per call; those that are not there, or not ours, are left out."""
+        found = self._db.read({self._jobs: job_ids})[self._jobs].values()
+        return [items.read_job(item) for item in found if "record" in item]
+
     # -- rows ------------------------------------------------------------------------------------------------
+
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        """A commit and the rows of some ranks in one transaction, none of them read before.
+
+        False, and nothing is written, where a node is not this job's any more, or they are too many.
+        """
+        chosen = [job.ranks[index] for index in ranks]
+        tasks = items.task_items(job, chosen).values()
+        record = self._db.next(self._jobs, items.job_item(job, self._lost_after), sparse=items.JOB_SPARSE)
+        actions = [record, *map(self._newer_task, tasks), *(self._shown(job, rank) for rank in chosen)]
+        if len(chosen) > self.most_ranks:
+            return False
+        try:
+            self._db.transact(actions, f"job {job.id} and its rows")
+        except Cancelled as exc:
+            if exc.failed(0) or CONFLICT in exc.codes:
+                raise VersionConflict(f"job {job.id} was moved by somebody else") from exc
+            return False
+        return True
+
+    def _shown(self, job: Job, rank: Rank) -> Item:
+        item = items.shown_node(job, rank)
+        return self._db.shown(self._nodes, item, fence="job_version", same={"job_id": text(job.id)})
 
     def write_rows(
         self,
@@ -192,8 +224,8 @@ class DynamoStore:
             if items.version_of(found[self._jobs].get(job.id, {})) > newest.version:
                 newest = self.job(job.id)
                 tasks |= items.task_items(newest, newest.ranks)
-            nodes = _stale_nodes(newest, found[self._nodes])
-            stale = [*_stale_tasks(tasks, found[self._tasks]), *_left_open(past, tasks, found[self._tasks])]
+            nodes = stale_nodes(newest, found[self._nodes])
+            stale = [*stale_tasks(tasks, found[self._tasks]), *left_open(past, tasks, found[self._tasks])]
             self._announce(announce or _nobody, nodes, told, found[self._nodes])
             actions = [*map(self._newer_task, stale), *map(self._next_node, nodes)]
             if not actions:
@@ -203,7 +235,7 @@ class DynamoStore:
                 return
             if written or ranks:
                 latest = self.job(job.id)
-                if written and all(_says(latest, node.name) == _says(newest, node.name) for node in nodes):
+                if written and all(says(latest, node.name) == says(newest, node.name) for node in nodes):
                     return
                 newest = latest
         raise Transient(f"job {job.id}: its rows keep moving")
@@ -253,14 +285,21 @@ class DynamoStore:
         return [items.read_node(item) for item in found]
 
     def add_node(self, node: Node) -> None:
+        """Beside a row that another tool may have written. What is known about a node already stands."""
+        item = items.node_item(node, self._lost_after)
         try:
-            self._db.put_new(self._nodes, items.node_item(node, self._lost_after), f"add node {node.name}")
+            self._db.begin(self._nodes, item, f"add node {node.name}", sparse=items.NODE_SPARSE)
         except ConditionFailed:
-            return  # it is known already, and what is known about it stands
+            return
 
     def commit_node(self, node: Node) -> None:
         item = items.node_item(node, self._lost_after)
-        self._db.move(self._nodes, item, f"node {node.name}", sparse=items.NODE_SPARSE)
+        try:
+            self._db.move(self._nodes, item, f"node {node.name}", sparse=items.NODE_SPARSE)
+        except VersionConflict as exc:
+            found = exc.newest
+            ours = isinstance(found, Mapping) and "record" in found
+            raise VersionConflict(str(exc), items.read_node(found) if ours else None) from exc  # type: ignore[arg-type]
 
     def due_nodes(self, now: datetime) -> Sequence[str]:
         return [item["node_name"]["S"] for item in self._due(self._nodes, now)]
@@ -279,10 +318,10 @@ class DynamoStore:
 
     # -- what another tool wrote -----------------------------------------------------------------------------
 
-    def foreign_jobs(self) -> Sequence[str]:
-        """Jobs of this cluster that have not ended and have no record of ours."""
+    def foreign_jobs(self, *, all_states: bool = True) -> Sequence[str]:
+        """Jobs of this cluster that have not ended and have no record of ours: in progress, or in any state."""
         here = {"cluster_name": self._cluster}
-        waiting = [status.value for status in JobStatus if not status.final]
+        waiting = [status.value for status in JobStatus if not status.final] if all_states else [_MOST]
         listed = (
             self._db.query(self._jobs, tables.BY_STATUS, ("job_status", status), same=here)
             for status in waiting
@@ -347,14 +386,6 @@ def _job_in(item: object) -> Job | None:
     return items.read_job(item) if isinstance(item, Mapping) and "record" in item else None
 
 
-def _left_open(past: dict[str, Item], current: dict[str, Item], found: dict[str, Item]) -> Iterator[Item]:
-    """Tasks whose record was forgotten in the very moment of their end, and whose rows still call them running."""
-    for task_id, item in past.items():
-        there = found.get(task_id, {}).get("task_status")
-        if task_id not in current and there == text(TaskStatus.IN_PROGRESS.value):
-            yield item
-
-
 def _unclaimed(node: Node, before: Node) -> Node:
     """The node as it was before the claim, with what was seen of it since."""
     return replace(
@@ -367,25 +398,3 @@ def _unclaimed(node: Node, before: Node) -> Node:
         deadline=before.deadline,
         version=node.version + 1,
     )
-
-
-def _stale_tasks(wanted: dict[str, Item], found: dict[str, Item]) -> Iterator[Item]:
-    """The rows that are missing, or were written by an older record and say something else."""
-    for task_id, item in wanted.items():
-        there = found.get(task_id, {})
-        older = items.version_of(there, "job_version") < items.version_of(item, "job_version")
-        if older and any(
-            there.get(a) != value for a, value in item.items() if a not in ("job_version", "updated_at")
-        ):
-            yield item
-
-
-def _stale_nodes(job: Job, found: dict[str, Item]) -> list[Node]:
-    """The nodes that this job holds and of which it now says something else."""
-    pairs = [(node, rows.held_node(node, job)) for node in map(items.read_node, found.values())]
-    return [held for node, held in pairs if held and (held.status, held.job_id) != (node.status, node.job_id)]
-
-
-def _says(job: Job, name: str) -> tuple[object, ...]:
-    """What a record says of a node, as far as the node's row shows it."""
-    return (job.status.final, *(rank.node_status for rank in job.ranks if rank.node == name))

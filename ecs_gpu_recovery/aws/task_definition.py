@@ -28,7 +28,10 @@ def template(
     """The arguments of RegisterTaskDefinition. Host networking: ranks reach each other without a port map."""
     asked = request.container
     if not asked.image:
-        raise Refused("the job was not submitted: name an image, or a task_definition that exists")
+        raise Refused(
+            "the job was not submitted: name an image (--image), or a task definition that exists"
+            " (--task-definition)"
+        )
     volumes, points = _mounts(asked.mounts)
     linux: dict[str, Any] = {"initProcessEnabled": True}
     if asked.shared_memory_mib:
@@ -45,17 +48,21 @@ def template(
         "name": CONTAINER,
         "image": asked.image,
         "essential": True,
-        "memoryReservation": request.spec.memory_mib or DEFAULT_MEMORY_MIB,
         "environment": [{"name": key, "value": value} for key, value in sorted(request.spec.env.items())],
         "linuxParameters": linux,
         # Registered memory of RDMA and large batches need these; the defaults of containers are for web servers.
         "ulimits": [
             {"name": "memlock", "softLimit": -1, "hardLimit": -1},
             {"name": "stack", "softLimit": 67108864, "hardLimit": 67108864},
+            {"name": "nofile", "softLimit": 1048576, "hardLimit": 1048576},
         ],
         "mountPoints": points,
         "stopTimeout": 60,
     }
+    if request.spec.memory_mib:
+        container["memory"] = request.spec.memory_mib
+    else:
+        container["memoryReservation"] = DEFAULT_MEMORY_MIB
     if request.spec.command:
         container["command"] = list(request.spec.command)
     if request.spec.workdir:
@@ -94,6 +101,37 @@ def _mounts(mounts: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[dict[st
             {"sourceVolume": f"mount-{number}", "containerPath": container, "readOnly": mode == ["ro"]}
         )
     return volumes, points
+
+
+def training_container(definition: Mapping[str, Any], name: str = "") -> Mapping[str, Any]:
+    """The container that does the work: the named one, else the one with GPUs, else the first essential one."""
+    found = definition.get("containerDefinitions", [])
+    if name:
+        named = [c for c in found if c.get("name") == name]
+        if not named:
+            known = ", ".join(str(c.get("name")) for c in found)
+            raise Refused(
+                f"the job was not submitted: its task definition has no container {name!r}; it has {known}"
+            )
+        return dict(named[0])
+    with_gpu = [c for c in found if gpus_of(c)]
+    essential = [c for c in found if c.get("essential", True)]
+    return dict((with_gpu or essential or found)[0])
+
+
+def gpus_of(container: Mapping[str, Any]) -> int:
+    """How many GPUs a container asks for."""
+    return sum(
+        int(need.get("value", 0))
+        for need in container.get("resourceRequirements", [])
+        if need.get("type") == "GPU"
+    )
+
+
+def is_mounted(container: Mapping[str, Any], folder: str) -> bool:
+    """Whether a folder of the container is one of the node's, and so outlives the task."""
+    points = [str(point.get("containerPath", "")).rstrip("/") for point in container.get("mountPoints", [])]
+    return any(folder == point or folder.startswith(f"{point}/") for point in points if point)
 
 
 def log_stream(definition: Mapping[str, Any], container: str, task_id: str) -> tuple[str, str] | None:

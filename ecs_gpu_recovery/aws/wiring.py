@@ -16,6 +16,7 @@ from .fleet import EcsFleet
 from .intake import Intake
 from .notify import SnsNotifier
 from .store import DynamoStore
+from .upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,13 @@ def build(
     session: Any = None,
     settings: LambdaSettings | None = None,
 ) -> AwsSide:
-    import boto3
     from botocore.config import Config as ClientConfig
 
     chosen = settings or lambda_settings(env)
-    session = session or boto3.session.Session()
+    if session is None:
+        import boto3
+
+        session = boto3.session.Session()
     limits = ClientConfig(retries={"mode": "standard", "max_attempts": 4}, connect_timeout=5, read_timeout=20)
 
     def client(name: str) -> Any:
@@ -80,8 +83,21 @@ def build(
             on_commit(old, job)
 
     runtime = Runtime(
-        store=store, fleet=fleet, notifier=notifier, policy=chosen.policy, on_commit=committed, guess=True
+        store=store,
+        fleet=fleet,
+        notifier=notifier,
+        policy=chosen.policy,
+        on_commit=committed,
+        guess=True,
+        rows=store,
     )
     adopter = StoreAdopter(store, ecs, chosen)
-    intake = Intake(runtime, fleet, adopter, cluster=chosen.cluster, check_family=family(chosen.check_task))
+    intake = Intake(
+        runtime,
+        fleet,
+        adopter,
+        cluster=chosen.cluster,
+        check_family=family(chosen.check_task),
+        upkeep=Upkeep(ecs, chosen),
+    )
     return AwsSide(chosen, store, fleet, runtime, intake)

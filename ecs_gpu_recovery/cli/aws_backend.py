@@ -2,39 +2,97 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ..core.errors import Refused
+from ..aws.dead_letters import DeadLetters, Letter, Seen, Sent
+from ..aws.discover import Sighting, discover
+from ..aws.errors import ForeignRecord, translated
+from ..aws.task_definition import log_stream
+from ..core import messages
+from ..core.effects import Notify
+from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
 from ..core.events import NodeAsked
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobSpec, JobStatus, Node, NodeStatus
 from ..jobfile import JobRequest
 from ..ports import Page
-from .backend import LogSource, choose_nodes, new_job_id, whoami
+from . import aws_settings
+from .aws_definitions import Definitions
+from .aws_errors import NotAllowed, Where, explained, of_answer
+from .backend import CLAIM_TRIES, LogSource, choose_nodes, must_be_new, new_job_id, not_submitted, whoami
 
 DEFAULT_PORT = 29500
+#: How long a look at the whole cluster is good for.
+LOOK_AGAIN = timedelta(minutes=1)
+#: Pages of a log that are read before they are handed on.
+_PAGES = 100
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _plainly(
+    method: Callable[Concatenate[AwsBackend, P], T],
+) -> Callable[Concatenate[AwsBackend, P], T]:
+    """What AWS refuses is told in words that a person can act on."""
+
+    @functools.wraps(method)
+    def told(self: AwsBackend, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with explained(self.where):
+            return method(self, *args, **kwargs)
+
+    return told
+
+
+class _OneByOne:
+    """Makes one client at a time: sessions of boto3 are not for several threads, and a console has them."""
+
+    def __init__(self, session: Any) -> None:
+        self._session, self._lock = session, threading.Lock()
+        self.region_name = session.region_name
+
+    def client(self, service: str, **options: Any) -> Any:
+        with self._lock:
+            return self._session.client(service, **options)
 
 
 class AwsBackend:
-    """Reads and writes the deployed tables; what follows is done by the deployed functions."""
+    """Reads and writes the deployed tables. Whatever a command leaves undone is done by the deployed functions."""
 
     name = "aws"
     local_files = False
+    poll_s = 2.0  #: every look is a call
 
     def __init__(self) -> None:
-        import boto3
-
         from ..aws import wiring
 
-        self._session = boto3.session.Session()
-        if not self._session.region_name:
-            raise Refused("no AWS region: set AWS_DEFAULT_REGION, or a region in your AWS profile")
-        self.parts = wiring.build(os.environ, now=self.now, session=self._session)
-        self._ecs = self._session.client("ecs")
-        self._definitions: dict[str, dict[str, Any]] = {}
+        self._session = _OneByOne(aws_settings.session(os.environ))
+        settings = aws_settings.settings(os.environ, self._session)
+        self.where = Where(
+            region=str(self._session.region_name),
+            cluster=settings.cluster,
+            tables=(settings.job_table, settings.task_table, settings.node_table),
+        )
+        self._settings = settings
+        self._letters: DeadLetters | None = None
+        self.remark = ""
+        self._looked: tuple[datetime, list[Sighting]] | None = None
+        self._clients: dict[str, Any] = {}
+        self._notices: dict[str, tuple[datetime, Notify]] = {}
+        self._who = ""
+        with explained(self.where):
+            self.parts = wiring.build(os.environ, now=self.now, session=self._session, settings=settings)
+        self._definitions = Definitions(self.client, self.where.region)
+
+    def client(self, service: str) -> Any:
+        """Made once. Two threads that ask at the same time may make two, which does no harm."""
+        if service not in self._clients:
+            self._clients[service] = self._session.client(service)
+        return self._clients[service]
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -45,125 +103,278 @@ class AwsBackend:
     def warning(self) -> str:
         return ""
 
-    def discover(self) -> int:
-        from ..aws.discover import discover
+    def who(self) -> str:
+        """Who did it, for the record: the name under which AWS knows the caller."""
+        if not self._who:
+            with explained(self.where):
+                arn = str(self.client("sts").get_caller_identity()["Arn"])
+            self._who = f"{whoami()} ({arn.rpartition(':')[2]})"
+        return self._who
 
-        return discover(
-            self._ecs, self._session.client("ssm"), self.parts.store, self.parts.settings.cluster, self.now()
+    # -- nodes -------------------------------------------------------------------------------------------------
+
+    @_plainly
+    def discover(self) -> list[Sighting]:
+        """Bring new nodes of the cluster into the table; what the cluster shows of all of them."""
+        found = discover(
+            self.client("ecs"), self.client("ssm"), self.parts.store, self.where.cluster, self.now()
         )
+        self._looked = (self.now(), found)
+        return found
 
+    @_plainly
+    def nodes(self) -> Sequence[Node]:
+        """What is recorded, after a look for new ones. Who may only read sees what others have recorded."""
+        if self._looked is None or self.now() - self._looked[0] >= LOOK_AGAIN:
+            try:
+                self.discover()
+            except (NotAllowed, Transient) as exc:
+                self._looked = (self.now(), [])
+                self.remark = f"new nodes of the cluster are not shown: {exc}"
+        return self.parts.store.nodes()
+
+    @_plainly
+    def node(self, name: str) -> Node:
+        try:
+            return self.parts.store.node(name)
+        except ForeignRecord:
+            raise
+        except NotFound:
+            raise NotFound(
+                f"no node {name}. Those that are known: gpu-recovery nodes --backend aws"
+            ) from None
+
+    @_plainly
+    def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
+        self.node(name)
+        fact = NodeAsked(at=self.now(), node=name, ask=ask, by=self.who(), why=why, level=level)
+        self._act(lambda: self.parts.runtime.handle_node(name, [fact]), lambda: self._asked(name, fact))
+        return self.parts.store.node(name)
+
+    def _asked(self, name: str, fact: NodeAsked) -> bool:
+        return self.parts.store.node(name).updated_at >= fact.at
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+
+    @_plainly
     def submit(self, request: JobRequest) -> Job:
         """Nodes from the cluster, a task definition if none is named, then all tasks or none."""
-        self.discover()
-        names = choose_nodes(request, self.nodes())
-        known = {node.name: node for node in self.nodes()}
         job_id = request.job_id or new_job_id(request.spec.name)
-        gpus = request.spec.gpus_per_node or min(known[name].gpus for name in names)
-        definition = request.spec.task_def or self._register(request, gpus)
-        spec = replace(
-            request.spec,
-            task_def=definition,
-            gpus_per_node=gpus,
-            container=request.spec.container or self._container(definition),
-            submitted_by=request.spec.submitted_by or whoami(),
-            master_port=request.spec.master_port or DEFAULT_PORT,
-        )
-        return self.parts.runtime.submit(
-            job_id=job_id,
-            cluster=self.parts.settings.cluster,
-            spec=spec,
-            nodes=names,
-            at=self.now(),
-            check=request.check,
-            max_retries=request.max_retries,
-        )
+        self._must_be_new(job_id)
+        if request.spec.retry_of:
+            self._must_be_repeatable(request.spec.retry_of)
+        request = self._definitions.completed(request)
+        for _ in range(CLAIM_TRIES):
+            standing = {s.node.name: s.trouble for s in self.discover()}
+            known = {node.name: node for node in self.parts.store.nodes()}
+            gone = {name: "it is not in the cluster any more" for name in known if name not in standing}
+            names = choose_nodes(request, list(known.values()), standing | gone)
+            try:
+                return self._submitted(job_id, request, [known[name] for name in names])
+            except NodesTaken as exc:
+                if request.nodes:
+                    raise Refused(not_submitted(exc.reasons)) from exc
+        raise Transient("the job was not submitted: others took the free nodes each time; try again")
 
-    def _register(self, request: JobRequest, gpus: int) -> str:
-        from ..aws.errors import translated
-        from ..aws.task_definition import template
-
-        made = template(request, gpus=gpus, region=str(self._session.region_name))
-        with translated("registering the task definition"):
-            reply = self._ecs.register_task_definition(**made)
-        return str(reply["taskDefinition"]["taskDefinitionArn"])
-
-    def _definition(self, name: str) -> dict[str, Any]:
-        from ..aws.errors import translated
-
-        if name not in self._definitions:
-            with translated(f"reading task definition {name}"):
-                self._definitions[name] = dict(
-                    self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
-                )
-        return self._definitions[name]
-
-    def _container(self, definition: str) -> str:
-        found = self._definition(definition)["containerDefinitions"]
-        with_gpu = [
-            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
-        ]
-        return str((with_gpu or found)[0]["name"])
-
-    def job(self, job_id: str) -> Job:
+    def _submitted(self, job_id: str, request: JobRequest, nodes: Sequence[Node]) -> Job:
+        """A task definition that was made for a job which then is refused is taken back."""
+        gpus = request.spec.gpus_per_node or min(node.gpus for node in nodes)
+        definition = request.spec.task_def or self._definitions.register(request, gpus)
+        spec = self._whole(request.spec, definition, gpus)
+        runtime, at = self.parts.runtime, self.now()
+        try:
+            self._act(
+                lambda: runtime.submit(
+                    job_id=job_id,
+                    cluster=self.where.cluster,
+                    spec=spec,
+                    nodes=[node.name for node in nodes],
+                    at=at,
+                    check=request.check,
+                    max_retries=request.max_retries,
+                ),
+                lambda: self._recorded(job_id),
+            )
+        except Refused:
+            if not request.spec.task_def:
+                self._definitions.drop(definition)
+            raise
+        if text := self._definitions.doubt(definition, spec):
+            self.remark = text
         return self.parts.store.job(job_id)
 
+    def _whole(self, spec: JobSpec, definition: str, gpus: int) -> JobSpec:
+        return replace(
+            spec,
+            task_def=definition,
+            gpus_per_node=gpus,
+            container=self._definitions.container(definition, spec.container),
+            submitted_by=spec.submitted_by or self.who(),
+            master_port=spec.master_port or DEFAULT_PORT,
+        )
+
+    def _must_be_new(self, job_id: str) -> None:
+        try:
+            self.parts.store.job(job_id)
+        except ForeignRecord as exc:
+            raise JobExists(
+                f"the job was not submitted: another tool has recorded a job {job_id}; choose another id"
+            ) from exc
+        except NotFound:
+            return
+        must_be_new(self.parts.store, job_id)
+
+    def _must_be_repeatable(self, job_id: str) -> None:
+        """What another tool started, it started with overrides that are known for its own ranks only."""
+        if any(rank.overrides for rank in self.parts.store.job(job_id).ranks):
+            raise Refused(
+                f"{job_id} was started by another tool, each rank with its own command and variables: start it"
+                " again there"
+            )
+
+    def _recorded(self, job_id: str) -> bool:
+        try:
+            self.parts.store.job(job_id)
+        except NotFound:
+            return False
+        return True
+
+    def _act(self, act: Callable[[], object], recorded: Callable[[], bool]) -> None:
+        """Record it and send what follows. What this person may not send is sent by the functions."""
+        from botocore.exceptions import ClientError
+
+        try:
+            act()
+        except ClientError as exc:
+            why = of_answer(exc, self.where)
+            if not recorded():
+                raise why from exc
+            self.remark = f"it is recorded, and the deployed functions carry it out within minutes: {why}"
+
+    @_plainly
+    def job(self, job_id: str) -> Job:
+        try:
+            return self.parts.store.job(job_id)
+        except ForeignRecord:
+            raise
+        except NotFound:
+            raise NotFound(
+                f"no job {job_id} in cluster {self.where.cluster}. Those that are known:"
+                " gpu-recovery jobs --backend aws"
+            ) from None
+
+    @_plainly
     def jobs(self, status: JobStatus | None, limit: int, after: str) -> Page:
         return self.parts.store.jobs(status=status, limit=limit, after=after)
 
+    @_plainly
     def stop(self, job_id: str, why: str) -> Job:
-        return self.parts.runtime.stop(job_id, by=whoami(), why=why, at=self.now())
-
-    def nodes(self) -> Sequence[Node]:
-        return self.parts.store.nodes()
-
-    def node(self, name: str) -> Node:
-        return self.parts.store.node(name)
-
-    def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
-        self.parts.runtime.handle_node(
-            name, [NodeAsked(at=self.now(), node=name, ask=ask, by=whoami(), why=why, level=level)]
+        self.job(job_id)
+        by, at = self.who(), self.now()
+        self._act(
+            lambda: self.parts.runtime.stop(job_id, by=by, why=why, at=at),
+            lambda: (found := self.job(job_id)).status.final or found.ending is not None,
         )
-        return self.node(name)
+        return self.job(job_id)
+
+    # -- what was written and told -----------------------------------------------------------------------------
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
         """Every attempt's tasks, as the record remembers them."""
         found = []
         for rank in job.ranks:
-            for entry in (
-                *rank.past_tasks,
-                *([f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []),
-            ):
+            now = [f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []
+            for entry in (*rank.past_tasks, *now):
                 attempt, _, task_id = entry.partition("/")
                 found.append(
                     LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id)
                 )
         return sorted(found, key=lambda source: (source.attempt, source.rank))
 
+    @_plainly
     def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
         """New lines of a task's stream, and where to go on."""
-        from ..aws.errors import translated
-        from ..aws.task_definition import log_stream
+        from botocore.exceptions import ClientError
 
-        place = log_stream(self._definition(job.spec.task_def), job.spec.container, source.task_id)
+        container = job.spec.container or self._definitions.container(job.spec.task_def, "")
+        place = log_stream(self._definitions.get(job.spec.task_def), container, source.task_id)
         if place is None:
             raise Refused(
-                f"the tasks of {job.id} don't write to CloudWatch: set log_group in the job,"
-                " or look where the image logs to"
+                f"the tasks of {job.id} don't write to CloudWatch: submit with a log group (--log-group), or look"
+                " where the image logs to"
             )
-        logs = self._session.client("logs")
+        group, stream = place
         lines: list[str] = []
-        for _ in range(100):
+        for _ in range(_PAGES):
             more: dict[str, Any] = {"nextToken": position} if position else {"startFromHead": True}
-            with translated(f"reading {place[1]}"):
-                try:
-                    reply = logs.get_log_events(logGroupName=place[0], logStreamName=place[1], **more)
-                except logs.exceptions.ResourceNotFoundException:
-                    return lines, position
+            try:
+                with translated(f"reading {stream}"):
+                    reply = self.client("logs").get_log_events(
+                        logGroupName=group, logStreamName=stream, **more
+                    )
+            except ClientError as exc:
+                error = exc.response.get("Error", {})
+                if error.get("Code") != "ResourceNotFoundException":
+                    raise
+                if "log group" in str(error.get("Message", "")):
+                    raise Refused(
+                        f"there is no log group {group} in {self.where.region}: tasks can't write to it, or its"
+                        f" time is over. To make it:  aws logs create-log-group --log-group-name {group}"
+                    ) from exc
+                return lines, position  # the task has not written anything yet
             lines += [str(event["message"]) for event in reply["events"]]
             if reply["nextForwardToken"] == position:
                 break
             position = str(reply["nextForwardToken"])
         return lines, position
 
+    @_plainly
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
-        raise Refused("on AWS messages go to the SNS topic; subscribe to it, or read the jobs' timelines")
+        """What people are needed for, from the records. The messages themselves went to the topic."""
+        for line in self.parts.store.jobs(status=JobStatus.FAILED, limit=limit).jobs:
+            if line.id not in self._notices:
+                job = self.parts.store.job(line.id)
+                told = messages.job_failed(job.id, job.attempt, job.outcome, job.ranks)
+                self._notices[line.id] = (job.updated_at, told)
+        found = list(self._notices.values())
+        for node in self.parts.store.nodes():
+            if node.status is NodeStatus.FAILED:
+                why = node.findings or "it failed"
+                found.append(
+                    (node.updated_at, messages.node_failed(node.name, why, node.verdict, node.errands))
+                )
+        found.sort(key=lambda pair: pair[0], reverse=True)
+        return [{"at": at.isoformat(), **_as_dict(message)} for at, message in found[:limit]]
+
+    # -- events that nobody could handle -----------------------------------------------------------------------
+
+    @_plainly
+    def letters(self) -> Seen:
+        return self._queue().seen()
+
+    @_plainly
+    def send_letters_again(self, *ids: str) -> Sequence[Sent]:
+        """These, or all. Who may not call a function, or delete a letter, is told so; the letter stays."""
+        return self._queue().send_again(*ids)
+
+    @_plainly
+    def discard_letter(self, name: str) -> Letter:
+        return self._queue().discard(name)
+
+    def _queue(self) -> DeadLetters:
+        """Looked for when it is first needed: most commands never ask."""
+        if self._letters is None:
+            self._letters = DeadLetters(
+                self.client("sqs"),
+                self.client("lambda"),
+                aws_settings.dead_letter_queue(os.environ, self._session),
+                stack=aws_settings.stack_name(os.environ),
+                cluster=self._settings.cluster,
+                check_family=self._settings.check_task,
+            )
+        return self._letters
+
+
+def _as_dict(message: Notify) -> dict[str, str]:
+    parts = ("subject", "happened", "evidence", "done", "next", "node", "key")
+    return {name: str(getattr(message, name)) for name in parts}

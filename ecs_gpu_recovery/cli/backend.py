@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ..core.errors import JobExists, NodesTaken, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobSpec, JobStatus, Node
 from ..jobfile import JobRequest
-from ..ports import Page
+from ..ports import Page, Store
 
 STATE_VARIABLE = "GPU_RECOVERY_STATE"
 BACKEND_VARIABLE = "GPU_RECOVERY_BACKEND"
@@ -41,6 +41,8 @@ class Backend(Protocol):
 
     name: str
     local_files: bool  #: whether scripts and folders of a job are on this machine
+    poll_s: float  #: how long to wait between two looks
+    remark: str  #: what a person should know beside the answer of the last call; empty most of the time
 
     def close(self) -> None: ...
     def now(self) -> datetime: ...
@@ -74,26 +76,36 @@ def default_state() -> Path:
     return Path(chosen) if chosen else Path.home() / ".gpu-recovery"
 
 
-def _refusal(node: Node, gpus: int) -> str:
-    if node.refusal:
-        return node.refusal
+def _refusal(node: Node, gpus: int, standing: Mapping[str, str]) -> str:
+    if why := "; ".join(filter(None, (node.refusal, standing.get(node.name, "")))):
+        return why
     return f"has {node.gpus} GPUs, the job wants {gpus} of each node" if gpus > node.gpus else ""
 
 
-def choose_nodes(request: JobRequest, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """The named nodes, or any that are free; a refusal names every reason."""
+def choose_nodes(
+    request: JobRequest, nodes: Sequence[Node], standing: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The named nodes, or any that are free; a refusal names every reason.
+
+    `standing` tells what the cluster itself has against a node, which its record may not know yet.
+    """
     known = {node.name: node for node in nodes}
     gpus = request.spec.gpus_per_node
+    against = standing or {}
     if request.nodes:
         wrong = {
             name: why
             for name in request.nodes
-            if (why := _refusal(known[name], gpus) if name in known else "no such node")
+            if (
+                why := _refusal(known[name], gpus, against)
+                if name in known
+                else against.get(name) or "no such node"
+            )
         }
         if wrong:
-            raise Refused(_not_submitted(wrong))
+            raise Refused(not_submitted(wrong))
         return request.nodes
-    free = [node.name for node in nodes if not _refusal(node, gpus)]
+    free = [node.name for node in nodes if not _refusal(node, gpus, against)]
     if len(free) < request.any_nodes:
         with_gpus = f" with {gpus} GPUs each" if gpus else ""
         raise Refused(
@@ -103,9 +115,21 @@ def choose_nodes(request: JobRequest, nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(free[: request.any_nodes])
 
 
-def _not_submitted(reasons: Mapping[str, str]) -> str:
+def not_submitted(reasons: Mapping[str, str]) -> str:
     lines = [f"  {name}: {why}" for name, why in reasons.items()]
     return "\n".join(["the job was not submitted:", *lines, "See: gpu-recovery nodes"])
+
+
+def must_be_new(store: Store, job_id: str) -> None:
+    """An id is used once: whoever sends a job twice by mistake runs it once."""
+    try:
+        found = store.job(job_id)
+    except NotFound:
+        return
+    raise JobExists(
+        f"the job was not submitted: job {job_id} exists already ({found.status}), an id is used once."
+        f" Look at it: gpu-recovery job {job_id}   |   run it again: gpu-recovery retry {job_id}"
+    )
 
 
 def port_is_free(port: int) -> bool:
@@ -134,6 +158,17 @@ def _make_folder(folder: Path) -> bool:
     return not was_there
 
 
+def _must_be_unshared(folder: Path, live: Mapping[str, JobSpec]) -> None:
+    """Two jobs that write checkpoints into one folder destroy each other's."""
+    for job_id, spec in live.items():
+        if spec.checkpoint_dir and Path(spec.checkpoint_dir).resolve() == folder:
+            raise Refused(
+                f"the job was not submitted: job {job_id} is running and keeps its checkpoints in {folder}."
+                " Choose another --checkpoint-dir, or leave it out to get a folder of its own."
+                f" To take over that job's work: gpu-recovery stop {job_id}, then submit again"
+            )
+
+
 def free_port(taken: Container[int] = ()) -> int:
     """A port that nobody uses and that no other job was promised."""
     while True:
@@ -149,6 +184,8 @@ class LocalBackend:
 
     name = "local"
     local_files = True
+    poll_s = 0.3
+    remark = ""
 
     def __init__(self, state: Path) -> None:
         from ..local import wiring
@@ -165,7 +202,7 @@ class LocalBackend:
         self.parts.close()
 
     def now(self) -> datetime:
-        return self._wiring.now()
+        return self.parts.clock.now()
 
     def warning(self) -> str:
         from ..local.controller import running_pid
@@ -178,13 +215,22 @@ class LocalBackend:
         return ""
 
     def submit(self, request: JobRequest) -> Job:
-        """Everything that can be refused is refused before anything is made."""
+        """Everything that can be refused is refused before anything is made. One at a time: two that ask at once
+        must not be promised the same port or folder."""
+        from ..local.files import locked
+
+        with locked(str(self._state / "submit.lock")):
+            return self._submit(request)
+
+    def _submit(self, request: JobRequest) -> Job:
         job_id = request.job_id or new_job_id(request.spec.name)
-        self._must_be_new(job_id)
+        must_be_new(self.parts.store, job_id)
         for _ in range(CLAIM_TRIES):
             names = choose_nodes(request, self.nodes())
-            port = self._port(request.spec)
+            others = self._live_specs()
+            port = self._port(request.spec, others)
             folder = Path(request.spec.checkpoint_dir or self._state / "checkpoints" / job_id).resolve()
+            _must_be_unshared(folder, others)
             spec = replace(
                 request.spec,
                 checkpoint_dir=str(folder),
@@ -210,25 +256,19 @@ class LocalBackend:
                 if not isinstance(exc, NodesTaken):
                     raise
                 if request.nodes:
-                    raise Refused(_not_submitted(exc.reasons)) from exc
+                    raise Refused(not_submitted(exc.reasons)) from exc
         raise Transient("the job was not submitted: others took the free nodes each time; try again")
 
-    def _must_be_new(self, job_id: str) -> None:
-        try:
-            found = self.job(job_id)
-        except NotFound:
-            return
-        raise JobExists(
-            f"the job was not submitted: job {job_id} exists already ({found.status}), an id is used once."
-            f" Look at it: gpu-recovery job {job_id}   |   run it again: gpu-recovery retry {job_id}"
-        )
-
-    def _port(self, spec: JobSpec) -> int:
-        """The port that was asked for, if it can be had. A repeated job may take another one."""
-        others: dict[int, str] = {}
+    def _live_specs(self) -> dict[str, JobSpec]:
+        found: dict[str, JobSpec] = {}
         for job_id in self.parts.store.live_jobs():
             with suppress(Refused):  # a record that can't be read, or a job that has just ended
-                others[self.job(job_id).spec.master_port] = job_id
+                found[job_id] = self.job(job_id).spec
+        return found
+
+    def _port(self, spec: JobSpec, live: Mapping[str, JobSpec]) -> int:
+        """The port that was asked for, if it can be had. A repeated job may take another one."""
+        others = {other.master_port: job_id for job_id, other in live.items()}
         if not spec.master_port:
             return free_port(others)
         if spec.master_port not in others and port_is_free(spec.master_port):
@@ -296,7 +336,9 @@ class LocalBackend:
         return lines, str(start + len(data))
 
     def _log(self, node: str, task_id: str) -> Path:
-        return self._state / "nodes" / node / "tasks" / task_id / "log"
+        from ..local.attic import folder_of
+
+        return folder_of(self._state / "nodes" / node, task_id) / "log"
 
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
         return self.parts.notifier.notices(limit)
@@ -328,8 +370,12 @@ def _open(backend: str, state: Path | None) -> Backend:
         from .aws_backend import AwsBackend
 
         return AwsBackend()
+    if backend.startswith(("http://", "https://")):
+        from .remote_backend import RemoteBackend
+
+        return RemoteBackend(backend)
     if backend != "local":
-        raise Refused(f"there is no backend {backend!r}: use --backend local or --backend aws")
+        raise Refused(f"there is no backend {backend!r}: use local, aws, or the address of a console")
     folder = (state or default_state()).resolve()
     try:
         return LocalBackend(folder)

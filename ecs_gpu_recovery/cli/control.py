@@ -16,6 +16,7 @@ FAULTS = ("none", "app", "gpu", "gpu-permanent", "node-lost", "oom")
 def register(app: typer.Typer) -> None:
     app.command()(demo)
     app.command()(up)
+    app.command()(down)
     app.command("explain-event")(explain_event)
     app.command()(notices)
     app.command()(doctor)
@@ -32,6 +33,16 @@ def demo(
     state: Annotated[
         Path | None, typer.Option("--state", help="Keep everything in this folder, to look at it afterwards.")
     ] = None,
+    console: Annotated[
+        int | None,
+        typer.Option(
+            "--console",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve the web console here along with it; a port that is taken is replaced by a free one.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a multi-node training job break and heal, on this machine, in under a minute.
@@ -42,7 +53,9 @@ def demo(
 
     if fault not in FAULTS:
         raise typer.BadParameter(f"--fault {fault}: use one of {', '.join(FAULTS)}")
-    raise typer.Exit(run_demo(fault=fault, nodes=nodes, steps=steps, state=state, as_json=as_json))
+    raise typer.Exit(
+        run_demo(fault=fault, nodes=nodes, steps=steps, state=state, as_json=as_json, console_port=console)
+    )
 
 
 def up(  # noqa: PLR0913, PLR0917 (each is an option)
@@ -68,7 +81,7 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
         typer.Option("--boot-seconds", min=0.1, max=600, help="How long a simulated node takes to boot."),
     ] = 2.0,
     keep_nodes: Annotated[
-        bool, typer.Option("--keep-nodes", help="Leave the nodes running when this ends.")
+        bool, typer.Option("--keep-nodes", help="Leave free nodes running too when this ends.")
     ] = False,
     metrics_port: Annotated[
         int | None,
@@ -79,6 +92,16 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="On which address; there is no password.")
     ] = "127.0.0.1",
+    console: Annotated[
+        int | None,
+        typer.Option(
+            "--console",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve the web console here, for this machine only; 0 picks a free port.",
+        ),
+    ] = None,
     check_idle_every: Annotated[
         float | None,
         typer.Option(
@@ -93,7 +116,8 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
 ) -> None:
     """Run the embedded control plane in the foreground, until Ctrl-C.
 
-    Killed or crashed, it goes on where it was when it is started again: nothing is lost, nothing runs twice.
+    Killed, crashed or ended, it goes on where it was when it is started again: nothing is lost, nothing runs twice.
+    Nodes that a job holds stay on without it, and the job runs on.
     """
     from .backend import default_state
     from .foreground import run_up
@@ -109,9 +133,21 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
             keep_nodes=keep_nodes,
             metrics_port=metrics_port,
             metrics_host=metrics_host,
+            console_port=console,
             check_idle_every=check_idle_every,
         )
     )
+
+
+def down(state: StateOption = None) -> None:
+    """Power off every node of a state folder on which no control plane runs.
+
+    Jobs that ran there are lost ranks to the next `up`: they go on from their checkpoints, for one retry.
+    """
+    from .backend import default_state
+    from .shutdown import power_off
+
+    print(f"nodes powered off: {power_off((state or default_state()).resolve())}")
 
 
 def explain_event(
@@ -153,6 +189,7 @@ def notices(
     """Messages to people, newest first."""
     from . import render
     from .backend import opened
+    from .terminal import printable
 
     with opened(backend, state) as side:
         found = side.notices(limit)
@@ -161,9 +198,9 @@ def notices(
         elif not found:
             print("No messages: nobody is needed.")
         for message in [] if as_json else found:
-            print(f"{message['at'][:19]}  {message['subject']}")
+            print(f"{message['at'][:19]}  {printable(message['subject'])}")
             for part in ("happened", "evidence", "done", "next"):
-                print(f"    {part:9} {message[part]}")
+                print(f"    {part:9} {printable(message[part])}")
 
 
 def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:

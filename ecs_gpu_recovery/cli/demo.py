@@ -12,23 +12,29 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
 from ..jobfile import parse
 from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
+from ..metrics.collector import Collector
 from ..report import Progress, effective_ratio, phases, read_progress
 from .backend import LocalBackend
+from .beside import ConsoleBeside, linger, somebody_is_there
 from .render import console, emit_json, styled
 
 LIMIT_S = 150.0
 STEP_S = 0.05
+#: After the end: how long the console waits for somebody to open a page, and how long it stays at most.
+LINGER_S, LINGER_MOST_S = 60.0, 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +64,73 @@ SCENARIOS = {
 }
 
 
-def run_demo(*, fault: str, nodes: int, steps: int, state: Path | None, as_json: bool) -> int:
+def run_demo(
+    *,
+    fault: str,
+    nodes: int,
+    steps: int,
+    state: Path | None,
+    as_json: bool,
+    console_port: int | None = None,
+) -> int:
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
     policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
     wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
     for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends the demo early: nothing of it may run on
         signal.signal(number, _end_early)
     try:
-        with Controller(folder, nodes=wishes, policy=policy) as controller:
+        with ExitStack() as running:
+            beside = _console(folder, console_port, sys.stderr if as_json else sys.stdout)
+            if beside is not None:
+                running.enter_context(beside)
+            controller = running.enter_context(Controller(folder, nodes=wishes, policy=policy))
+            running.callback(controller.parts.cluster.shutdown)
             stop = threading.Event()
             loop = threading.Thread(target=controller.run, args=(stop,), name="controller")
             loop.start()
-            try:
-                show = _Show(controller.parts, SCENARIOS[fault], fault, steps, loop, quiet=as_json)
-                return show.play(folder, nodes)
-            finally:
-                stop.set()
-                loop.join()
-                controller.parts.cluster.shutdown()
+            running.callback(loop.join)
+            running.callback(stop.set)
+            if beside is not None:
+                beside.open()
+                running.enter_context(Collector(controller.parts, controller.looks))
+            show = _Show(controller.parts, SCENARIOS[fault], fault, steps, loop, beside, quiet=as_json)
+            code = show.play(folder, nodes)
+            if beside is not None and not as_json:
+                _look_on(beside, folder if state is not None else None)
+            return code
     finally:
         if state is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _console(folder: Path, port: int | None, out: TextIO) -> ConsoleBeside | None:
+    """Its address is told at once. Where the console's packages are missing, the story is told without it."""
+    if port is None:
+        return None
+    try:
+        beside = ConsoleBeside(folder, port, or_another=True)
+    except Refused as exc:
+        print(f"no page to watch it on: {exc}\n", file=out, flush=True)
+        return None
+    print(f"watch it in a browser:  {beside.address}\n", file=out, flush=True)
+    return beside
+
+
+def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
+    """What is left to see, for whoever sits there; without a terminal nothing is waited for."""
+    print()
+    if somebody_is_there():
+        print(f"The console stays at {beside.address} while a page is open, or for a minute. Enter ends it.")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            linger(beside, idle_s=LINGER_S, most_s=LINGER_MOST_S)
+    if kept is not None:
+        print(f"To look at it again:  gpu-recovery console --state {kept}")
+    else:
+        print(
+            "To keep a run and look at it later:  gpu-recovery demo --state DIR,"
+            "  then  gpu-recovery console --state DIR"
+        )
 
 
 def _end_early(number: int, frame: FrameType | None) -> None:
@@ -88,6 +140,26 @@ def _end_early(number: int, frame: FrameType | None) -> None:
 def _plain(text: str) -> str:
     """Rich reads square brackets as markup."""
     return text.replace("[", "(").replace("]", ")")
+
+
+def news(job: Job, told: set[Any]) -> Iterator[str]:
+    """New lines of the timeline, marked up; nodes that did the same thing at once share a line."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for entry in job.timeline:
+        if entry not in told:
+            told.add(entry)
+            subject = "" if entry.subject != "job" else "job"
+            key = (subject, entry.before, entry.after, entry.why, entry.evidence)
+            groups.setdefault(key, []).append(entry.subject)
+    for (subject, before, after, why, evidence), names in groups.items():
+        move = styled(after) if before in ("", after) else f"{styled(before)} -> {styled(after)}"
+        if subject:
+            yield f"[bold]job[/]  {move}: {_plain(why)}"
+            yield from (
+                f"       [dim]{_plain(part)}[/]" for part in (evidence.split("; ") if evidence else [])
+            )
+        else:
+            yield f"       {', '.join(names)}  {move}: [dim]{_plain(why)}[/]"
 
 
 class _Show:
@@ -100,11 +172,12 @@ class _Show:
         name: str,
         steps: int,
         controller: threading.Thread,
+        beside: ConsoleBeside | None,
         *,
         quiet: bool,
     ) -> None:
         self._parts, self._scenario, self._name, self._steps = parts, scenario, name, steps
-        self._controller, self._quiet = controller, quiet
+        self._controller, self._beside, self._quiet = controller, beside, quiet
         self._out = console()
         self._began = time.monotonic()
         self._told: set[Any] = set()
@@ -148,6 +221,8 @@ class _Show:
                 f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes;"
                 f" halfway, {self._scenario.says}"
             )
+            if self._beside is not None:
+                self._say(f"its page: {self._beside.address}/jobs/{job.id}")
             job = self._follow(job)
             done = read_progress(job.spec.checkpoint_dir)
             return self._report(job, done)
@@ -200,23 +275,8 @@ class _Show:
         return job
 
     def _tell(self, job: Job) -> None:
-        """New lines of the timeline; nodes that did the same thing at once share a line."""
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for entry in job.timeline:
-            if entry not in self._told:
-                self._told.add(entry)
-                subject = "" if entry.subject != "job" else "job"
-                groups.setdefault((subject, entry.before, entry.after, entry.why, entry.evidence), []).append(
-                    entry.subject
-                )
-        for (subject, before, after, why, evidence), names in groups.items():
-            move = styled(after) if before in ("", after) else f"{styled(before)} -> {styled(after)}"
-            if subject:
-                self._say(f"[bold]job[/]  {move}: {_plain(why)}")
-                for part in evidence.split("; ") if evidence else []:
-                    self._say(f"       [dim]{_plain(part)}[/]")
-            else:
-                self._say(f"       {', '.join(names)}  {move}: [dim]{_plain(why)}[/]")
+        for line in news(job, self._told):
+            self._say(line)
 
     def _tell_progress(self, done: Progress) -> None:
         if done.steps >= self._told_step + 20 and done.loss is not None:

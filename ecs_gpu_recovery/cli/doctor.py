@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.errors import Refused
+
 _LEAST_FREE_MB = 200
 
 
@@ -23,6 +25,12 @@ class Finding:
 
 def examine(state: Path, backend: str) -> list[Finding]:
     """All checks, in the order a newcomer should read them."""
+    if backend == "aws":
+        from .aws_doctor import examine as examine_aws
+
+        return examine_aws(os.environ)
+    if backend != "local":
+        raise Refused(f"there is no backend {backend!r}: use --backend local or --backend aws")
     checks: dict[str, Callable[[Path], Finding]] = {
         "python": _python,
         "processes": _proc,
@@ -66,10 +74,11 @@ def _folder(state: Path) -> Finding:
             f"{state} is not there yet",
             "start one with: gpu-recovery up" if ok else f"make {parent} writable",
         )
-    ok = os.access(state, os.W_OK)
-    return Finding(
-        "state folder", ok, str(state), "" if ok else "make it writable, or choose another with --state"
-    )
+    if not os.access(state, os.W_OK):
+        return Finding("state folder", False, str(state), "make it writable, or choose another with --state")
+    if state.stat().st_mode & 0o077:
+        return Finding("state folder", True, f"{state}: others may look into it", f"chmod 700 {state}")
+    return Finding("state folder", True, str(state))
 
 
 def _space(state: Path) -> Finding:
@@ -126,10 +135,9 @@ def _nodes(state: Path) -> Finding:
 
     if not (state / "nodes").is_dir():
         return Finding("nodes", True, "none yet")
-    try:
-        views = Cluster(state).nodes()
-    except ValueError as exc:
-        return Finding("nodes", False, f"cannot be read: {exc}", f"look into {state / 'nodes'}")
+    views = Cluster(state).nodes()
+    if bad := [f"{view.name}: {view.why_off}" for view in views if view.damaged]:
+        return Finding("nodes", False, "; ".join(bad), "restore that file, or make it readable")
     away = [view.name for view in views if not view.connected]
     return Finding(
         "nodes",

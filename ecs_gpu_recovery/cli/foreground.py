@@ -13,10 +13,13 @@ from pathlib import Path
 from types import FrameType
 
 from ..core.errors import Refused
+from ..idle_checks import IdleChecks
 from ..local.controller import Controller, NodeWish, known_nodes
-from ..local.idle_checks import IdleChecks
 from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint
+from .beside import ConsoleBeside
+from .shutdown import leave
+from .terminal import printable
 
 #: What a state folder without nodes gets.
 NEW_NODES, NEW_GPUS = 4, 2
@@ -26,6 +29,9 @@ class StoryFormatter(logging.Formatter):
     """One line per transition, for a person."""
 
     def format(self, record: logging.LogRecord) -> str:
+        return printable(self._line(record))
+
+    def _line(self, record: logging.LogRecord) -> str:
         fields = record.__dict__
         if record.msg == "moved":
             move = (
@@ -96,6 +102,7 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
     keep_nodes: bool,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
+    console_port: int | None = None,
     check_idle_every: float | None = None,
 ) -> int:
     log_to_terminal()
@@ -111,12 +118,18 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
         endpoint = None
         if metrics_port is not None:
             endpoint = running.enter_context(Endpoint(metrics_host, metrics_port))
+        beside = None
+        if console_port is not None:
+            beside = running.enter_context(ConsoleBeside(state, console_port))
         idle = IdleChecks(timedelta(minutes=check_idle_every)) if check_idle_every else None
         controller = running.enter_context(Controller(state, nodes=asked, idle_checks=idle))
         collector = running.enter_context(Collector(controller.parts, controller.looks))
         if endpoint is not None:
             endpoint.latest = lambda: collector.latest
             print(f"metrics for Prometheus: {endpoint.url}", flush=True)
+        if beside is not None:
+            beside.open()
+            print(f"console: {beside.address}", flush=True)
         count = len(controller.parts.cluster.nodes())
         print(
             f"control plane on {state} with {count} nodes; Ctrl-C ends it. In another terminal:", flush=True
@@ -124,7 +137,5 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
         print(f"  gpu-recovery nodes --state {state}", flush=True)
         print(f"  gpu-recovery submit --state {state} --any {min(2, count)} -- python train.py", flush=True)
         controller.run(stop)
-        if not keep_nodes:
-            print("powering the nodes off; at the next start jobs go on from their checkpoints", flush=True)
-            controller.parts.cluster.shutdown()
+        leave(controller.parts, keep_nodes=keep_nodes)
     return 0

@@ -11,8 +11,6 @@ import typer
 
 from .options import BackendOption, JsonOption, StateOption, WhyOption
 
-POLL_S = 0.3
-
 
 def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(submit)
@@ -60,6 +58,19 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     check: Annotated[
         str, typer.Option("--check", help="Examine the nodes first: quick, 1 to 4, or none.")
     ] = "",
+    image: Annotated[
+        str, typer.Option("--image", help="AWS: the container image; a task definition is made from it.")
+    ] = "",
+    task_definition: Annotated[
+        str, typer.Option("--task-definition", help="AWS: or one that exists: family, family:revision, ARN.")
+    ] = "",
+    mounts: Annotated[
+        list[str] | None,
+        typer.Option("--mount", help="AWS: a folder of the node, HOST:CONTAINER[:ro]; may be repeated."),
+    ] = None,
+    log_group: Annotated[
+        str, typer.Option("--log-group", help="AWS: the CloudWatch log group the ranks write to.")
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")
     ] = False,
@@ -70,6 +81,9 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     """Submit a job on chosen nodes. They are examined first; the job starts only if all pass.
 
     Example:  gpu-recovery submit --any 2 -- python train.py --epochs 3
+
+    On AWS:  gpu-recovery submit --backend aws --nodes i-0a1,i-0b2 --image IMAGE --mount /fsx:/fsx
+    --checkpoint-dir /fsx/run7 --log-group /gpu/train -- torchrun train.py
 
     Keys of a job file: name, id, command or script and args, nodes or any_nodes, env, workdir,
     checkpoint_dir, port, gpus_per_node, memory_mib, check, max_retries; on AWS also task_definition,
@@ -92,12 +106,17 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
         "nodes": _names(nodes) or None,
         "command": list(command) if command else None,
         "max_retries": max_retries,
+        "image": image or None,
+        "task_definition": task_definition or None,
+        "mounts": mounts or None,
+        "log_group": log_group or None,
     }
     asked = _merged(data, {key: value for key, value in given.items() if value is not None}, env or [])
-    here = backend != "aws"
+    here = backend == "local"
     request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
     with opened(backend, state) as side:
         job = side.submit(request)
+        remark(side)
         if as_json and not wait:
             render.emit_json(render.job_json(job, side.now()))
         else:
@@ -105,8 +124,15 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
                 f"submitted {job.id} on {', '.join(r.node for r in job.ranks)}",
                 file=sys.stderr if as_json else sys.stdout,
             )
-            if not wait:
-                print(f"follow it:  gpu-recovery job {job.id} --watch   |   gpu-recovery logs {job.id} -f")
+            if not wait and not _refused_start(job):
+                there = "" if here else f" --backend {backend}"
+                print(
+                    f"follow it:  gpu-recovery job {job.id} --watch{there}"
+                    f"   |   gpu-recovery logs {job.id} -f{there}"
+                )
+        if not wait and (why := _refused_start(job)):
+            print(f"gpu-recovery: {job.id} could not be started: {why}", file=sys.stderr)
+            raise typer.Exit(1)
         if wait:
             _watch(side, job.id, quiet=as_json)
             job = side.job(job.id)
@@ -115,12 +141,26 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
             raise typer.Exit(render.final_code(job.status))
 
 
+def _refused_start(job: Any) -> str:
+    """Why a job is over before it began, if the cluster would not start it."""
+    return str(job.ending.why if job.ending else job.outcome if job.status.final else "")
+
+
+def remark(side: Any) -> None:
+    """What a person should know beside the answer, where it does not disturb a script."""
+    if side.remark:
+        print(f"gpu-recovery: {side.remark}", file=sys.stderr)
+        side.remark = ""
+
+
 def _merged(data: dict[str, Any], given: dict[str, Any], env: list[str]) -> dict[str, Any]:
     """A job file with the options over it. An option also puts out the key that says the same otherwise."""
     for option, other in (
         ("nodes", ("any_nodes",)),
         ("any_nodes", ("nodes",)),
         ("command", ("script", "args")),
+        ("task_definition", ("image", "mounts", "log_group")),
+        ("image", ("task_definition",)),
     ):
         if option in given:
             data = {key: value for key, value in data.items() if key not in other}
@@ -204,7 +244,7 @@ def _watch(side: Any, job_id: str, *, quiet: bool) -> None:
                 print(f"{entry.at:%H:%M:%S}  {render.story(entry)}", flush=True)
         if job.status.final:
             return
-        time.sleep(POLL_S)
+        time.sleep(side.poll_s)
 
 
 def logs(
@@ -220,10 +260,14 @@ def logs(
     ] = -1,
     every: Annotated[bool, typer.Option("--all", help="Every attempt.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per line, with rank, attempt, node and task."),
+    ] = False,
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
-    """Print what the ranks wrote, each line with its rank."""
+    """Print what the ranks wrote, each line with its rank. On AWS it comes from CloudWatch."""
     from ..core.errors import Refused
     from .backend import opened
     from .tail import Tail
@@ -234,14 +278,16 @@ def logs(
             raise Refused(f"{job_id} has no rank {rank}: its ranks are 0 to {len(job.ranks) - 1}")
         if attempt > job.attempt and not follow:
             raise Refused(f"{job_id} has had no attempt {attempt} yet: the last one is {job.attempt}")
-        tail = Tail(side, job_id, rank=rank, attempt=attempt, every=every or follow)
+        tail = Tail(side, job_id, rank=rank, attempt=attempt, every=every or follow, as_json=as_json)
         found = tail.pump()
+        while job.status.final and not follow and tail.pump():
+            """A long log comes in parts."""
         while follow:
             over = side.job(job_id).status.final
             found = tail.pump() or found
             if over:
                 break
-            time.sleep(POLL_S)
+            time.sleep(side.poll_s)
         if not found and not follow:
             print("nothing was written yet", file=sys.stderr)
 
@@ -250,17 +296,23 @@ def stop(
     job_id: Annotated[str, typer.Argument(help="The job.")],
     why: WhyOption = "",
     wait: Annotated[bool, typer.Option("--wait", help="Stay until every task has stopped.")] = False,
+    as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
     """Stop a job in any state. It is USER_STOPPED once all its tasks have ended."""
+    from . import render
     from .backend import opened
 
     with opened(backend, state) as side:
         job = side.stop(job_id, why)
-        print(f"stopping {job.id}")
+        remark(side)
+        if not as_json:
+            print(f"stopping {job.id}")
         if wait:
-            _watch(side, job_id, quiet=False)
+            _watch(side, job_id, quiet=as_json)
+        if as_json:
+            render.emit_json(render.job_json(side.job(job_id), side.now()))
 
 
 def retry(
@@ -289,6 +341,7 @@ def retry(
         job = side.submit(
             JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))
         )
+        remark(side)
         if as_json:
             render.emit_json(render.job_json(job, side.now()))
         else:

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from . import console, control, jobs, nodes, simulate
+from . import console, control, jobs, letters, nodes, simulate
 
 app = typer.Typer(
     name="gpu-recovery",
@@ -28,6 +28,7 @@ app = typer.Typer(
 jobs.register(app)
 nodes.register(app)
 control.register(app)
+letters.register(app)
 console.register(app)
 simulate.register(app)
 

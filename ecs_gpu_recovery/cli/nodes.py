@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from .jobs import remark
 from .options import BackendOption, JsonOption, StateOption, WhyOption
 
 nodes_app = typer.Typer(
@@ -40,8 +41,11 @@ def list_nodes(
         return
     with opened(backend, state) as side:
         found = side.nodes()
+        remark(side)
         if as_json:
             render.emit_json({"nodes": [render.node_json(node) for node in found]})
+        elif not found and side.name == "aws":
+            print("No nodes: the cluster has no container instances. Add some: docs/deployment.md")
         else:
             render.print_nodes(found, side.now())
 
@@ -74,8 +78,9 @@ def check_nodes(
                 asked.append(side.ask_node(node.name, "check", why, level))
             except Refused as exc:  # a job took it in this moment
                 print(f"{node.name}: left out: {exc}", file=sys.stderr)
+        remark(side)
         while wait and any(node.status is NodeStatus.PENDING_HEALTHCHECK for node in asked):
-            time.sleep(0.3)
+            time.sleep(side.poll_s)
             asked = [side.node(node.name) for node in asked]
     if as_json:
         render.emit_json({"nodes": [render.node_json(node) for node in asked]})
@@ -120,6 +125,7 @@ def _ask(
     *,
     level: str = "quick",
     wait: bool = False,
+    as_json: bool = False,
 ) -> None:
     from ..core.model import NodeStatus
     from . import render
@@ -130,29 +136,42 @@ def _ask(
     _must_be_level(level)
     with opened(backend, state) as side:
         node = side.ask_node(name, ask, why, level)
-        print(f"{name}: {ask} noted; it is {node.status}")
+        remark(side)
+        if not as_json:
+            print(f"{name}: {ask} noted; it is {node.status}")
         while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
-            time.sleep(0.3)
+            time.sleep(side.poll_s)
             node = side.node(name)
-        if wait:
+        if as_json:
+            render.emit_json(render.node_json(node))
+        elif wait:
             render.print_node(node, side.now())
+        if wait:
             raise typer.Exit(1 if node.status is NodeStatus.FAILED else 0)
 
 
 @node_app.command()
 def drain(
-    name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None
+    name: NameArgument,
+    why: WhyOption,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
 ) -> None:
     """Keep new jobs off a node. A job that runs on it is left alone."""
-    _ask(name, "drain", why, backend, state)
+    _ask(name, "drain", why, backend, state, as_json=as_json)
 
 
 @node_app.command()
 def release(
-    name: NameArgument, why: WhyOption, backend: BackendOption = "local", state: StateOption = None
+    name: NameArgument,
+    why: WhyOption,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
 ) -> None:
     """Give a drained or failed node back into use."""
-    _ask(name, "release", why, backend, state)
+    _ask(name, "release", why, backend, state, as_json=as_json)
 
 
 @node_app.command()
@@ -160,11 +179,12 @@ def reboot(
     name: NameArgument,
     why: WhyOption,
     wait: WaitOption = False,
+    as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
     """Reboot a node that no job holds."""
-    _ask(name, "reboot", why, backend, state, wait=wait)
+    _ask(name, "reboot", why, backend, state, wait=wait, as_json=as_json)
 
 
 @node_app.command()
@@ -173,11 +193,12 @@ def check(
     why: WhyOption = "",
     level: LevelOption = "quick",
     wait: WaitOption = False,
+    as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
     """Examine a node that no job holds."""
-    _ask(name, "check", why, backend, state, level=level, wait=wait)
+    _ask(name, "check", why, backend, state, level=level, wait=wait, as_json=as_json)
 
 
 @node_app.command()

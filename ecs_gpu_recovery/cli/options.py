@@ -8,7 +8,12 @@ from typing import Annotated
 import typer
 
 BackendOption = Annotated[
-    str, typer.Option("--backend", envvar="GPU_RECOVERY_BACKEND", help="Where to act: local or aws.")
+    str,
+    typer.Option(
+        "--backend",
+        envvar="GPU_RECOVERY_BACKEND",
+        help="Where to act: local, aws, or a console's address (https://HOST).",
+    ),
 ]
 StateOption = Annotated[
     Path | None,

@@ -16,6 +16,7 @@ from ..core.effects import EFFECTS
 from ..core.model import Entry, Job, JobStatus, Node
 from ..ports import Page
 from ..report import phases, read_progress
+from .terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +78,7 @@ def plain(text: str) -> str:
     """Text of people and programs: what looks like a style in it is none."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))
 
 
 def whole(value: Any) -> Any:
@@ -169,7 +170,7 @@ def story(entry: Entry) -> str:
     """One line of the timeline in words."""
     move = entry.after if entry.before in ("", entry.after) else f"{entry.before} -> {entry.after}"
     evidence = f" [{entry.evidence}]" if entry.evidence else ""
-    return f"{entry.subject}: {move}: {entry.why}{evidence}"
+    return printable(f"{entry.subject}: {move}: {entry.why}{evidence}")
 
 
 def node_json(node: Node) -> dict[str, Any]:

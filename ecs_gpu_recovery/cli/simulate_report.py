@@ -15,13 +15,13 @@ from ..simulation import plots
 from ..simulation.fleet import KINDS, Scenario
 from ..simulation.policies import described
 from ..simulation.rates import RATES
-from ..simulation.study import Agreement, Line, by_size, compare, validate
+from ..simulation.study import Agreement, Line, best, by_size, compare, validate
 
 
 def study(base: Scenario, *, runs: int, plot: Path | None, as_json: bool) -> None:
     """Run the policy and one change at a time, and tell."""
     lines = compare(base, runs)
-    pictures = _draw(plot, base, lines) if plot is not None else []
+    pictures = _draw(plot, base, lines, runs) if plot is not None else []
     if as_json:
         typer.echo(json.dumps(_as_data(base, lines, pictures), indent=2))
     else:
@@ -47,12 +47,12 @@ def rate_of(text: str) -> float:
     return value
 
 
-def _draw(folder: Path, base: Scenario, lines: list[Line]) -> list[str]:
+def _draw(folder: Path, base: Scenario, lines: list[Line], runs: int) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     sizes = tuple(2**k for k in range(base.nodes.bit_length()) if 2**k <= base.nodes)
     pictures = {
         "time.svg": plots.where_time_goes(lines),
-        "job-size.svg": plots.by_job_size(by_size(base, sizes)),
+        "job-size.svg": plots.by_job_size(by_size(base, sizes, runs)),
     }
     for name, text in pictures.items():
         (folder / name).write_text(text)
@@ -68,6 +68,7 @@ def _as_data(base: Scenario, lines: list[Line], pictures: list[str]) -> dict[str
         "causes": asdict(base.causes),
         "policy": described(base.policy),
         "pictures": pictures,
+        "best_change": found.title if (found := best(lines)) is not None else None,
         "lines": [
             {
                 "title": line.title,
@@ -77,7 +78,7 @@ def _as_data(base: Scenario, lines: list[Line], pictures: list[str]) -> dict[str
                 "gain_error": line.gain.error,
                 "lost_gpu_hours_a_week": line.lost_gpu_hours,
                 "person_needed_a_week": line.people,
-                "time": {kind: line.result.share(kind) for kind in KINDS},
+                "time": line.shares,
             }
             for line in lines
         ],
@@ -97,15 +98,15 @@ def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
         f" {24 / (base.per_node_day * base.nodes):.1f} h, in one job every"
         f" {24 / (base.per_node_day * base.job_nodes):.1f} h"
     )
-    shares = [(kind, first.result.share(kind)) for kind in KINDS[1:]]
+    shares = [(kind, first.shares[kind]) for kind in KINDS[1:]]
     told = [
         f"{kind} {share:.1%}" for kind, share in sorted(shares, key=lambda pair: -pair[1]) if share >= 0.0005
     ]
     console.print(f"The rest: {', '.join(told) or 'nothing'}", highlight=False)
     table = Table(title="One change at a time", title_justify="left", box=None, pad_edge=False)
     table.add_column("change")
-    for name in ("ETTR", "gain", "±", "GPU hours lost a week", "person needed a week"):
-        table.add_column(name, justify="right")
+    for name in ("ETTR", "gain", "±", "GPU h lost/week", "person/week"):
+        table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         gain = "" if line is first else f"{100 * line.gain.mean:+.1f}"
         error = "" if line is first else f"{100 * line.gain.error:.1f}"
@@ -118,8 +119,21 @@ def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
             f"{line.people:.1f}",
         )
     console.print(table)
+    console.print("ETTR is effective training time; gains are in points of it, ± one standard error.")
+    console.print(_advice(lines), highlight=False)
     for name in pictures:
         console.print(f"wrote {name}", highlight=False)
+
+
+def _advice(lines: list[Line]) -> str:
+    """What a person would gain by changing one thing, in a sentence."""
+    found = best(lines)
+    if found is None:
+        return "No single change gains more than luck would. More --runs or --weeks tell smaller gains."
+    hours = lines[0].lost_gpu_hours - found.lost_gpu_hours
+    gain = f"+{100 * found.gain.mean:.1f} points, {hours:,.0f} GPU hours a week"
+    idle = " Until they are needed, spares stand idle." if found.title.startswith("spares") else ""
+    return f"Best single change: {found.title} ({gain}).{idle}"
 
 
 def _show_agreement(found: list[Agreement], as_json: bool) -> None:
@@ -130,11 +144,20 @@ def _show_agreement(found: list[Agreement], as_json: bool) -> None:
         return
     table = Table(title="The model beside published figures", title_justify="left", box=None, pad_edge=False)
     for name in ("figure", "published", "ours", "error", "within"):
-        table.add_column(name, justify="left" if name == "figure" else "right")
-    table.add_column("note", overflow="fold")
+        table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=True)
+    table.add_column("")
+    notes = list(dict.fromkeys(one.note for one in found if one.note))
     for one in found:
         verdict = f"{one.tolerance:.0%}" if one.holds else "no"
-        table.add_row(
-            one.what, f"{one.published:.4g}", f"{one.ours:.4g}", f"{one.error:+.1%}", verdict, one.note
-        )
-    Console().print(table)
+        mark = f"({notes.index(one.note) + 1})" if one.note else ""
+        table.add_row(one.what, f"{one.published:.4g}", f"{one.ours:.4g}", f"{one.error:+.1%}", verdict, mark)
+    console = Console()
+    console.print(table)
+    for number, note in enumerate(notes, 1):
+        console.print(f"({number}) {note}", highlight=False)
+    missed = [one.what for one in found if not one.holds]
+    console.print(
+        f"{len(found) - len(missed)} of {len(found)} within the stated error"
+        + (f"; not: {'; '.join(missed)}" if missed else ""),
+        highlight=False,
+    )

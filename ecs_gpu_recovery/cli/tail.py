@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
-from .backend import Backend
+from .backend import Backend, LogSource
 
 
 class Tail:
     """Prints what is new in the logs of a job at every `pump`."""
 
-    def __init__(self, side: Backend, job_id: str, *, rank: int, attempt: int, every: bool) -> None:
+    def __init__(
+        self, side: Backend, job_id: str, *, rank: int, attempt: int, every: bool, as_json: bool = False
+    ) -> None:
         self._side, self._job_id, self._rank, self._attempt, self._every = side, job_id, rank, attempt, every
+        self._as_json = as_json
         self._read: dict[str, str] = {}
 
     def pump(self) -> bool:
@@ -31,6 +35,11 @@ class Tail:
             )
             for line in lines:
                 found = True
-                sys.stdout.write(f"{label} {line}\n")
+                sys.stdout.write(f"{_json(source, line) if self._as_json else f'{label} {line}'}\n")
         sys.stdout.flush()
         return found
+
+
+def _json(source: LogSource, line: str) -> str:
+    told = {"rank": source.rank, "attempt": source.attempt, "node": source.node, "task": source.task_id}
+    return json.dumps({**told, "line": line}, ensure_ascii=False)

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from ..cli.backend import new_job_id
-from ..core.errors import NotFound, RecoveryError
+from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, Node
-from . import desk, forms
+from . import desk, forms, letters
 from .auth import Identity
 from .context import Console, note
 from .desk import Backend
@@ -33,6 +32,7 @@ class Actions:
         except RecoveryError as exc:
             await self._note(action, subject, why, f"refused: {exc}")
             raise
+        self._console.moved()
         await self._note(action, subject or f"job/{getattr(result, 'id', '')}", why, "done")
         return result
 
@@ -40,7 +40,11 @@ class Actions:
         await note(self._console, self._who, self._request, action, subject, why=why, outcome=outcome)
 
     async def submit(self, data: Mapping[str, Any], key: str = "") -> tuple[Job, bool]:
-        """The job, and whether it is new. The same key with the same request is the same job."""
+        """The job, and whether it is new. The same key with the same request is the same job.
+
+        The job's id is made from the key. So the store itself refuses a second one: after a restart, from another
+        console, or when two requests race.
+        """
         if not key:
             job = await self._do(
                 "submit", "", lambda side: forms.submit(side, data, self._console.desktop, by=self._who.name)
@@ -50,28 +54,39 @@ class Actions:
             raise BadField({"Idempotency-Key": ["use up to 200 characters"]})
         scoped = f"{self._who.name}/{key}"
         asked = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
-        wish = str(data.get("id") or new_job_id(str(data.get("name") or "job")))
-        first, job_id = self._console.memory.reserve(scoped, asked, wish)
+        token = hashlib.sha256(scoped.encode(errors="replace")).hexdigest()[:12]
+        name = str(data.get("name") or "job")[:40]
+        wish = str(data.get("id") or f"{name}-{token}")
+        first, job_id, fresh = self._console.memory.reserve(scoped, asked, wish)
         if first != asked:
             raise BadField({"Idempotency-Key": ["this key was used for another request"]})
-
-        def once(side: Backend) -> tuple[Job, bool]:
-            try:
-                return side.job(job_id), False
-            except NotFound:
-                return forms.submit(
-                    side, {**data, "id": job_id}, self._console.desktop, by=self._who.name
-                ), True
-
         try:
-            job, new = await self._console.desk.ask(once)
-        except BadField as exc:
-            self._console.memory.forget(scoped)
+            chosen = bool(data.get("id")) and fresh  # somebody else may have a job of this very name
+            job, new = await self._console.desk.ask(lambda side: self._once(side, data, job_id, chosen))
+        except RecoveryError as exc:
+            if not isinstance(exc, Transient):  # nothing was made, so the key is free again
+                self._console.memory.forget(scoped)
             await self._note("submit", f"job/{job_id}", "", f"refused: {exc}")
             raise
         if new:
+            self._console.moved()
             await self._note("submit", f"job/{job.id}", "", "done")
         return job, new
+
+    def _once(self, side: Backend, data: Mapping[str, Any], job_id: str, chosen: bool) -> tuple[Job, bool]:
+        """The job with this id: the one that is there, or a new one."""
+        if not chosen and (found := _found(side, job_id)):
+            return found, False
+        wish = {**data, "id": job_id}
+        try:
+            return forms.submit(side, wish, self._console.desktop, by=self._who.name), True
+        except BadField:
+            raise
+        except Refused:
+            # The same request may have been faster, and may hold the very nodes.
+            if not chosen and (found := _found(side, job_id)):
+                return found, False
+            raise
 
     async def stop(self, job_id: str, why: str) -> Job:
         return await self._do(
@@ -94,3 +109,18 @@ class Actions:
         await self._do(
             "send again", record, lambda side: desk.send_again(side, record, key, by=self._who.name), key
         )
+
+    async def send_letter(self, letter_id: str) -> dict[str, str]:
+        try:
+            return await self._do(
+                "send again", f"letter/{letter_id[:100]}", lambda side: letters.send_again(side, letter_id)
+            )
+        finally:
+            self._console.letters.forget()
+
+
+def _found(side: Backend, job_id: str) -> Job | None:
+    try:
+        return side.job(job_id)
+    except NotFound:
+        return None

@@ -2,95 +2,77 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
+from .. import __version__
+from ..core.errors import NotFound
 from ..core.model import JobStatus, NodeStatus
-from . import forms, views
+from ..metrics.catalogue import METRICS
+from . import forms, lists, models, views
 from .actions import Actions
-from .context import ConsoleArg, IdentityArg
-from .desk import Backend, pending_orders
+from .context import Console, ConsoleArg, IdentityArg, event_stream
+from .desk import Backend
+from .letters import LetterBody, LetterList, LetterSent
 from .logs import LARGEST_PART, progress_points
+from .models import JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
 from .problems import RESPONSES
 
 router = APIRouter(prefix="/api", responses=RESPONSES)
 Name = Annotated[str, Path(min_length=1, max_length=128)]
 Limit = Annotated[int, Query(ge=1, le=200)]
-Text = Annotated[StrictStr, Field(max_length=4096)]
+LongLimit = Annotated[int, Query(ge=1, le=1000)]
+Place = Annotated[int, Query(ge=0, le=1 << 50)]
+After = Annotated[str, Query(max_length=400)]
 
 
-class JobBody(BaseModel):
-    """A job, with the keys of a job file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: Text | None = None
-    id: Text | None = None
-    command: Annotated[list[StrictStr], Field(max_length=1000)] | None = None
-    script: Text | None = None
-    script_text: Annotated[StrictStr, Field(max_length=forms.LARGEST_SCRIPT)] | None = None
-    args: Annotated[list[StrictStr], Field(max_length=1000)] | None = None
-    nodes: Annotated[list[StrictStr], Field(max_length=4096)] | None = None
-    any_nodes: StrictInt | None = None
-    env: dict[StrictStr, StrictStr] | None = None
-    workdir: Text | None = None
-    checkpoint_dir: Text | None = None
-    port: StrictInt | None = None
-    gpus_per_node: StrictInt | None = None
-    memory_mib: StrictInt | None = None
-    check: Text | None = None
-    max_retries: StrictInt | None = None
-    task_definition: Text | None = None
-    container: Text | None = None
-    image: Text | None = None
-
-    def given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True)
+def _said(data: Any, status: int = 200, **headers: str) -> Response:
+    """JSON as it is: answers are not checked a second time on their way out."""
+    body = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(
+        body.encode(errors="replace"), status_code=status, media_type="application/json", headers=headers
+    )
 
 
-class ReasonBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    why: Annotated[StrictStr, Field(max_length=400)] = ""
+def _listed(request: Request, data: Any) -> Response:
+    """A list that is asked for again and again: unchanged, it is not sent twice."""
+    reply = _said(data)
+    reply.headers["etag"] = tag = f'"{hashlib.sha256(reply.body).hexdigest()[:24]}"'
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers={"etag": tag})
+    return reply
 
 
-class NodeBody(ReasonBody):
-    level: Literal["quick", "1", "2", "3", "4"] = "quick"
-
-
-class RetryBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    nodes: Annotated[list[StrictStr], Field(max_length=4096)] = Field(default_factory=list)
-
-
-class OrderBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    record: Annotated[StrictStr, Field(pattern=r"^(job|node)/.{1,128}$")]
-    key: Annotated[StrictStr, Field(max_length=400)]
+def _shape(model: type[Any], status: int = 200, **more: Any) -> dict[str, Any]:
+    """What an operation gives, for the description."""
+    return {"response_model": None, "responses": {status: {"model": model}, **more}, "status_code": status}
 
 
 # -- jobs -------------------------------------------------------------------------------------------------
 
 
-@router.get("/jobs", tags=["jobs"])
+@router.get("/jobs", tags=["jobs"], **_shape(models.JobList))
 async def list_jobs(
+    request: Request,
     console: ConsoleArg,
     status: JobStatus | None = None,
     limit: Limit = 50,
-    after: Annotated[str, Query(max_length=400)] = "",
-) -> dict[str, Any]:
+    after: After = "",
+) -> Response:
     """Newest first; `next` asks for the rest."""
-    return await console.desk.ask(lambda side: views.job_page(side.jobs(status, limit, after)))
+    return _listed(
+        request, await console.desk.ask(lambda side: views.job_page(side.jobs(status, limit, after)))
+    )
 
 
-@router.post(
-    "/jobs",
-    status_code=201,
-    tags=["jobs"],
-    responses={200: {"description": "This key was used before: the same job."}},
-)
+_KNOWN_KEY = {"200": {"model": models.JobView, "description": "This key was used before: the same job."}}
+
+
+@router.post("/jobs", tags=["jobs"], **_shape(models.JobView, 201, **_KNOWN_KEY))
 async def submit_job(
     body: JobBody,
     request: Request,
@@ -101,94 +83,113 @@ async def submit_job(
     """Submit a job. With an `Idempotency-Key`, sending it twice starts it once."""
     job, new = await Actions(console, who, request).submit(body.given(), idempotency_key)
     view = await console.desk.ask(lambda side: views.job_view(job, side.now()))
-    return JSONResponse(view, status_code=201 if new else 200, headers={"location": f"/api/jobs/{job.id}"})
+    return _said(view, 201 if new else 200, location=f"/api/jobs/{job.id}")
 
 
-@router.post("/jobs/preview", tags=["jobs"])
-async def preview_job(body: JobBody, console: ConsoleArg) -> dict[str, Any]:
+@router.post("/jobs/preview", tags=["jobs"], **_shape(models.Preview))
+async def preview_job(body: JobBody, console: ConsoleArg) -> Response:
     """What would run, where, with which variables, and the task definition; nothing is kept."""
-    return await console.desk.ask(lambda side: forms.preview(side, body.given(), console.desktop))
+    return _said(await console.desk.ask(lambda side: forms.preview(side, body.given(), console.desktop)))
 
 
-@router.get("/jobs/{job_id}", tags=["jobs"])
-async def get_job(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
+@router.get("/jobs/{job_id}", tags=["jobs"], **_shape(models.JobView))
+async def get_job(job_id: Name, request: Request, console: ConsoleArg) -> Response:
     """One job with its ranks, phases, progress and pending orders."""
-    return await console.desk.ask(lambda side: views.job_view(side.job(job_id), side.now()))
+    return _said(await console.desk.ask(lambda side: views.job_view(side.job(job_id), side.now())))
 
 
-@router.post("/jobs/{job_id}/stop", tags=["jobs"])
+@router.post("/jobs/{job_id}/stop", tags=["jobs"], **_shape(models.JobView))
 async def stop_job(
     job_id: Name, body: ReasonBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> dict[str, Any]:
+) -> Response:
     """Stop a job in any state that is not final."""
     job = await Actions(console, who, request).stop(job_id, body.why)
-    return await console.desk.ask(lambda side: views.job_view(job, side.now()))
+    return _said(await console.desk.ask(lambda side: views.job_view(job, side.now())))
 
 
-@router.post("/jobs/{job_id}/retry", status_code=201, tags=["jobs"])
+@router.post("/jobs/{job_id}/retry", tags=["jobs"], **_shape(models.JobView, 201))
 async def retry_job(
     job_id: Name, body: RetryBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> dict[str, Any]:
+) -> Response:
     """Run an ended job again, as a new job, from its last checkpoint."""
     job = await Actions(console, who, request).retry(job_id, body.nodes)
-    return await console.desk.ask(lambda side: views.job_view(job, side.now()))
+    return _said(await console.desk.ask(lambda side: views.job_view(job, side.now())), 201)
 
 
-@router.get("/jobs/{job_id}/timeline", tags=["jobs"])
-async def job_timeline(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
+@router.get("/jobs/{job_id}/timeline", tags=["jobs"], **_shape(models.Timeline))
+async def job_timeline(
+    job_id: Name, console: ConsoleArg, limit: LongLimit = 1000, after: Place = 0
+) -> Response:
     """What happened, oldest first, with entries that no longer fit into the record."""
 
     def read(side: Backend) -> dict[str, Any]:
         job = side.job(job_id)
-        old = views.archived_timeline(side.parts.store, job_id)
-        return {"entries": [*old, *map(views.entry_view, job.timeline)]}
+        entries = views.whole_timeline(job, views.earlier_entries(side.parts.store, job_id))
+        return lists.by_place("entries", entries, limit, after)
 
-    return await console.desk.ask(read)
+    return _said(await console.desk.ask(read))
 
 
-@router.get("/jobs/{job_id}/progress", tags=["jobs"])
-async def job_progress(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
+@router.get("/jobs/{job_id}/progress", tags=["jobs"], **_shape(models.ProgressPoints))
+async def job_progress(job_id: Name, console: ConsoleArg) -> Response:
     """Step, loss, attempt and time, as the training reported them."""
-    return await console.desk.ask(lambda side: progress_points(side.job(job_id)))
+    return _said(await console.desk.ask(lambda side: progress_points(side.job(job_id))))
 
 
 # -- logs -------------------------------------------------------------------------------------------------
 
 
-@router.get("/jobs/{job_id}/logs", tags=["logs"])
-async def job_logs(job_id: Name, console: ConsoleArg) -> dict[str, Any]:
+@router.get("/jobs/{job_id}/logs", tags=["logs"], **_shape(models.LogList))
+async def job_logs(job_id: Name, console: ConsoleArg, limit: LongLimit = 1000, after: Place = 0) -> Response:
     """The logs there are: every rank of every attempt."""
-    return await console.desk.ask(lambda side: {"logs": console.logs.sources(side, side.job(job_id))})
+
+    def read(side: Backend) -> dict[str, Any]:
+        return lists.by_place("logs", console.logs.sources(side, side.job(job_id)), limit, after)
+
+    return _said(await console.desk.ask(read))
 
 
-@router.get("/jobs/{job_id}/logs/{task}", tags=["logs"])
+@router.get("/jobs/{job_id}/logs/{task}", tags=["logs"], **_shape(models.LogPart))
 async def read_log(
     job_id: Name,
     task: Name,
     console: ConsoleArg,
-    offset: Annotated[int, Query(ge=0, le=1 << 50)] = 0,
+    offset: Place = 0,
     limit: Annotated[int, Query(ge=1, le=LARGEST_PART)] = 65536,
     tail: Annotated[int, Query(ge=0, le=LARGEST_PART)] = 0,
-) -> dict[str, Any]:
+) -> Response:
     """Text from a byte position on, or the last `tail` bytes; `next` is where to go on."""
-    return await console.desk.ask(
-        lambda side: console.logs.part(side, job_id, task, offset=offset, limit=max(limit, tail), tail=tail)
+    return _said(
+        await console.desk.ask(
+            lambda side: console.logs.part(
+                side, job_id, task, offset=offset, limit=max(limit, tail), tail=tail
+            )
+        )
     )
 
 
-@router.get("/jobs/{job_id}/logs/{task}/search", tags=["logs"])
+@router.get("/jobs/{job_id}/logs/{task}/search", tags=["logs"], **_shape(models.Hits))
 async def search_log(
-    job_id: Name, task: Name, console: ConsoleArg, q: Annotated[str, Query(min_length=1, max_length=200)]
-) -> dict[str, Any]:
-    """Lines that hold a text, with their numbers."""
-    return await console.desk.ask(lambda side: console.logs.search(side, job_id, task, q))
+    job_id: Name,
+    task: Name,
+    console: ConsoleArg,
+    q: Annotated[str, Query(min_length=1, max_length=200)],
+    after: Place = 0,
+) -> Response:
+    """Lines that hold a text, with their numbers, after a line."""
+    return _said(await console.desk.ask(lambda side: console.logs.search(side, job_id, task, q, after)))
 
 
-@router.get("/jobs/{job_id}/logs/{task}/download", tags=["logs"], response_class=Response)
+@router.get(
+    "/jobs/{job_id}/logs/{task}/download",
+    tags=["logs"],
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def download_log(job_id: Name, task: Name, console: ConsoleArg) -> Response:
     """The whole log as a file."""
     blocks = await console.desk.ask(lambda side: console.logs.download(side, job_id, task))
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{job_id}-{task}")
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in f"{job_id}-{task}")
     headers = {"content-disposition": f'attachment; filename="{safe}.log"'}
     return StreamingResponse(blocks, media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -196,25 +197,40 @@ async def download_log(job_id: Name, task: Name, console: ConsoleArg) -> Respons
 # -- nodes ------------------------------------------------------------------------------------------------
 
 
-@router.get("/nodes", tags=["nodes"])
-async def list_nodes(console: ConsoleArg, status: NodeStatus | None = None) -> dict[str, Any]:
-    return await console.desk.ask(
-        lambda side: {"nodes": [views.node_view(n) for n in side.nodes() if status in (None, n.status)]}
+@router.get("/nodes", tags=["nodes"], **_shape(models.NodeList))
+async def list_nodes(
+    request: Request,
+    console: ConsoleArg,
+    status: NodeStatus | None = None,
+    limit: LongLimit = 200,
+    after: After = "",
+) -> Response:
+    """By name; `next` asks for the rest."""
+    fleet = await console.desk.ask(console.snapshots.fleet)
+    found = [node for node in fleet.nodes if status in (None, node["status"])]
+    part = lists.by_name(
+        "nodes",
+        found,
+        limit,
+        after,
+        name=lambda node: node["name"],
+        order=lambda one: (views.in_order(one), one),
     )
+    return _listed(request, part)
 
 
-@router.get("/nodes/{name}", tags=["nodes"])
-async def get_node(name: Name, console: ConsoleArg) -> dict[str, Any]:
+@router.get("/nodes/{name}", tags=["nodes"], **_shape(models.OneNode))
+async def get_node(name: Name, console: ConsoleArg) -> Response:
     """One node, with the report of its last check where it can be read."""
-    return await console.desk.ask(
-        lambda side: {
-            **views.node_view(node := side.node(name)),
-            "report": views.last_report(console.state, node),
-        }
-    )
+
+    def read(side: Backend) -> dict[str, Any]:
+        node = side.node(name)
+        return {**views.node_view(node), "report": views.last_report(console.state, node)}
+
+    return _said(lists.plain(await console.desk.ask(read)))
 
 
-@router.post("/nodes/{name}/{ask}", tags=["nodes"])
+@router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))
 async def ask_node(
     name: Name,
     ask: Literal["drain", "release", "reboot", "check"],
@@ -222,47 +238,93 @@ async def ask_node(
     request: Request,
     console: ConsoleArg,
     who: IdentityArg,
-) -> dict[str, Any]:
+) -> Response:
     """Drain, release, reboot or check a node. All but a check need a reason."""
-    return views.node_view(await Actions(console, who, request).ask_node(name, ask, body.why, body.level))
+    node = await Actions(console, who, request).ask_node(name, ask, body.why, body.level)
+    return _said(views.node_view(node))
 
 
 # -- the system -------------------------------------------------------------------------------------------
 
 
-@router.get("/alerts", tags=["system"])
-async def alerts(console: ConsoleArg, limit: Limit = 50) -> dict[str, Any]:
+@router.get("/alerts", tags=["system"], **_shape(models.AlertList))
+async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> Response:
     """Messages to people, newest first."""
-    return await console.desk.ask(lambda side: {"alerts": list(side.notices(limit))})
+    return _said(await console.desk.ask(lambda side: lists.alerts(side, limit, after)))
 
 
-@router.get("/audit", tags=["system"])
-async def audit(
-    console: ConsoleArg, limit: Limit = 100, before: Annotated[int, Query(ge=0, le=1 << 50)] = 0
-) -> dict[str, Any]:
-    """What people did through this console, newest first."""
-    return {"audit": console.memory.audit(limit=limit, before=before)}
+@router.get("/audit", tags=["system"], **_shape(models.DeedList))
+async def audit(console: ConsoleArg, limit: Limit = 100, before: Place = 0) -> Response:
+    """What people did through this console, newest first; `next` is the `before` of the rest."""
+    found = console.memory.audit(limit=limit + 1, before=before)
+    more = len(found) > limit
+    return _said({"audit": found[:limit], "next": found[limit - 1]["id"] if more else 0})
 
 
-@router.get("/orders", tags=["system"])
-async def orders(console: ConsoleArg) -> dict[str, Any]:
+@router.get("/orders", tags=["system"], **_shape(models.OrderList))
+async def orders(console: ConsoleArg, limit: LongLimit = 200, after: After = "") -> Response:
     """Orders that are committed and not yet known to be carried out."""
-    return {"orders": await console.desk.ask(pending_orders)}
+    found = await console.desk.ask(lists.pending_orders)
+    return _said(
+        lists.by_name("orders", found, limit, after, name=lambda order: f"{order['record']} {order['key']}")
+    )
 
 
-@router.post("/orders/again", status_code=202, tags=["system"])
-async def send_again(
-    body: OrderBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> dict[str, Any]:
+@router.post("/orders/again", tags=["system"], **_shape(models.SentAgain, 202))
+async def send_again(body: OrderBody, request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     """Make a pending order due now. Orders are safe to send twice."""
     await Actions(console, who, request).send_again(body.record, body.key)
-    return {"record": body.record, "key": body.key}
+    return _said({"record": body.record, "key": body.key}, 202)
 
 
-@router.get(
-    "/live", tags=["system"], response_class=Response, responses={200: {"content": {"text/event-stream": {}}}}
-)
+@router.get("/letters", tags=["system"], **_shape(LetterList))
+async def letters(console: ConsoleArg) -> Response:
+    """Events that nobody could handle, as the queue of the deployment held them within the last minute."""
+    return _said(await console.desk.ask(console.letters.listed))
+
+
+@router.post("/letters/again", tags=["system"], **_shape(LetterSent))
+async def send_letter(body: LetterBody, request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    """Give such an event to its function again. It is safe: one that was applied already changes nothing."""
+    return _said(await Actions(console, who, request).send_letter(body.id))
+
+
+@router.get("/metrics", tags=["system"], **_shape(models.FleetNumbers))
+async def metrics(console: ConsoleArg) -> Response:
+    """Counts of now: nodes and jobs by state, GPUs by use, open streams."""
+    found = await console.desk.ask(lambda side: lists.numbers(side, console.snapshots))
+    return _said({**found, "viewers": console.seats.count})
+
+
+@router.get("/metrics/history", tags=["system"], **_shape(models.History))
+async def metrics_history(
+    console: ConsoleArg,
+    name: Annotated[str, Query(max_length=100)],
+    node: Annotated[str, Query(max_length=128)] = "",
+    job: Annotated[str, Query(max_length=128)] = "",
+    minutes: Annotated[int, Query(ge=1, le=1440)] = 60,
+) -> Response:
+    """The last day of one metric, where the embedded control plane keeps it (`gpu-recovery up`)."""
+    if name not in METRICS:
+        raise NotFound(f"there is no metric {name[:100]}")
+    return _said(await console.desk.ask(lambda side: lists.history(side, console, name, node, job, minutes)))
+
+
+@router.get("/whoami", tags=["system"], **_shape(models.Who))
+async def whoami(console: ConsoleArg, who: IdentityArg) -> Response:
+    """Who the console takes you for."""
+    backend = await console.desk.ask(lambda side: side.name)
+    return _said({"name": who.name, "role": who.role, "backend": backend, "version": __version__})
+
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/live", tags=["system"], response_class=Response, responses=_STREAM)
 async def live(
+    request: Request,
     console: ConsoleArg,
     last_event_id: Annotated[str, Header(max_length=60)] = "",
     after: Annotated[str, Query(max_length=60)] = "",
@@ -271,8 +333,8 @@ async def live(
 
     `Last-Event-ID` goes on without a gap.
     """
-    return StreamingResponse(
-        console.hub.stream(last_event_id or after),
-        media_type="text/event-stream",
-        headers={"x-accel-buffering": "no"},
-    )
+    return _stream(request, console, last_event_id or after)
+
+
+def _stream(request: Request, console: Console, last: str) -> Response:
+    return event_stream(request, console, lambda still: console.hub.stream(last, still))

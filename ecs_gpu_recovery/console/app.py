@@ -25,15 +25,18 @@ from starlette.types import ASGIApp, Scope
 
 from .. import __version__
 from ..core.errors import RecoveryError, Refused
-from . import api, pages, problems
+from . import api, charts, pages, problems
 from .auth import Proxy, UserFile, is_loopback
 from .context import Console
 from .desk import PATIENCE_S, Backend, Desk
 from .forms import Desktop
 from .guard import Door, Guard
-from .live import Hub, Shared
+from .journal import FILE, Journal
+from .live import Hub
 from .logs import Logs
 from .memory import Memory
+from .seats import Seats
+from .snapshot import Shared, Snapshots
 
 STATIC = Path(__file__).parent / "static"
 
@@ -51,13 +54,14 @@ class Settings:
     state: Path | None = None  #: the embedded control plane's folder, if it is one
     tick_s: float = 1.0
     patience_s: float = PATIENCE_S
+    seats: Seats = field(default_factory=Seats)
 
 
 def door_of(settings: Settings, memory: Memory) -> Door:
     """Without authentication the console answers this machine only, and does not start anywhere else."""
     users = UserFile(settings.users_file)
     guarded = bool(users().known) or settings.proxy is not None
-    if settings.proxy is not None and not settings.proxy.addresses:
+    if settings.proxy is not None and not settings.proxy.addresses and settings.proxy.balancer is None:
         raise Refused(
             "--proxy: name the addresses of the load balancer; its word is believed from nowhere else"
         )
@@ -93,13 +97,18 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
         memory.close()
         raise
     desk = Desk(factory, patience_s=settings.patience_s)
-    hub = Hub(desk, every_s=settings.tick_s / 2)
+    # The embedded store is asked each time; elsewhere an answer serves everyone for as long as a tick.
+    snapshots = Snapshots(0.0 if settings.state is not None else settings.tick_s)
+    journal = Journal(settings.data / FILE)
+    every = settings.tick_s / 2 if settings.state is not None else settings.tick_s
+    hub = Hub(desk, every_s=every, snapshots=snapshots, journal=journal)
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         yield
         await hub.close()
         desk.close()
+        journal.close()
         memory.close()
 
     app = FastAPI(
@@ -116,19 +125,22 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
         memory=memory,
         door=door,
         hub=hub,
-        shared=Shared(settings.tick_s * 0.4),
+        shared=Shared(settings.tick_s * 0.8),
+        snapshots=snapshots,
+        seats=settings.seats,
         logs=Logs(),
         desktop=Desktop(scripts),
         state=settings.state,
         tick_s=settings.tick_s,
     )
     app.include_router(api.router)
+    app.include_router(charts.router)
     app.include_router(pages.router)
     app.mount("/static", _Static(directory=STATIC), name="static")
     _document(app)
     problems.install(app)
     _errors_for_people(app)
-    app.add_middleware(GZipMiddleware, minimum_size=1024)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     app.add_middleware(_guarded, door=door)
     return app
 
@@ -223,17 +235,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def prepare(factory: Callable[[], Backend], settings: Settings) -> Served:
-    """Bind the port and build the application; a port that is taken is told at once."""
-    listening = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def prepare(
+    factory: Callable[[], Backend], settings: Settings, listening: socket.socket | None = None
+) -> Served:
+    """Bind the port, or take a socket that is bound already, and build the application.
+
+    A port that is taken is told at once.
+    """
+    if listening is None:
+        listening = _bound(settings)
     try:
-        listening.bind((settings.host, settings.port))
         app = create_app(factory, settings)
-    except OSError as exc:
-        listening.close()
-        where = f"{settings.host} port {settings.port}"
-        raise Refused(f"the console can't listen on {where}: {exc.strerror}") from exc
     except BaseException:
         listening.close()
         raise
@@ -246,6 +258,18 @@ def prepare(factory: Callable[[], Backend], settings: Settings) -> Served:
         proxy_headers=False,
     )
     return Served(_Server(config, app.state.console.hub), listening, settings.host)
+
+
+def _bound(settings: Settings) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((settings.host, settings.port))
+    except OSError as exc:
+        found.close()
+        where = f"{settings.host} port {settings.port}"
+        raise Refused(f"the console can't listen on {where}: {exc.strerror}") from exc
+    return found
 
 
 def serve(factory: Callable[[], Backend], host: str = "127.0.0.1", port: int = 8080, **more: Any) -> Served:

@@ -17,14 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import Refused
+from .balancer import DATA_HEADER, Balancer, NotSigned, name_of
 
 USERS_VARIABLE = "GPU_RECOVERY_CONSOLE_USERS"
 VIEWER, OPERATOR = "viewer", "operator"
 ROLES = (VIEWER, OPERATOR)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 #: About 50 ms and 16 MiB for each guess.
-_N, _R, _P = 2**14, 8, 1
+_N, _R, _P = 2**14, 8, 5
 SHORTEST_PASSWORD = 10
+#: Tokens begin with this, so that whoever finds one knows what it is.
+TOKEN_PREFIX = "gpurec_"  # noqa: S105 (every token begins so)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,9 @@ class Identity:
     role: str
     csrf: str = ""
     session: bool = False  #: signed in here, so signing out means something
+    until: float = (
+        0.0  #: when the word of whoever vouches for them ends, in seconds since 1970; 0: it does not
+    )
     ambient: bool = True  #: the browser sends the proof by itself, so a CSRF token is needed as well
 
     @property
@@ -48,6 +54,19 @@ def hash_password(password: str) -> str:
         raise Refused(f"choose a password of at least {SHORTEST_PASSWORD} characters")
     salt = secrets.token_bytes(16)
     return f"scrypt${_N}${_R}${_P}${_b64(salt)}${_b64(_scrypt(password, salt, _N, _R, _P))}"
+
+
+def new_token() -> tuple[str, str]:
+    """A token for a program, and the word to keep of it.
+
+    It is too long to be guessed, so a plain digest will do, and a program does not wait for it as people do.
+    """
+    token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
+    return token, _kept(token)
+
+
+def _kept(token: str) -> str:
+    return f"sha256${hashlib.sha256(token.encode(errors='replace')).hexdigest()}"
 
 
 def _b64(data: bytes) -> str:
@@ -69,9 +88,10 @@ def _matches(password: str, stored: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Lines of NAME:ROLE:HASH. Empty: nobody can sign in with a password."""
+    """Lines of NAME:ROLE:HASH, of a password or of a program's token. Empty: nobody can sign in."""
 
     known: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)  #: the kept word of each token, and its name
 
     @classmethod
     def parse(cls, text: str) -> Users:
@@ -88,8 +108,11 @@ class Users:
                     f" with a role of {' or '.join(ROLES)}:"
                     " make one with  gpu-recovery console-user NAME"
                 )
+            if name in known:
+                raise Refused(f"line {number} of the console's users names {name} a second time")
             known[name] = (role, stored)
-        return cls(known)
+        tokens = {stored: name for name, (_, stored) in known.items() if stored.startswith("sha256$")}
+        return cls(known, tokens)
 
     @classmethod
     def load(cls, path: Path | None, env: Mapping[str, str] = os.environ) -> Users:
@@ -110,11 +133,18 @@ class Users:
     def check(self, name: str, password: str) -> bool:
         """Takes as long for a name that does not exist."""
         _, stored = self.known.get(name, ("", ""))
-        right = _matches(password, stored or _DUMMY)
-        return right and bool(stored)
+        real = stored.startswith("scrypt$")
+        right = _matches(password, stored if real else _DUMMY)
+        return right and real
+
+    def of_token(self, token: str) -> str:
+        """Whose token this is; empty for nobody's. The digest is looked up, so time tells nothing of a token."""
+        return self.tokens.get(_kept(token), "") if token.startswith(TOKEN_PREFIX) else ""
 
 
 def _well_formed(stored: str) -> bool:
+    if re.fullmatch(r"sha256\$[0-9a-f]{64}", stored):
+        return True
     parts = stored.split("$")
     try:
         return (
@@ -155,12 +185,22 @@ class UserFile:
 
 
 class Attempts:
-    """How often one may guess: per address and per name, over a sliding window."""
+    """How often one may guess, over a sliding window: from one address, and at one name from anywhere.
+
+    An address has few tries, whichever names it tries. A name has more: whoever guesses at it from many places
+    is slowed, and its owner is not shut out by a single one of them.
+    """
 
     def __init__(
-        self, *, most: int = 5, window_s: float = 300.0, now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        most: int = 5,
+        most_at_name: int = 25,
+        window_s: float = 300.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._window, self._now = most, window_s, now
+        self._most, self._most_at_name = most, max(most, most_at_name)
+        self._window, self._now = window_s, now
         self._failed: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
 
@@ -173,9 +213,12 @@ class Attempts:
                 times = self._failed.get(key, deque())
                 while times and times[0] <= now - self._window:
                     times.popleft()
-                if len(times) >= self._most:
+                if len(times) >= self._limit(key):
                     waits.append(times[0] + self._window - now)
             return max(waits)
+
+    def _limit(self, key: str) -> int:
+        return self._most_at_name if key.startswith("name ") else self._most
 
     def failed(self, *keys: str) -> None:
         with self._lock:
@@ -183,7 +226,7 @@ class Attempts:
                 for key in list(self._failed)[:5_000]:
                     del self._failed[key]
             for key in keys:
-                self._failed.setdefault(key, deque(maxlen=self._most)).append(self._now())
+                self._failed.setdefault(key, deque(maxlen=self._limit(key))).append(self._now())
 
     def worked(self, *keys: str) -> None:
         with self._lock:
@@ -193,14 +236,20 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """A load balancer that signs people in and names them in a header; believed from its addresses only."""
+    """A load balancer that signs people in and names them in a header; believed from its addresses only.
+
+    With `balancer`, its signature is checked as well, and nothing else is believed.
+    """
 
     header: str = "x-amzn-oidc-identity"
     addresses: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
     operators: frozenset[str] = frozenset()
+    balancer: Balancer | None = None
 
     @classmethod
-    def parse(cls, header: str, addresses: Iterable[str], operators: Iterable[str]) -> Proxy:
+    def parse(
+        cls, header: str, addresses: Iterable[str], operators: Iterable[str], signer: str = ""
+    ) -> Proxy:
         try:
             nets = tuple(ipaddress.ip_network(text.strip()) for text in addresses if text.strip())
         except ValueError as exc:
@@ -209,16 +258,39 @@ class Proxy:
             header=header.lower(),
             addresses=nets,
             operators=frozenset(o.strip() for o in operators if o.strip()),
+            balancer=Balancer(signer) if signer else None,
         )
 
     def identity(self, peer: str, headers: Mapping[str, str], csrf: Callable[[str], str]) -> Identity | None:
-        name = headers.get(self.header, "").strip()
-        if not name or not self.trusts(peer):
+        """Whoever the balancer names; nobody where it names nobody, or where it was not the balancer."""
+        if not self.trusts(peer):
             return None
-        role = OPERATOR if name in self.operators else VIEWER
-        return Identity(name=name[:64], role=role, csrf=csrf(name))
+        until, names = 0.0, [headers.get(self.header, "").strip()]
+        if self.balancer is not None:
+            try:
+                claims = self.balancer.claims(headers.get(DATA_HEADER, ""))
+            except NotSigned:
+                return None
+            until, names = float(claims["exp"]), [name_of(claims), str(claims.get("sub", ""))]
+        if not names[0] or not names[0].isprintable():
+            return None
+        role = OPERATOR if self.operators.intersection(filter(None, names)) else VIEWER
+        return Identity(name=names[0][:128], role=role, csrf=csrf(names[0]), until=until)
+
+    def client(self, peer: str, forwarded: str) -> str:
+        """The address that the balancer saw. It writes it last; what stands before it, anyone may have written."""
+        last = forwarded.rpartition(",")[2].strip()
+        if not self.trusts(peer):
+            return peer
+        try:
+            return str(ipaddress.ip_address(last))
+        except ValueError:
+            return peer
 
     def trusts(self, peer: str) -> bool:
+        """A signature needs no address; without one, the address is all there is."""
+        if not self.addresses:
+            return self.balancer is not None
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:

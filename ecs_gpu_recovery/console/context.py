@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,13 @@ from fastapi import Depends, Request
 from .auth import Identity
 from .desk import Desk
 from .forms import Desktop
-from .guard import Door, peer
-from .live import Hub, Shared
+from .guard import Door
+from .letters import Letters
+from .live import Hub
 from .logs import Logs
 from .memory import Deed, Memory
+from .seats import EventStream, Seats
+from .snapshot import Shared, Snapshots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,14 @@ class Console:
     desktop: Desktop
     state: Path | None  #: the embedded control plane's folder, if it is one
     tick_s: float = 1.0
+    snapshots: Snapshots = field(default_factory=Snapshots)
+    seats: Seats = field(default_factory=Seats)
+    letters: Letters = field(default_factory=Letters)
+
+    def moved(self) -> None:
+        """Somebody changed something here: the next look is a new one."""
+        self.snapshots.forget()
+        self.shared.forget()
 
 
 def console_of(request: Request) -> Console:
@@ -44,8 +56,37 @@ def identity_of(request: Request) -> Identity:
     return found
 
 
-ConsoleArg = Annotated[Console, Depends(console_of)]
-IdentityArg = Annotated[Identity, Depends(identity_of)]
+def address_of(request: Request) -> str:
+    found: str = request.state.address
+    return found
+
+
+def event_stream(
+    request: Request, console: Console, open_stream: Callable[[Callable[[], bool]], AsyncIterator[str]]
+) -> EventStream:
+    """A live stream for whoever asks, if there is a seat; it lasts while they may look."""
+    who = identity_of(request)
+    release = console.seats.take(f"{who.name} {address_of(request)}")
+    try:
+        return EventStream(open_stream(request.state.still), release)
+    except BaseException:
+        release()
+        raise
+
+
+# Coroutines, because the framework sends plain functions to a thread each time.
+
+
+async def _console(request: Request) -> Console:
+    return console_of(request)
+
+
+async def _identity(request: Request) -> Identity:
+    return identity_of(request)
+
+
+ConsoleArg = Annotated[Console, Depends(_console)]
+IdentityArg = Annotated[Identity, Depends(_identity)]
 
 
 async def note(
@@ -66,6 +107,6 @@ async def note(
         subject=subject,
         why=why,
         outcome=outcome,
-        address=peer(request.scope),
+        address=address_of(request),
     )
     await asyncio.to_thread(console.memory.note, deed)

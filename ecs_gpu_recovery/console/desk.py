@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from ..cli.backend import LogSource, new_job_id
-from ..core.errors import NotFound, RecoveryError, Refused, Transient
+from ..core.errors import NotFound, Refused, Transient
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Job, JobStatus, Node
 from ..core.nodes import ASKS
@@ -70,8 +71,10 @@ class Desk:
         """Run in a thread; a backend that takes too long is told of, not waited for."""
 
         def run() -> T:
+            side = self._open()
             try:
-                return act(self._open())
+                with plainly(side):
+                    return act(side)
             except OSError as exc:
                 raise Transient(f"the control plane can't be reached: {exc.strerror or exc}") from exc
 
@@ -83,6 +86,30 @@ class Desk:
             return await asyncio.wait_for(work, self._patience)
         except TimeoutError:
             raise Transient(f"the control plane did not answer within {self._patience:.0f} s") from None
+
+
+@contextmanager
+def plainly(side: Backend) -> Iterator[None]:
+    """What AWS refuses is told in words, also where a store is asked directly."""
+    where = getattr(side, "where", None)
+    if where is None:
+        yield
+        return
+    from ..cli.aws_errors import explained
+
+    with explained(where):
+        yield
+
+
+def either(side: Backend, act: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """The short way, or another one for whoever may not take it."""
+    from ..cli.aws_errors import NotAllowed
+
+    try:
+        with plainly(side):
+            return act()
+    except NotAllowed:
+        return otherwise()
 
 
 # -- what people ask for: each is an event to the runtime, with a name ------------------------------------
@@ -131,31 +158,3 @@ def send_again(side: Backend, record: str, key: str, *, by: str) -> None:
         runtime.handle(name, [fact])
     else:
         runtime.handle_node(name, [fact])
-
-
-def pending_orders(side: Backend) -> list[dict[str, Any]]:
-    """Orders that are committed and not yet known to be carried out."""
-    found = []
-    records: list[tuple[str, Job | Node]] = [
-        (f"node/{node.name}", node) for node in side.nodes() if node.outbox
-    ]
-    live = [line.id for status in JobStatus if not status.final for line in side.jobs(status, 50, "").jobs]
-    ended = [line.id for line in side.jobs(None, 30, "").jobs if line.status.final]
-    for job_id in dict.fromkeys([*live, *ended]):
-        try:
-            records.append((f"job/{job_id}", side.job(job_id)))
-        except RecoveryError:
-            continue  # ended and taken away between the two reads
-    for record, holder in records:
-        for order in holder.outbox:
-            found.append(
-                {
-                    "record": record,
-                    "key": order.key,
-                    "do": type(order.effect).__name__,
-                    "due": order.due.isoformat(),
-                    "tries": order.tries,
-                    "error": order.error,
-                }
-            )
-    return found

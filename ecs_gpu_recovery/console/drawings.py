@@ -6,7 +6,7 @@ hand. Nothing carries a style of its own: classes say what a thing is, the style
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import hypot
@@ -14,8 +14,9 @@ from math import hypot
 from markupsafe import Markup, escape
 
 from ..core.edges import JOB, NEW
-from ..core.model import Job, JobStatus
-from ..report import phases
+from ..core.model import Entry, Job, JobStatus, NodeStatus
+from ..report import Phase, Stretch
+from .texts import NODE_LABELS
 
 _WIDTH, _HEIGHT = 150.0, 46.0
 #: The four waits form the recovery's circle, clockwise; the ends that all of them can reach are inside it.
@@ -70,9 +71,16 @@ def _head(line: _Line) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def state_diagram(job: Job, label: Callable[[str], str], title: str) -> Markup:
+def state_diagram(
+    job: Job,
+    label: Callable[[str], str],
+    title: str,
+    words: Callable[[str], str] = str,
+    earlier: Iterable[Entry] = (),
+) -> Markup:
     """All states and moves; those this job took are marked, and the state it is in is lit."""
-    taken = {(e.before, e.after) for e in job.timeline if e.subject == "job" and e.before != e.after}
+    known = (*earlier, *job.timeline)
+    taken = {(e.before, e.after) for e in known if e.subject == "job" and e.before != e.after}
     been = {after for _, after in taken} | {before for before, _ in taken}
     parts = [
         f'<svg class="diagram" viewBox="0 0 {VIEW[0]} {VIEW[1]}" role="img" aria-label="{escape(title)}"'
@@ -82,7 +90,7 @@ def state_diagram(job: Job, label: Callable[[str], str], title: str) -> Markup:
         line = _line(before, after)
         kind = "edge taken" if (before, after) in taken else "edge"
         parts.append(
-            f'<g class="{kind}"><title>{escape(edge.why)}</title><line x1="{line.x1:.1f}" y1="{line.y1:.1f}"'
+            f'<g class="{kind}"><title>{escape(words(edge.why))}</title><line x1="{line.x1:.1f}" y1="{line.y1:.1f}"'
             f' x2="{line.x2:.1f}" y2="{line.y2:.1f}"/><polygon points="{_head(line)}"/></g>'
         )
     x, y = PLACES[NEW]
@@ -100,48 +108,104 @@ def state_diagram(job: Job, label: Callable[[str], str], title: str) -> Markup:
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (every text in it is escaped above)
 
 
-_ROW, _LEFT, _RIGHT = 34.0, 96.0, 900.0
+_ROW, _LANE, _LEFT, _RIGHT, _TOP = 34.0, 22.0, 110.0, 900.0, 20.0
+#: Of a large job only so many nodes get a lane; those that something happened to come first.
+MOST_LANES = 16
+_EVENTFUL = frozenset({NodeStatus.REBOOTING, NodeStatus.FAILED, NodeStatus.UNKNOWN})
 
 
-def attempts_picture(job: Job, now: datetime, words: Callable[[str], str], title: str) -> Markup:
-    """One row per attempt, one bar per phase, on a common scale of time."""
-    found = phases(job, now)
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """From moments to places on the picture."""
+
+    begin: datetime
+    seconds: float
+
+    def x(self, at: datetime) -> float:
+        share = (at - self.begin).total_seconds() / self.seconds
+        return _LEFT + min(1.0, max(0.0, share)) * (_RIGHT - _LEFT)
+
+
+def attempts_picture(
+    found: Sequence[Phase], nodes: Mapping[str, Sequence[Stretch]], words: Callable[[str], str], title: str
+) -> Markup:
+    """The job's phases, and below them what each node did meanwhile, on one scale of time."""
     if not found:
         return Markup("")
     begin, end = found[0].start, max(found[-1].end, found[0].start)
-    span = max((end - begin).total_seconds(), 0.001)
-    rows = sorted({p.attempt for p in found})
-    height = _ROW * len(rows) + 24
+    span = _Span(begin, max((end - begin).total_seconds(), 0.001))
+    chosen = chosen_lanes(nodes)
+    bottom = _TOP + _ROW + _LANE * len(chosen)
     parts = [
-        f'<svg class="attempts" viewBox="0 0 {_RIGHT:.0f} {height:.0f}" role="img"'
-        f' aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg class="attempts" viewBox="0 0 {_RIGHT:.0f} {bottom + 22:.0f}" role="img"'
+        f' aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">',
+        _attempt_marks(found, span, bottom, words("Attempt")),
+        f'<text class="row" x="0" y="{_TOP + 20:.0f}">{escape(words("Job"))}</text>',
     ]
-    for number, attempt in enumerate(rows):
-        y = number * _ROW
-        parts.append(f'<text class="row" x="0" y="{y + 20:.0f}">{escape(words("Attempt"))} {attempt}</text>')
-        for phase in (p for p in found if p.attempt == attempt):
-            x = _LEFT + (phase.start - begin).total_seconds() / span * (_RIGHT - _LEFT)
-            width = max(2.0, phase.seconds / span * (_RIGHT - _LEFT))
-            told = f"{words(phase.name)}: {phase.seconds:.1f} s"
-            parts.append(
-                f'<g class="phase s-{phase.status}"><title>{escape(told)}</title>'
-                f'<rect x="{x:.1f}" y="{y + 4:.1f}" width="{width:.1f}" height="24" rx="4"/>'
-                + (
-                    f'<text x="{x + 6:.1f}" y="{y + 20:.1f}">{phase.seconds:.0f} s</text>'
-                    if width > 44
-                    else ""
-                )
-                + "</g>"
-            )
-    parts.append(_scale(span, height))
+    for phase in found:
+        told = f"{words(phase.name)}: {duration(phase.seconds)}"
+        parts.append(
+            _bar(phase.status, span.x(phase.start), span.x(phase.end), _TOP + 4, 24, told, words(phase.name))
+        )
+    for number, name in enumerate(chosen):
+        y = _TOP + _ROW + number * _LANE
+        parts.append(
+            f'<text class="lane" x="0" y="{y + 14:.0f}">{escape(_short(name))}<title>{escape(name)}</title></text>'
+        )
+        for stretch in nodes[name]:
+            told = f"{name}: {words(NODE_LABELS.get(stretch.status, stretch.status))}, {duration(stretch.seconds)}"
+            parts.append(_bar(stretch.status, span.x(stretch.start), span.x(stretch.end), y + 4, 14, told))
+    parts.append(_scale(span.seconds, bottom + 22))
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (every text in it is escaped above)
+
+
+def chosen_lanes(nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
+    """The nodes that are drawn, in the order of the ranks."""
+    known = [name for name, stretches in nodes.items() if stretches]
+    if len(known) <= MOST_LANES:
+        return known
+    eventful = {name for name in known if any(s.status in _EVENTFUL for s in nodes[name])}
+    first = sorted(known, key=lambda name: name not in eventful)[:MOST_LANES]
+    return [name for name in known if name in first]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 15 else f"{name[:7]}…{name[-7:]}"
+
+
+def _bar(status: str, x: float, right: float, y: float, height: float, told: str, label: str = "") -> str:
+    width = max(2.0, right - x)
+    inside = ""
+    if label and width > 7.2 * len(label) + 12:
+        inside = f'<text x="{x + 6:.1f}" y="{y + height - 8:.1f}">{escape(label)}</text>'
+    return (
+        f'<g class="phase{" lane" if not label else ""} s-{status}"><title>{escape(told)}</title>'
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.0f}" rx="3"/>{inside}</g>'
+    )
+
+
+def _attempt_marks(found: Sequence[Phase], span: _Span, bottom: float, word: str) -> str:
+    """A line where each attempt begins, with its number; numbers that would overlap are left out."""
+    parts, seen, last = [], set(), -999.0
+    for phase in found:
+        if phase.attempt in seen:
+            continue
+        seen.add(phase.attempt)
+        x = span.x(phase.start)
+        if phase.attempt:
+            parts.append(f'<line class="attempt" x1="{x:.1f}" y1="2" x2="{x:.1f}" y2="{bottom:.0f}"/>')
+        if x - last > 76:
+            where, kind = (x + 4, "scale first") if x < _RIGHT - 80 else (x - 4, "scale last")
+            parts.append(f'<text class="{kind}" x="{where:.1f}" y="12">{escape(word)} {phase.attempt}</text>')
+            last = x
+    return "".join(parts)
 
 
 def _scale(span: float, height: float) -> str:
     parts = []
     for mark in (0, 0.25, 0.5, 0.75, 1):
-        kind, x = "scale last" if mark == 1 else "scale", _LEFT + mark * (_RIGHT - _LEFT)
-        parts.append(f'<text class="{kind}" x="{x:.0f}" y="{height - 4:.0f}">{duration(mark * span)}</text>')
+        kind, x = ("scale last" if mark == 1 else "scale"), _LEFT + mark * (_RIGHT - _LEFT)
+        parts.append(f'<text class="{kind}" x="{x:.0f}" y="{height - 6:.0f}">{duration(mark * span)}</text>')
     return "".join(parts)
 
 

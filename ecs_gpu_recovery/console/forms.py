@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +20,15 @@ from ..environment import training_environment
 from ..jobfile import KEYS, LEVELS, JobRequest, parse
 from .desk import Backend
 from .problems import BadField, by_field
+from .samples import TEMPLATES, Template
 from .views import masked_command, masked_env
+
+__all__ = ["EMPTY", "LARGEST_SCRIPT", "TEMPLATES", "Desktop", "Template", "from_form", "preview", "submit"]
 
 LARGEST_SCRIPT = 256 * 1024
 FIELDS = (*KEYS, "script_text")
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A start for the command field."""
-
-    key: str
-    label: str
-    command: str
-
-
-_TORCHRUN = (
-    "torchrun --nnodes=$NNODES --node-rank=$NODE_RANK --nproc-per-node=gpu"
-    " --rdzv-backend=static --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT"
-)
-TEMPLATES = (
-    Template(
-        "example",
-        "Built-in example (no GPU needed)",
-        "python -m ecs_gpu_recovery.examples.train --steps 400 --step-seconds 0.05 --checkpoint-every 20",
-    ),
-    Template("torchrun", "torchrun (DDP, FSDP)", f"bash -c 'exec {_TORCHRUN} train.py'"),
-    Template(
-        "accelerate",
-        "Hugging Face Accelerate",
-        "bash -c 'exec accelerate launch --multi_gpu --num_machines $NNODES --machine_rank $NODE_RANK"
-        " --num_processes $((NNODES * $(nvidia-smi -L | wc -l))) --main_process_ip $MASTER_ADDR"
-        " --main_process_port $MASTER_PORT train.py'",
-    ),
-    Template("deepspeed", "DeepSpeed", f"bash -c 'exec {_TORCHRUN} train.py --deepspeed ds_config.json'"),
-)
 #: The form as it is first shown.
 EMPTY: dict[str, str] = {
     "name": "",
@@ -75,7 +49,18 @@ EMPTY: dict[str, str] = {
     "task_definition": "",
     "container": "",
     "image": "",
+    "mounts": "",
+    "shared_memory_mib": "",
+    "infiniband": "",
+    "log_group": "",
+    "task_role": "",
+    "execution_role": "",
 }
+_TEXTS = (
+    *("name", "workdir", "checkpoint_dir", "check", "task_definition", "container", "image"),
+    *("log_group", "task_role", "execution_role"),
+)
+_NUMBERS = ("port", "gpus_per_node", "memory_mib", "max_retries", "shared_memory_mib")
 
 
 def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -83,31 +68,43 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     one = {key: values[-1].strip() for key, values in form.items() if values}
     data: dict[str, Any] = {}
     wrong: dict[str, list[str]] = {}
-    for key in ("name", "workdir", "checkpoint_dir", "check", "task_definition", "container", "image"):
+    for key in _TEXTS:
         if one.get(key):
             data[key] = one[key]
-    for key in ("port", "gpus_per_node", "memory_mib", "max_retries"):
+    for key in _NUMBERS:
         if one.get(key):
             _whole_number(key, one[key], data, wrong)
     if one.get("where") == "named":
         data["nodes"] = [name for name in form.get("nodes", []) if name]
     else:
         _whole_number("any_nodes", one.get("any_nodes", ""), data, wrong)
-    try:
-        if one.get("what") == "script":
-            data["script_text"] = form.get("script_text", [""])[-1].replace("\r\n", "\n")
-            if one.get("args"):
-                data["args"] = shlex.split(one["args"])
-        elif one.get("command"):
-            data["command"] = shlex.split(one["command"])
-    except ValueError as exc:
-        wrong.setdefault("args" if one.get("what") == "script" else "command", []).append(
-            f"a quote is not closed: {exc}"
-        )
+    _program(form, one, data, wrong)
     data["env"] = _variables(one.get("env", ""), wrong)
+    if mounts := [line.strip() for line in one.get("mounts", "").splitlines() if line.strip()]:
+        data["mounts"] = mounts
+    if one.get("infiniband"):
+        data["infiniband"] = True
     if wrong:
         raise BadField(wrong)
     return {key: value for key, value in data.items() if value not in ("", {}) or key == "script_text"}
+
+
+def _program(
+    form: Mapping[str, Sequence[str]],
+    one: Mapping[str, str],
+    data: dict[str, Any],
+    wrong: dict[str, list[str]],
+) -> None:
+    """The script with its arguments, or the command, as a shell would split them."""
+    script = one.get("what") == "script"
+    key = "args" if script else "command"
+    if script:
+        data["script_text"] = form.get("script_text", [""])[-1].replace("\r\n", "\n")
+    if one.get(key):
+        try:
+            data[key] = shlex.split(one[key])
+        except ValueError as exc:
+            wrong.setdefault(key, []).append(f"a quote is not closed: {exc}")
 
 
 def _whole_number(key: str, text: str, data: dict[str, Any], wrong: dict[str, list[str]]) -> None:
@@ -169,7 +166,8 @@ def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tu
         data["command"] = ["bash", str(path), *data.pop("args", [])]
     elif path is not None:
         data["script"] = str(path)
-    elif (data.get("command") or [""])[0] == "python" and local and not shutil.which("python"):
+    elif (data.get("command") or [""])[0] in ("python", "python3") and local:
+        # Whoever writes into a browser has no PATH of their own; this one has what the examples need.
         data["command"] = [sys.executable, *data["command"][1:]]
     try:
         return parse(
@@ -209,7 +207,7 @@ def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[st
         "refusal": refusal,
         "check": request.spec.check_level if request.check else "none",
         "environment": _environment(side, request, [nodes[name] for name in names if name in nodes]),
-        "task_definition": _task_definition(request, str(data.get("image", ""))),
+        "task_definition": _task_definition(request),
     }
 
 
@@ -237,20 +235,17 @@ def _environment(side: Backend, request: JobRequest, nodes: Sequence[Node]) -> d
     return masked_env(told)
 
 
-def _task_definition(request: JobRequest, image: str) -> dict[str, Any] | None:
+def _task_definition(request: JobRequest) -> dict[str, Any] | None:
     """What would be registered on AWS; needs an image."""
     from ..aws.task_definition import template
 
-    asked = replace(request.container, image=image) if image else request.container
-    if not asked.image or request.spec.task_def:
+    if not request.container.image or request.spec.task_def:
         return None
     spec = replace(
         request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command))
     )
     region = os.environ.get("AWS_DEFAULT_REGION", "REGION")
-    return template(
-        replace(request, container=asked, spec=spec), gpus=request.spec.gpus_per_node, region=region
-    )
+    return template(replace(request, spec=spec), gpus=request.spec.gpus_per_node, region=region)
 
 
 def levels() -> Sequence[str]:

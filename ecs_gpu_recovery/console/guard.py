@@ -9,6 +9,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import secrets
+import time
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -25,7 +28,16 @@ from .problems import problem
 
 COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
-SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+#: Whoever sends a body sends it within this time.
+BODY_S = 30.0
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+METHODS = SAFE | {"POST", "PUT", "PATCH", "DELETE"}
+#: A form of ours has a few dozen fields, and one for each node.
+MOST_FIELDS = 5000
+#: How many passwords are checked at once: each takes a core's time and 16 MiB.
+CHECKS_AT_ONCE = 4
+#: A program that sends its password with every request does not wait for the check every time.
+REMEMBER_S = 60.0
 #: What is shown to people who have not signed in.
 OPEN_PATHS = ("/signin", "/static/", "/health", "/lang/")
 HEADERS = {
@@ -51,9 +63,40 @@ class Door:
     open_as: str = ""  #: without any authentication, on loopback: everyone is this person
     hosts: frozenset[str] = frozenset()  #: names the console answers to; empty: any
     attempts: Attempts = field(default_factory=Attempts)
+    passwords: Passwords = field(default_factory=lambda: Passwords())
+
+    def address(self, scope: Scope, headers: Headers) -> str:
+        """Where the request comes from. A load balancer's word on that is believed, and nobody else's."""
+        here = peer(scope)
+        return self.proxy.client(here, headers.get("x-forwarded-for", "")) if self.proxy else here
 
     def csrf_for(self, name: str) -> str:
         return hmac.new(self.memory.secret(), name.encode(), hashlib.sha256).hexdigest()[:40]
+
+
+class Passwords:
+    """Checks passwords, a few at once, and remembers those that were right for a minute."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._turns = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[str, float] = OrderedDict()
+
+    async def right(self, users: Users, name: str, password: str) -> bool:
+        """A changed users file counts at once: what it says of the name is part of what is remembered."""
+        stored = users.known.get(name, ("", ""))[1]
+        text = "\0".join((name, stored, password)).encode(errors="replace")
+        known = hmac.new(self._key, text, hashlib.sha256).hexdigest()
+        if self._right.get(known, 0.0) > self._now():
+            return True
+        async with self._turns:
+            if not await asyncio.to_thread(users.check, name, password):
+                return False
+        self._right[known] = self._now() + REMEMBER_S
+        while len(self._right) > 100:
+            self._right.popitem(last=False)
+        return True
 
 
 class TooLarge(Exception):
@@ -62,6 +105,16 @@ class TooLarge(Exception):
 
 def peer(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
+
+
+def fields(body: bytes) -> dict[str, list[str]]:
+    """The fields of a form; none where there are too many of them."""
+    try:
+        return parse_qs(
+            body.decode(errors="replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS, separator="&"
+        )
+    except ValueError:
+        return {}
 
 
 def session_token(headers: Headers) -> str:
@@ -79,8 +132,11 @@ class Guard:
         self._app, self._door = app, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # the console speaks no other protocol
+            await send({"type": "websocket.close", "code": 1003})
             return
         headers, path, method = Headers(scope=scope), str(scope["path"]), str(scope["method"])
         send = _with_headers(send, path)
@@ -94,21 +150,16 @@ class Guard:
         self, scope: Scope, headers: Headers, path: str, method: str, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
         """A refusal, or the body that was read on the way."""
-        if not self._knows_host(headers):
-            return problem(421, "wrong host", "the console does not answer to this name"), None
-        body: bytes | None = None
-        if method not in SAFE:
-            if not _same_origin(headers):
-                return problem(403, "another site asked", "the request came from another site"), None
-            try:
-                body = await _body(headers, receive)
-            except TooLarge:
-                return problem(413, "too large", f"the console takes up to {LARGEST_BODY >> 20} MiB"), None
+        refusal, body = await self._heard(headers, method, receive)
+        if refusal is not None:
+            return refusal, None
         who, refusal = await self._identify(scope, headers)
         if refusal is not None:
             return refusal, body
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["identity"] = who
+        state["address"] = self._door.address(scope, headers)
+        state["still"] = lambda: who is not None and self._still(who, headers)
         if path.startswith(OPEN_PATHS):
             return None, body
         if who is None:
@@ -116,6 +167,29 @@ class Guard:
         if method not in SAFE:
             return self._may_change(who, headers, body or b"", path, scope), body
         return None, body
+
+    async def _heard(
+        self, headers: Headers, method: str, receive: Receive
+    ) -> tuple[Response | None, bytes | None]:
+        """Whether it is a request for us at all, and its body, whoever sent it."""
+        if method not in METHODS:
+            allow = {"allow": ", ".join(sorted(METHODS))}
+            return problem(405, "not possible", "no such method", headers=allow), None
+        if not self._knows_host(headers):
+            return problem(421, "wrong host", "the console does not answer to this name"), None
+        if method in SAFE:
+            return None, None
+        if not _same_origin(headers):
+            return problem(403, "another site asked", "the request came from another site"), None
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # Two lengths: whoever stands in front of us may believe the other one.
+            return problem(400, "bad request", "a body has one length, not two"), None
+        try:
+            return None, await asyncio.wait_for(_body(headers, receive), BODY_S)
+        except TimeoutError:
+            return problem(408, "too slow", "the body did not arrive"), None
+        except TooLarge:
+            return problem(413, "too large", f"the console takes up to {LARGEST_BODY >> 20} MiB"), None
 
     def _knows_host(self, headers: Headers) -> bool:
         if not self._door.hosts:
@@ -128,34 +202,64 @@ class Guard:
         if door.open_as:
             return Identity(name=door.open_as, role=OPERATOR, csrf=door.csrf_for(door.open_as)), None
         if door.proxy is not None:
-            found = door.proxy.identity(peer(scope), headers, door.csrf_for)
-            if found is not None:
-                return found, None
+            named = await asyncio.to_thread(door.proxy.identity, peer(scope), headers, door.csrf_for)
+            if named is not None:
+                return named, None
         token = session_token(headers)
         session = door.memory.session(token) if token else None
         if session is not None and (role := door.users().role(session.who)):
             return Identity(name=session.who, role=role, csrf=session.csrf, session=True), None
-        if headers.get("authorization", "").lower().startswith("basic "):
-            return await self._basic(headers["authorization"], peer(scope))
+        kind, _, word = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            return await self._basic(word.strip(), door.address(scope, headers))
+        if kind.lower() == "bearer":
+            return self._bearer(word.strip(), door.address(scope, headers))
         return None, None
 
-    async def _basic(self, header: str, address: str) -> tuple[Identity | None, Response | None]:
-        """For scripts: a name and a password with every request. Guesses are counted as at the page."""
+    def _still(self, who: Identity, headers: Headers) -> bool:
+        """Whether somebody who was let in would be let in now; asked while a stream is open."""
+        door = self._door
+        if door.open_as:
+            return True
+        if who.session:
+            session = door.memory.session(session_token(headers))
+            return session is not None and door.users().role(session.who) == who.role
+        if who.ambient:  # a load balancer named them
+            return not who.until or time.time() < who.until
+        return door.users().role(who.name) == who.role
+
+    async def _basic(self, word: str, address: str) -> tuple[Identity | None, Response | None]:
+        """For programs: a name and a password with every request. Guesses are counted as at the page."""
         try:
-            name, _, password = base64.b64decode(header[6:], validate=True).decode().partition(":")
+            name, _, password = base64.b64decode(word, validate=True).decode().partition(":")
         except (ValueError, UnicodeDecodeError):
             return None, problem(400, "bad request", "the Authorization header can't be read")
-        keys = (f"address {address}", f"name {name}")
-        wait = self._door.attempts.wait_s(*keys)
-        if wait > 0:
-            return None, problem(
-                429, "too many tries", "wait before trying again", headers={"retry-after": str(int(wait) + 1)}
-            )
+        keys = (f"address {address}", f"name {name[:64]}")
+        if refusal := self._too_often(*keys):
+            return None, refusal
         users = self._door.users()
-        if not await asyncio.to_thread(users.check, name, password):
+        if not await self._door.passwords.right(users, name, password[:1024]):
             self._door.attempts.failed(*keys)
             return None, problem(401, "not signed in", "the name or the password is wrong")
         return Identity(name=name, role=users.role(name), ambient=False), None
+
+    def _bearer(self, token: str, address: str) -> tuple[Identity | None, Response | None]:
+        """For programs: a token of the users file."""
+        if refusal := self._too_often(f"address {address}"):
+            return None, refusal
+        users = self._door.users()
+        name = users.of_token(token)
+        if not name:
+            self._door.attempts.failed(f"address {address}")
+            return None, problem(401, "not signed in", "the token is not known")
+        return Identity(name=name, role=users.role(name), ambient=False), None
+
+    def _too_often(self, *keys: str) -> Response | None:
+        wait = self._door.attempts.wait_s(*keys)
+        if wait <= 0:
+            return None
+        headers = {"retry-after": str(int(wait) + 1)}
+        return problem(429, "too many tries", "wait before trying again", headers=headers)
 
     def _may_change(
         self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope
@@ -172,7 +276,12 @@ class Guard:
 
     def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
         deed = Deed(
-            who=who.name, role=who.role, action="request", subject=path, outcome=outcome, address=peer(scope)
+            who=who.name,
+            role=who.role,
+            action="request",
+            subject=path,
+            outcome=outcome,
+            address=scope["state"]["address"],
         )
         self._door.memory.note(deed)
 
@@ -180,7 +289,7 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         given = headers.get("x-csrf-token", "")
         if not given and kind == "application/x-www-form-urlencoded":
-            given = parse_qs(body.decode(errors="replace"), max_num_fields=1000).get("csrf", [""])[0]
+            given = fields(body).get("csrf", [""])[0]
         if given:
             return bool(who.csrf) and hmac.compare_digest(given.encode(), who.csrf.encode())
         # No other site can make a browser send this type without asking us first, and we never say yes.

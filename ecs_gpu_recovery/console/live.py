@@ -1,7 +1,8 @@
 """Server-sent events: what changed, with ids that survive a lost connection and a restarted console.
 
-An id is EPOCH.NUMBER. The epoch is the life of this process: a number of another life means nothing, so
-whoever comes back with one gets a whole snapshot instead of a gap.
+An id is EPOCH.NUMBER. The epoch is the life of the stream's memory: whoever comes back with a number of it gets
+what was missed, in order and once, even if the console was restarted meanwhile. A number of another life means
+nothing, so whoever has one gets a whole snapshot instead of a gap.
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ import json
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from ..core.errors import NotFound, RecoveryError
+from ..core.model import Job
+from ..ports import JobLine
 from .desk import Backend, Desk
+from .journal import RING, Event, Journal
+from .snapshot import Shared, Snapshots, live_ids, some_jobs
 from .views import entry_view, job_line
 
-RING = 2000
+__all__ = ["CSRF", "Hub", "Part", "Shared", "digest", "frame", "page_stream"]
 #: A stream that says nothing for longer than this is taken for dead by proxies.
 BREATH_S = 15.0
+#: A stream ends after a while and is opened again, so that whoever may no longer look is asked for their name.
+LONGEST_S = 900.0
+#: How often it is asked meanwhile whether the viewer may still look.
+DOUBT_S = 5.0
 JOBS = 200
+#: Stands in shared parts of pages where each viewer's own token belongs. Nobody can write it into a record.
+CSRF = f"csrf-{secrets.token_hex(16)}"
 
 
 def frame(data: str, *, event: str = "", id: str = "") -> str:
@@ -31,29 +42,35 @@ def frame(data: str, *, event: str = "", id: str = "") -> str:
     return head + "".join(f"data: {line}\n" for line in data.splitlines() or [""]) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    number: int
-    kind: str
-    data: dict[str, Any]
-
-
 class Hub:
     """Looks at the backend while anybody listens, and tells all of them what changed since the last look."""
 
-    def __init__(self, desk: Desk, *, every_s: float = 0.5) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        every_s: float = 0.5,
+        snapshots: Snapshots | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self._desk, self._every = desk, every_s
-        self.epoch = secrets.token_hex(4)
-        self._number = 0
-        self._ring: deque[Event] = deque(maxlen=RING)
-        self._jobs: dict[str, dict[str, Any]] = {}
-        self._told: dict[str, dict[str, Any]] = {}  # the last timeline entry that was told of each job
-        self._nodes: dict[str, dict[str, Any]] = {}
-        self._notices: list[dict[str, Any]] = []
+        self._snapshots, self._journal = snapshots or Snapshots(), journal or Journal(None)
+        past = self._journal.past()
+        self.epoch = past.epoch
+        self._number = past.number
+        self._ring: deque[Event] = deque(past.events, maxlen=RING)
+        self._jobs: dict[str, dict[str, Any]] = past.known.get("job", {})
+        #: The last timeline entry that was told of each job.
+        self._told: dict[str, dict[str, Any]] = past.known.get("told", {})
+        self._nodes: dict[str, dict[str, Any]] = past.known.get("node", {})
+        self._notices: dict[str, dict[str, Any]] = past.known.get("notice", {})
+        self._stamp = 0
         self._trouble = ""
-        self._looked = False
+        self._looked = bool(past.known)
+        self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
-        self._listeners = 0
+        self._text: tuple[int, str] = (-1, "")
+        self.listeners = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self.closing = asyncio.Event()
@@ -61,69 +78,125 @@ class Hub:
     def id(self, number: int) -> str:
         return f"{self.epoch}.{number}"
 
-    def _add(self, kind: str, data: dict[str, Any]) -> None:
-        self._number += 1
-        self._ring.append(Event(self._number, kind, data))
+    # -- looking ---------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
         """One look; every difference becomes an event. One at a time: an older look must not undo a newer."""
         async with self._looking:
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._looked_at < self._every / 2:
+                return
+            told: list[tuple[str, dict[str, Any]]] = []
+            known: dict[tuple[str, str], Any] = {}
             try:
-                seen = await self._desk.ask(_look)
+                seen = await self._desk.ask(self._look)
             except RecoveryError as exc:
                 if str(exc) != self._trouble:
                     self._trouble = str(exc)
-                    self._add("trouble", {"detail": self._trouble})
-                return
-            if self._trouble:
-                self._trouble = ""
-                self._add("well", {})
-            await self._compare(seen)
-            self._looked = True
+                    told.append(("trouble", {"detail": self._trouble}))
+            else:
+                if self._trouble:
+                    self._trouble = ""
+                    told.append(("well", {}))
+                self._compare_jobs(seen, told, known)
+                self._compare_nodes(seen, told, known)
+                self._compare_notices(seen, told, known)
+                self._looked = True
+            await self._publish(told, known)
+            self._looked_at = loop.time()
 
-    async def _compare(self, seen: dict[str, Any]) -> None:
-        for line in seen["jobs"]:
-            if self._jobs.get(line["id"]) == line:
-                continue
-            self._jobs[line["id"]] = line
-            if self._looked or not line["final"]:
-                news = await self._news(line["id"])
-                self._tell("job", {**line, "entries": news})
-        for node in seen["nodes"]:
+    def _look(self, side: Backend) -> dict[str, Any]:
+        """Everything a look needs, in a handful of reads however many jobs there are."""
+        notices = self._snapshots.notices(side)
+        fleet = self._snapshots.fleet(side)
+        lines = {line.id: job_line(line) for line in side.jobs(None, JOBS, "").jobs}
+        # Jobs that are older than the list and have not ended, as far as we know.
+        open_ids = [job_id for job_id, line in self._jobs.items() if not line["final"]]
+        if not self._looked:
+            open_ids += live_ids(side)
+        for job in some_jobs(side, [job_id for job_id in dict.fromkeys(open_ids) if job_id not in lines]):
+            lines[job.id] = job_line(_line_of(job))
+        moved = [job_id for job_id, line in lines.items() if self._jobs.get(job_id) != line]
+        wanted = [job_id for job_id in moved if self._looked or not lines[job_id]["final"]]
+        return {
+            "jobs": lines,
+            "moved": moved,
+            "records": {job.id: job for job in some_jobs(side, wanted)},
+            "fleet": fleet,
+            "notices": notices,
+        }
+
+    def _compare_jobs(
+        self, seen: dict[str, Any], told: list[tuple[str, dict[str, Any]]], known: dict[tuple[str, str], Any]
+    ) -> None:
+        lines = seen["jobs"]
+        for job_id in reversed(seen["moved"]):  # oldest first
+            line = lines[job_id]
+            job = seen["records"].get(job_id)
+            news = self._news(job) if job is not None else []
+            if self._looked:
+                told.append(("job", {**line, "entries": news}))
+            known["job", job_id] = line
+            if job is not None:
+                known["told", job_id] = self._told.get(job_id)
+        for job_id in [old for old in self._jobs if old not in lines]:
+            known["job", job_id] = known["told", job_id] = None
+            self._told.pop(job_id, None)
+        self._jobs = lines
+
+    def _compare_nodes(
+        self, seen: dict[str, Any], told: list[tuple[str, dict[str, Any]]], known: dict[tuple[str, str], Any]
+    ) -> None:
+        fleet = seen["fleet"]
+        if fleet.stamp == self._stamp:
+            return
+        self._stamp = fleet.stamp
+        for view in fleet.nodes:
+            node = _node_line(view)
             if self._nodes.get(node["name"]) != node:
-                self._nodes[node["name"]] = node
-                self._tell("node", node)
-        known = {notice["key"] for notice in self._notices}
-        for notice in reversed(seen["notices"]):
-            if notice["key"] not in known:
-                self._tell("notice", notice)
-        self._notices = seen["notices"]
+                self._nodes[node["name"]] = known["node", node["name"]] = node
+                if self._looked:
+                    told.append(("node", node))
 
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
-        """The first look finds everything new; that is what the snapshot is for."""
-        if self._looked:
-            self._add(kind, data)
+    def _compare_notices(
+        self, seen: dict[str, Any], told: list[tuple[str, dict[str, Any]]], known: dict[tuple[str, str], Any]
+    ) -> None:
+        now = {notice["key"]: notice for notice in seen["notices"]}
+        for key in reversed(list(now)):
+            if key not in self._notices:
+                known["notice", key] = now[key]
+                if self._looked:
+                    told.append(("notice", now[key]))
+        known.update({("notice", key): None for key in self._notices if key not in now})
+        self._notices = now
 
-    async def _news(self, job_id: str) -> list[dict[str, Any]]:
+    def _news(self, job: Job) -> list[dict[str, Any]]:
         """The timeline entries since the last look: a quick pass through three states is told as three."""
-        try:
-            job = await self._desk.ask(lambda side: side.job(job_id))
-        except RecoveryError:
-            return []
         entries = [entry_view(entry) for entry in job.timeline]
-        last = self._told.get(job_id)
+        last = self._told.get(job.id)
         fresh = entries[entries.index(last) + 1 :] if last in entries else entries
         if entries:
-            self._told[job_id] = entries[-1]
+            self._told[job.id] = entries[-1]
         return fresh
 
+    async def _publish(
+        self, told: list[tuple[str, dict[str, Any]]], known: dict[tuple[str, str], Any]
+    ) -> None:
+        """Written down first: a number that somebody has seen is never given to something else."""
+        if not told and not known:
+            return
+        first = self._number + 1
+        events = [Event(first + i, kind, json.dumps(data)) for i, (kind, data) in enumerate(told)]
+        await asyncio.to_thread(self._journal.add, events, known)
+        self._ring.extend(events)
+        self._number += len(events)
+        if events:
+            async with self._changed:
+                self._changed.notify_all()
+
     async def _run(self) -> None:
-        while self._listeners and not self.closing.is_set():
-            before = self._number
+        while self.listeners and not self.closing.is_set():
             await self.look()
-            if self._number != before:
-                async with self._changed:
-                    self._changed.notify_all()
             await asyncio.sleep(self._every)
         self._task = None
 
@@ -131,44 +204,61 @@ class Hub:
         return {
             "jobs": list(self._jobs.values()),
             "nodes": list(self._nodes.values()),
-            "notices": self._notices,
+            "notices": list(self._notices.values()),
             "trouble": self._trouble,
         }
 
-    async def stream(self, last: str) -> AsyncIterator[str]:
-        """Everything since `last`, then what comes."""
-        self._listeners += 1
+    def _snapshot_frame(self) -> str:
+        """The same for everyone who comes at this number."""
+        if self._text[0] != self._number:
+            text = frame(json.dumps(self.snapshot()), event="snapshot", id=self.id(self._number))
+            self._text = (self._number, text)
+        return self._text[1]
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    async def stream(self, last: str, still: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+        """Everything since `last`, then what comes, for as long as the viewer may look."""
+        self.listeners += 1
         try:
             await self.look()
             if self._task is None:
                 self._task = asyncio.create_task(self._run())
             at = self._resume(last)
-            if at is None:
-                at = self._number
-                yield frame(json.dumps(self.snapshot()), event="snapshot", id=self.id(at))
-            while not self.closing.is_set():
-                fresh = [event for event in self._ring if event.number > at]
-                for event in fresh:
-                    at = event.number
-                    yield frame(json.dumps(event.data), event=event.kind, id=self.id(at))
-                if not fresh and not await self._wait(at):
+            patience = Patience(still)
+            while not self.closing.is_set() and patience.lasts():
+                if at is None or at + 1 < self._oldest:  # new here, or too slow for the ring
+                    at = self._number
+                    yield self._snapshot_frame()
+                    continue
+                fresh = self._since(at)
+                if fresh:
+                    at = fresh[-1].number
+                    yield "".join(frame(e.data, event=e.kind, id=self.id(e.number)) for e in fresh)
+                elif not await self._wait(at):
                     yield ": still here\n\n"
         finally:
-            self._listeners -= 1
+            self.listeners -= 1
+
+    @property
+    def _oldest(self) -> int:
+        return self._ring[0].number if self._ring else self._number + 1
+
+    def _since(self, at: int) -> list[Event]:
+        return list(islice(self._ring, at + 1 - self._oldest, None)) if at < self._number else []
 
     def _resume(self, last: str) -> int | None:
         epoch, _, number = last.partition(".")
-        if epoch != self.epoch or not number.isdigit():
+        if epoch != self.epoch or not (number.isascii() and number.isdigit() and len(number) < 19):
             return None
         at = int(number)
-        oldest = self._ring[0].number if self._ring else self._number + 1
-        return at if oldest - 1 <= at <= self._number else None
+        return at if self._oldest - 1 <= at <= self._number else None
 
     async def _wait(self, at: int) -> bool:
         try:
             async with self._changed:
                 await asyncio.wait_for(
-                    self._changed.wait_for(lambda: self._number > at or self.closing.is_set()), BREATH_S
+                    self._changed.wait_for(lambda: self._number > at or self.closing.is_set()), DOUBT_S
                 )
         except TimeoutError:
             return False
@@ -180,50 +270,61 @@ class Hub:
             self._changed.notify_all()
 
 
-def _look(side: Backend) -> dict[str, Any]:
-    try:
-        notices = list(side.notices(50))
-    except RecoveryError:
-        notices = []  # on AWS they go to the topic
-    nodes = [
-        {
-            "name": n.name,
-            "status": n.status.value,
-            "job": n.job_id,
-            "gpus": n.gpus,
-            "free": n.claimable,
-            "refusal": n.refusal,
-            "version": n.version,
-        }
-        for n in side.nodes()
-    ]
+class Patience:
+    """How long a stream lasts: a quarter of an hour, and no longer than its viewer may look."""
+
+    def __init__(self, still: Callable[[], bool]) -> None:
+        self._still = still
+        self._now = asyncio.get_running_loop().time
+        self._end, self._asked = self._now() + LONGEST_S, self._now()
+
+    def lasts(self) -> bool:
+        now = self._now()
+        if now - self._asked >= DOUBT_S:
+            self._asked = now
+            if not self._still():
+                return False
+        return now < self._end
+
+
+def _line_of(job: Job) -> JobLine:
+    return JobLine(
+        id=job.id,
+        name=job.spec.name,
+        status=job.status,
+        attempt=job.attempt,
+        nodes=len(job.ranks),
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+    )
+
+
+def _node_line(view: dict[str, Any]) -> dict[str, Any]:
     return {
-        "jobs": [job_line(line) for line in side.jobs(None, JOBS, "").jobs],
-        "nodes": nodes,
-        "notices": notices,
+        "name": view["name"],
+        "status": view["status"],
+        "job": view["job_id"],
+        "gpus": view["gpus"],
+        "free": view["free"],
+        "refusal": view["refusal"],
+        "version": view["version"],
     }
 
 
-class Shared:
-    """A result that several streams ask for in the same moment is made once."""
-
-    def __init__(self, keep_s: float = 0.4) -> None:
-        self._keep = keep_s
-        self._made: dict[tuple[str, ...], tuple[float, asyncio.Future[Any]]] = {}
-
-    async def get(self, key: tuple[str, ...], make: Callable[[], Awaitable[Any]]) -> Any:
-        loop = asyncio.get_running_loop()
-        found = self._made.get(key)
-        if found is not None and found[0] > loop.time():
-            return await asyncio.shield(found[1])
-        self._made = {k: v for k, v in self._made.items() if v[0] > loop.time()}
-        work = asyncio.ensure_future(make())
-        self._made[key] = (loop.time() + self._keep, work)
-        return await asyncio.shield(work)
+# -- the streams of pages ---------------------------------------------------------------------------------
 
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Part(str):
+    """A region's HTML that knows its digest: fifty viewers share one, and it is counted once."""
+
+    __slots__ = ("digest",)
+
+    def __init__(self, text: str) -> None:
+        self.digest = digest(text)
 
 
 async def page_stream(
@@ -233,6 +334,8 @@ async def page_stream(
     last: str,
     closing: asyncio.Event,
     every_s: float = 1.0,
+    csrf: str = "",
+    still: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[str]:
     """Regions of a page as they change. `build` gives regions and named facts; nothing is sent again.
 
@@ -242,7 +345,8 @@ async def page_stream(
     sent: dict[str, str] = {}
     told: dict[str, str] = {}
     quiet = 0.0
-    while not closing.is_set():
+    patience = Patience(still)
+    while not closing.is_set() and patience.lasts():
         try:
             regions, facts = await build()
             regions["trouble"] = trouble("")
@@ -251,7 +355,9 @@ async def page_stream(
             return
         except RecoveryError as exc:
             regions, facts = {"trouble": trouble(str(exc))}, {}
-        now = {name: digest(html) for name, html in regions.items()}
+        now = {
+            name: html.digest if isinstance(html, Part) else digest(html) for name, html in regions.items()
+        }
         whole = digest("".join(now.values()))
         changed = [name for name in regions if sent.get(name) != now[name]]
         if not sent and last == whole:
@@ -262,7 +368,7 @@ async def page_stream(
                 f'<hx-partial hx-target="#{n}" hx-swap="innerMorph">{regions[n]}</hx-partial>'
                 for n in changed
             )
-            yield frame("\n".join(parts), id=whole)
+            yield frame("\n".join(parts).replace(CSRF, csrf), id=whole)
         for name, fact in facts.items():
             text = json.dumps(fact)
             if told.get(name) != text:

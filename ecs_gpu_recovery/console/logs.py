@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ class Logs:
             "text": data.decode(errors="replace"),
         }
 
-    def search(self, side: Backend, job_id: str, task: str, needle: str) -> dict[str, Any]:
-        """Lines that hold a text, upper or lower case."""
+    def search(self, side: Backend, job_id: str, task: str, needle: str, after: int = 0) -> dict[str, Any]:
+        """Lines after a line that hold a text, upper or lower case."""
         job = side.job(job_id)
         source = self._source(side, job, task)
         hits: list[dict[str, Any]] = []
@@ -91,16 +92,18 @@ class Logs:
             for line in lines:
                 number += 1
                 text = line.decode(errors="replace")
-                if low in text.lower():
+                if number > after and low in text.lower():
                     hits.append({"line": number, "text": text[:1000]})
                     if len(hits) >= MOST_HITS:
-                        return {"task": task, "hits": hits, "more": True}
+                        return {"task": task, "hits": hits, "more": True, "next": number}
             rest = rest[-LARGEST_PART:]
-        return {"task": task, "hits": hits, "more": False}
+        return {"task": task, "hits": hits, "more": False, "next": 0}
 
     def download(self, side: Backend, job_id: str, task: str) -> Iterator[bytes]:
+        """The first part is read at once: what can't be read is refused before anything is sent."""
         job = side.job(job_id)
-        return self.whole(side, job, self._source(side, job, task))
+        blocks = self.whole(side, job, self._source(side, job, task))
+        return chain([next(blocks, b"")], blocks)
 
     def whole(self, side: Backend, job: Job, source: LogSource) -> Iterator[bytes]:
         size, read = self._reader(side, job, source)

@@ -7,6 +7,7 @@ recovery.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import sqlite3
@@ -17,7 +18,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from .views import masked_text
+
+audit_log = logging.getLogger("ecs_gpu_recovery.console.audit")
 SESSION_HOURS = 12
+#: For so long the same key is the same submission.
+REMEMBER_DAYS = 30
 #: Longer ones are cut: a record of who did what must not be a place to fill a disk from.
 LONGEST_TEXT = 500
 _SCHEMA = """
@@ -27,6 +33,7 @@ CREATE TABLE IF NOT EXISTS audit (
   id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, who TEXT NOT NULL, role TEXT NOT NULL,
   action TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL, outcome TEXT NOT NULL,
   address TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS audit_subject ON audit(subject, id);
 CREATE TABLE IF NOT EXISTS secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS submission (
   key TEXT PRIMARY KEY, digest TEXT NOT NULL, job_id TEXT NOT NULL, at TEXT NOT NULL) WITHOUT ROWID;
@@ -52,6 +59,9 @@ class Deed:
     why: str = ""
     outcome: str = "done"
     address: str = ""
+
+
+_DEED = ("who", "role", "action", "subject", "why", "outcome", "address")
 
 
 def _digest(token: str) -> str:
@@ -107,12 +117,15 @@ class Memory:
     # -- audit ---------------------------------------------------------------------------------------------
 
     def note(self, deed: Deed) -> None:
-        texts = [deed.who, deed.role, deed.action, deed.subject, deed.why, deed.outcome, deed.address]
+        values = (deed.who, deed.role, deed.action, deed.subject, deed.why, deed.outcome, deed.address)
+        texts = [masked_text(value)[:LONGEST_TEXT].encode(errors="replace").decode() for value in values]
+        at = self._now().isoformat(timespec="milliseconds")
+        audit_log.info("deed", extra={"deed": {"at": at, **dict(zip(_DEED, texts, strict=True))}})
         self._run(
             "INSERT INTO audit (at, who, role, action, subject, why, outcome, address)"
             " VALUES (?,?,?,?,?,?,?,?)",
-            self._now().isoformat(timespec="milliseconds"),
-            *(text[:LONGEST_TEXT] for text in texts),
+            at,
+            *texts,
         )
 
     def audit(self, *, limit: int = 100, before: int = 0, subject: str = "") -> list[dict[str, Any]]:
@@ -130,17 +143,20 @@ class Memory:
             *args,
             limit,
         )
-        names = ("id", "at", "who", "role", "action", "subject", "why", "outcome", "address")
-        return [dict(zip(names, row, strict=True)) for row in found]
+        return [dict(zip(("id", "at", *_DEED), row, strict=True)) for row in found]
 
     # -- submissions ---------------------------------------------------------------------------------------
 
-    def reserve(self, key: str, digest: str, job_id: str) -> tuple[str, str]:
-        """The digest and job id that belong to this key: these, or those of whoever used it first."""
-        now = self._now().isoformat()
-        self._run("INSERT OR IGNORE INTO submission VALUES (?,?,?,?)", key, digest, job_id, now)
-        (found,) = self._run("SELECT digest, job_id FROM submission WHERE key=?", key)
-        return found[0], found[1]
+    def reserve(self, key: str, digest: str, job_id: str) -> tuple[str, str, bool]:
+        """The digest and job id that belong to this key, and whether they are these: it was not used before."""
+        now, old = self._now(), self._now() - timedelta(days=REMEMBER_DAYS)
+        with self._lock:
+            run = self._conn.execute
+            run("DELETE FROM submission WHERE at < ?", (old.isoformat(),))
+            row = (key, digest, job_id, now.isoformat())
+            new = run("INSERT OR IGNORE INTO submission VALUES (?,?,?,?)", row).rowcount == 1
+            found = run("SELECT digest, job_id FROM submission WHERE key=?", (key,)).fetchone()
+        return str(found[0]), str(found[1]), new
 
     def forget(self, key: str) -> None:
         """A submission that was refused leaves its key free."""

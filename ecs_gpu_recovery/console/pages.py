@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ..core.errors import NotFound, RecoveryError, Transient
 from ..core.model import JobStatus
-from ..jobfile import KEYS
-from . import forms, regions, texts
+from . import forms, regions, sharing, texts
 from .actions import Actions
 from .auth import Identity
-from .context import Console, ConsoleArg, IdentityArg
-from .guard import COOKIE, peer, session_token
+from .context import Console, ConsoleArg, IdentityArg, address_of, event_stream
+from .guard import COOKIE, fields, session_token
 from .live import page_stream
 from .memory import SESSION_HOURS, Deed
 from .problems import BadField, of_error
@@ -35,8 +32,7 @@ def writer_of(request: Request) -> regions.Writer:
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:
-    raw = (await request.body()).decode(errors="replace")
-    return parse_qs(raw, keep_blank_values=True, max_num_fields=5000)
+    return fields(await request.body())
 
 
 def see(path: str) -> Response:
@@ -58,7 +54,7 @@ async def show(
     writer = writer_of(request)
     trouble = ""
     try:
-        found, _ = await regions.PAGES[page](console, writer, args)
+        found = sharing.own((await sharing.shared(console, writer, page, args))[0], writer)
     except Transient as exc:
         found, trouble, status = {}, str(exc), 503
     found["trouble"] = writer.render("_trouble.html", detail=trouble)
@@ -131,27 +127,23 @@ async def live(request: Request, console: ConsoleArg, page: str) -> Response:
     """The page's one stream."""
     if page not in regions.PAGES:
         raise HTTPException(404, "no such page")
-    args = dict(request.query_params)
+    args = {key: request.query_params[key] for key in sharing.ARGS[page] if key in request.query_params}
     if any(key not in args for key in {"job": ["job_id"], "node": ["name"]}.get(page, [])):
         raise HTTPException(404, "no such page")
     writer = writer_of(request)
-    role = writer.who.role if writer.who else ""
-    key = (page, writer.language, role, json.dumps(args, sort_keys=True))
-
-    async def build() -> regions.Regions:
-        found: regions.Regions = await console.shared.get(
-            key, lambda: regions.PAGES[page](console, writer, args)
-        )
-        return dict(found[0]), found[1]
-
-    stream = page_stream(
-        build,
-        trouble=lambda detail: writer.render("_trouble.html", detail=detail),
-        last=request.headers.get("last-event-id", ""),
-        closing=console.hub.closing,
-        every_s=console.tick_s,
+    return event_stream(
+        request,
+        console,
+        lambda still: page_stream(
+            lambda: sharing.shared(console, writer, page, args),
+            trouble=lambda detail: writer.render("_trouble.html", detail=detail),
+            last=request.headers.get("last-event-id", ""),
+            closing=console.hub.closing,
+            every_s=console.tick_s,
+            csrf=writer.who.csrf if writer.who else "",
+            still=still,
+        ),
     )
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
 # -- a new job --------------------------------------------------------------------------------------------
@@ -176,9 +168,7 @@ async def _form(
         values=values,
         problems=problems,
         templates=forms.TEMPLATES,
-        levels=forms.levels(),
         largest=forms.LARGEST_SCRIPT,
-        with_image="image" in KEYS,
         local=console.state is not None,
     )
 
@@ -264,12 +254,20 @@ async def again(request: Request, console: ConsoleArg, who: IdentityArg) -> Resp
     return see("/alerts")
 
 
+@router.post("/letters/again")
+async def letter_again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    form = await form_of(request)
+    await Actions(console, who, request).send_letter(form.get("id", [""])[-1][:100])
+    return see("/alerts")
+
+
 # -- coming and going -------------------------------------------------------------------------------------
 
 
 def _inside(path: str) -> str:
     """A path of this console, never another site."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\n" not in path else "/"
+    plain = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
+    return path if plain else "/"
 
 
 @router.get("/signin")
@@ -297,14 +295,14 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
     form = await form_of(request)
     name, password = form.get("name", [""])[-1][:64], form.get("password", [""])[-1][:1024]
     next = _inside(form.get("next", ["/"])[-1])
-    door, address = console.door, peer(request.scope)
+    door, address = console.door, address_of(request)
     keys = (f"address {address}", f"name {name}")
     if (wait := door.attempts.wait_s(*keys)) > 0:
         response = _sign_in(request, next, "Too many tries. Wait a few minutes.", 429)
         response.headers["retry-after"] = str(int(wait) + 1)
         return response
     users = door.users()
-    if not await asyncio.to_thread(users.check, name, password):
+    if not await door.passwords.right(users, name, password):
         door.attempts.failed(*keys)
         console.memory.note(Deed(who=name, role="", action="sign in", outcome="refused", address=address))
         return _sign_in(request, next, "The name or the password is wrong.", 401)
@@ -322,7 +320,7 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
 @router.post("/signout")
 async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     console.memory.end_session(session_token(request.headers))
-    console.memory.note(Deed(who=who.name, role=who.role, action="sign out", address=peer(request.scope)))
+    console.memory.note(Deed(who=who.name, role=who.role, action="sign out", address=address_of(request)))
     response = see("/signin")
     response.delete_cookie(COOKIE, path="/")
     return response

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from ..core.errors import JobExists, NodesTaken, NotFound, RecoveryError, Refused, Transient
+from .seats import NoSeat
 
 log = logging.getLogger("ecs_gpu_recovery.console")
 MEDIA_TYPE = "application/problem+json"
@@ -66,6 +67,8 @@ def of_error(exc: RecoveryError) -> tuple[int, str, dict[str, Any]]:
         return 404, "not found", {}
     if isinstance(exc, JobExists | NodesTaken | Refused):
         return 409, "refused", {}
+    if isinstance(exc, NoSeat):
+        return 503, "too many viewers", {}
     if isinstance(exc, Transient):
         return 503, "the control plane did not answer", {}
     return 500, "internal error", {}
@@ -134,12 +137,13 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         403: "Not allowed for this person, or not sent from this console.",
         404: "No such thing.",
         405: "This path does not know this method; `Allow` names those it knows.",
+        408: "The body did not arrive in time.",
         409: "Refused: the detail says why.",
         413: "The body is too large.",
         421: "The console does not answer to this host name.",
         422: "A field is not valid; `errors` names each.",
         429: "Too many tries; `Retry-After` says how long to wait.",
-        503: "The control plane did not answer.",
+        503: "The control plane did not answer, or too many watch already; `Retry-After` says when to try again.",
     }.items()
 }
 PROBLEM_SCHEMA = {

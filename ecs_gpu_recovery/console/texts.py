@@ -133,6 +133,11 @@ What people did here=人工操作记录
 Orders still pending=尚未完成的指令
 No order is pending.=没有待执行的指令。
 Send again=重新发送
+Dead letters=死信
+Every event was handled.=所有事件均已处理。
+Event=事件
+From=来源
+More in the queue, or in somebody's hands=队列中或他人正在查看的还有
 Tries=次数
 Due=到期
 Error=错误
@@ -180,6 +185,12 @@ Would be refused now=目前会被拒绝
 Variables of rank 0=节点 0 的环境变量
 Task definition=任务定义
 none: skip the check=none：不检查
+quick: what the driver and the kernel log say=quick：驱动与内核日志
+1: and DCGM's short tests=1：外加 DCGM 简短测试
+2: and DCGM's tests of some minutes=2：外加 DCGM 数分钟测试
+3: and DCGM's long tests under load=3：外加 DCGM 长时间负载测试
+4: and DCGM's longest tests=4：外加 DCGM 最长测试
+Pages=页面
 The control plane does not answer=控制平面没有响应
 What you see may be old. The console keeps trying.=您看到的可能是旧数据，控制台会继续尝试。
 This page does not exist=没有这个页面
@@ -217,6 +228,82 @@ not signed in=未登录
 Possible next=接下来可能
 Terminated=已终止
 at most=最多
+GPU utilisation=GPU 利用率
+GPU memory=GPU 显存
+GPU temperature=GPU 温度
+GPU power=GPU 功耗
+Processors in use=占用的处理器核
+Memory=内存
+healthy=健康
+needs a reboot=需要重启
+must be replaced=必须更换
+inconclusive=没有结论
+lost=失联
+done=完成
+suspect=可疑
+stopped by us=由系统停止
+stopped by a person=由人停止
+out of memory=内存不足
+never started=没有启动
+fault=出错
+Drained=已停用
+Healthy, waiting=健康，等待中
+Because=因为
+Since=开始于
+Rule=规则
+Ends at the latest=最迟结束
+More nodes, not drawn=未画出的节点数
+What was asked for=提交的内容
+Its nodes=所用节点
+Metrics=指标
+Last=最近
+No numbers were kept yet.=还没有记录数据。
+The numbers are in=数据在
+Checks so far=历次检查
+stuck=卡住
+Since then=此后
+earlier=更早
+Stopping the gang: {left} of {all} tasks still run.=正在停止全部进程：{all} 个中还有 {left} 个在运行。
+The job is ending: {left} of {all} tasks still run.=任务正在结束：{all} 个进程中还有 {left} 个在运行。
+Examining {all} nodes before the first start: {done} have answered.=首次启动前检查 {all} 个节点：{done} 个已有结果。
+Examining {all} nodes: {done} have answered.=正在检查 {all} 个节点：{done} 个已有结果。
+Waiting for {nodes}. Then all {all} ranks start again from the last checkpoint.\
+=正在等待 {nodes}，之后全部 {all} 个进程从最近的检查点重新开始。
+Starting all ranks again: {done} of {all} run.=正在重新启动全部进程：{all} 个中已有 {done} 个在运行。
+Starting: {done} of {all} ranks run.=正在启动：{all} 个进程中已有 {done} 个在运行。
+Finishing: {done} of {all} ranks are done.=即将完成：{all} 个进程中已有 {done} 个结束。
+Training on {all} nodes.=正在 {all} 个节点上训练。
+Training on one node.=正在 1 个节点上训练。
+Nothing: the job has ended.=无：任务已结束。
+submitted without a check: the gang starts=未经检查提交：直接启动全部进程
+submitted: the nodes are examined before the first start=已提交：首次启动前先检查节点
+every node passed the check before the first start=所有节点都通过了启动前检查
+every rank ended with success=所有进程都成功结束
+a rank died in a way a GPU fault can cause, or its node was lost=某个进程的退出方式可能由 GPU 故障引起，或其节点失联
+an end that no reboot can cure, or a gang that could not start=重启无法解决的结束，或进程无法启动
+a person stopped the job or one of its tasks=有人停止了任务或其中一个进程
+a GPU fault that a reboot may cure, or a lost node, and a retry left=重启可能修复的 GPU 故障或节点失联，且还有重试次数
+no GPU fault found, no retry left, a node to replace, or a check never answered\
+=没有发现 GPU 故障、重试次数已用完、节点需要更换，或检查没有结果
+a person stopped the job=有人停止了任务
+every node of the gang is back=所有节点都已恢复
+a node did not come back, or could not be rebooted=有节点没有恢复，或无法重启
+every rank has been started again, or a node was lost meanwhile=所有进程都已重新启动，或期间有节点失联
+a rank could not be started again=有进程无法重新启动
+Container on AWS=AWS 上的容器
+Only shows the task definition that AWS would get: the embedded mode uses no containers.\
+=仅用于预览 AWS 的任务定义：本地模式不使用容器。
+Folders of the node=挂载节点目录
+HOST:CONTAINER or HOST:CONTAINER:ro, one on each line=每行一个：节点目录、冒号、容器目录，可加 :ro 表示只读
+Shared memory (MiB)=共享内存（MiB）
+InfiniBand devices=InfiniBand 设备
+Log group=日志组
+Task role=任务角色
+Execution role=执行角色
+python is the Python of this console; give a path for another=python 指本控制台所用的 Python；要用其他的请写完整路径
+Small training loop, no packages needed=简单训练循环（无需安装软件包）
+PyTorch DDP with checkpoints=PyTorch DDP（带检查点）
+Shell script around torchrun=用 Shell 脚本启动 torchrun
 """
 ZH: dict[str, str] = {}
 for _line in _ZH.strip().splitlines():
@@ -242,6 +329,33 @@ NODE_LABELS = {
     "PENDING_HEALTHCHECK": "Under check",
     "REBOOTING": "Rebooting",
     "FAILED": "Failed",
+}
+
+#: How deep a node is examined.
+LEVELS = {
+    "quick": "quick: what the driver and the kernel log say",
+    "1": "1: and DCGM's short tests",
+    "2": "2: and DCGM's tests of some minutes",
+    "3": "3: and DCGM's long tests under load",
+    "4": "4: and DCGM's longest tests",
+    "none": "none: skip the check",
+}
+#: Titles of charts; `charts` draws them.
+CHARTS = (
+    "GPU utilisation",
+    "GPU memory",
+    "GPU temperature",
+    "GPU power",
+    "Processors in use",
+    "Memory",
+)
+#: What the check of a node said, as people say it.
+VERDICTS = {
+    "healthy": "healthy",
+    "reboot": "needs a reboot",
+    "replace": "must be replaced",
+    "inconclusive": "inconclusive",
+    "lost": "lost",
 }
 
 

@@ -13,9 +13,11 @@ from typing import Any
 from ..cli.render import whole
 from ..core.model import Entry, Job, JobStatus, Node
 from ..ports import JobLine, Page
-from ..report import effective_ratio, phases, read_progress
+from ..report import archived, effective_ratio, phases, read_progress
+from .doing import deadline, now_doing
 
 HIDDEN = "••••••"
+LARGEST_REPORT = 1 << 20
 _SECRET = re.compile(
     r"(?i)(pass(word|wd)?|secret|token|credential|private|api_?key|access_?key|(^|_)key($|_))"
 )
@@ -23,11 +25,22 @@ _SECRET_OPTION = re.compile(
     r"(?i)^(--?[a-z0-9_-]*(?:password|passwd|secret|token|api[-_]?key|credential)[a-z0-9_-]*)(=(.*))?$"
 )
 _ADDRESS_WITH_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^/\s:@]*):[^@/\s]+@")
-_AWS_KEY = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")
+#: Words that can be nothing but a secret, whoever they belong to.
+_ALWAYS_SECRET = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|gpurec_[A-Za-z0-9_-]{20,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
+)
+_NAMED_SECRET = re.compile(
+    r"(?i)((?:password|passwd|secret|token|api_?key|access_?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&}]+"
+)
 
 
 def masked_text(text: str) -> str:
-    return _AWS_KEY.sub(HIDDEN, _ADDRESS_WITH_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
+    """Without what can only be a secret: it may stand in a variable, a command, a reason or an error."""
+    text = _ADDRESS_WITH_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    return _NAMED_SECRET.sub(rf"\1{HIDDEN}", _ALWAYS_SECRET.sub(HIDDEN, text))
 
 
 def masked_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -52,16 +65,25 @@ def masked_command(command: Sequence[str]) -> list[str]:
 
 
 def job_line(line: JobLine) -> dict[str, Any]:
-    data: dict[str, Any] = whole(line)
-    return {**data, "final": line.status.final}
+    """Written out field by field: every look makes two hundred of them."""
+    return {
+        "id": line.id,
+        "name": line.name,
+        "status": line.status.value,
+        "attempt": line.attempt,
+        "nodes": line.nodes,
+        "created_at": line.created_at.isoformat(),
+        "updated_at": line.updated_at.isoformat(),
+        "final": line.status.final,
+    }
 
 
 def job_page(page: Page) -> dict[str, Any]:
     return {"jobs": [job_line(line) for line in page.jobs], "next": page.next}
 
 
-def job_view(job: Job, now: datetime) -> dict[str, Any]:
-    """Everything about a job."""
+def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str, Any]:
+    """Everything about a job; `earlier` is what left its timeline, where it is known."""
     data: dict[str, Any] = whole(job)
     spec = data["spec"]
     spec["env"] = masked_env(job.spec.env)
@@ -80,13 +102,21 @@ def job_view(job: Job, now: datetime) -> dict[str, Any]:
                 "end": p.end.isoformat(),
                 "seconds": round(p.seconds, 1),
             }
-            for p in phases(job, now)
+            for p in phases(job, now, earlier)
         ],
         progress=whole(done),
         effective=None if ratio is None else round(ratio, 4),
         seconds=round(((job.updated_at if job.status.final else now) - job.created_at).total_seconds(), 1),
     )
     return data
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """A key that puts node-2 before node-10."""
+    return [
+        (int(part), "") if part.isascii() and part.isdigit() else (0, part)
+        for part in re.split(r"([0-9]{1,18})", name)
+    ]
 
 
 def node_view(node: Node) -> dict[str, Any]:
@@ -98,8 +128,8 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     return data
 
 
-def doing(job: Job) -> dict[str, str]:
-    """What the system is doing for this job right now, and why: its last move."""
+def doing(job: Job) -> dict[str, Any]:
+    """What the system is doing for this job right now, until when at the latest, and why: its last move."""
     moves = [e for e in job.timeline if e.subject == "job" and e.before != e.after]
     last = moves[-1] if moves else None
     return {
@@ -109,46 +139,50 @@ def doing(job: Job) -> dict[str, str]:
         "evidence": last.evidence if last else "",
         "since": last.at.isoformat() if last else job.created_at.isoformat(),
         "ending": job.ending.why if job.ending else "",
+        "now": now_doing(job),
+        "deadline": end.isoformat() if (end := deadline(job)) else "",
     }
 
 
-def archived_timeline(store: Any, record: str) -> list[dict[str, Any]]:
+def earlier_entries(store: Any, record: str) -> list[Entry]:
     """Entries that no longer fit into the record, oldest first; only the embedded store keeps them."""
     if not hasattr(store, "read"):
         return []
-    found = []
-    for (line,) in store.read("SELECT line FROM timeline WHERE record=? ORDER BY seq", record):
+    return archived(
+        line for (line,) in store.read("SELECT line FROM timeline WHERE record=? ORDER BY seq", record)
+    )
+
+
+def whole_timeline(job: Job, earlier: Sequence[Entry]) -> list[dict[str, Any]]:
+    """What happened, oldest first, with what left the record; a move that stayed longer finds its place."""
+    entries = [entry_view(entry) for entry in (*earlier, *job.timeline)]
+    return sorted(entries, key=lambda entry: str(entry["at"])) if earlier else entries
+
+
+def reports(state: Path | None, node: Node, most: int = 12) -> list[dict[str, Any]]:
+    """The reports that checks left in the embedded node's folder, newest first."""
+    if state is None:
+        return []
+    found: list[tuple[float, Path]] = []
+    for path in (state / "nodes" / node.name / "tasks").glob("*/report.json"):
         try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and "at" in entry:
-            found.append({"evidence": "", "attempt": 0, "policy": "", "before": "", **entry})
-    return found
+            if not path.is_symlink() and path.stat().st_size <= LARGEST_REPORT:
+                found.append((path.stat().st_mtime, path))
+        except OSError:
+            continue  # gone meanwhile
+    read = []
+    for _, path in sorted(found, reverse=True)[:most]:
+        try:
+            data = json.loads(path.read_text(errors="replace"))
+        except (OSError, ValueError):
+            continue  # being written, or damaged
+        if isinstance(data, dict) and "verdict" in data:
+            read.append(data)
+    return read
 
 
 def last_report(state: Path | None, node: Node) -> dict[str, Any] | None:
-    """The newest report that a check left in the embedded node's folder."""
-    if state is None:
-        return None
-    folder = state / "nodes" / node.name / "tasks"
-    newest: tuple[float, Path] | None = None
-    for path in folder.glob("*/report.json"):
-        try:
-            if path.is_symlink() or path.stat().st_size > 1 << 20:
-                continue
-            stamp = path.stat().st_mtime
-        except OSError:
-            continue
-        if newest is None or stamp > newest[0]:
-            newest = (stamp, path)
-    if newest is None:
-        return None
-    try:
-        data = json.loads(newest[1].read_text(errors="replace"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+    return next(iter(reports(state, node, 1)), None)
 
 
 def live_states() -> list[JobStatus]:

@@ -154,6 +154,11 @@ class Draft:
             for e in self._job.timeline
         )
 
+    def reported(self, why: str) -> list[Entry]:
+        """What was noted for this reason in this attempt, as far as the timeline still holds it."""
+        lines = (*self._job.timeline, *self._lines)
+        return [entry for entry in lines if entry.why == why and entry.attempt == self.attempt]
+
     # -- orders ------------------------------------------------------------------------------------------------
 
     def order(self, effect: Effect, *, after: timedelta | None = None) -> None:
@@ -313,17 +318,24 @@ class Draft:
         return Step(new, tuple(self._outbox[key] for key in self._added), changed=True)
 
     def _trim(self, timeline: tuple[Entry, ...], version: int) -> tuple[Entry, ...]:
-        """Half of it goes at once, so that a busy job archives now and then, not with every step."""
+        """Half of it goes at once, so that a busy job archives now and then, not with every step.
+
+        The job's own moves stay longest: where its time went is read from them, and a job of many nodes
+        would push them out with its first start.
+        """
         limit = self.policy.timeline_limit
         if len(timeline) <= limit:
             return timeline
         extra = len(timeline) - limit // 2
+        moves = [i for i, e in enumerate(timeline[:extra]) if e.subject == "job" and e.before != e.after]
+        kept = set(moves[max(0, len(moves) - limit // 4) :])
         lines = tuple(
             f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}".rstrip()
-            for e in timeline[:extra]
+            for i, e in enumerate(timeline[:extra])
+            if i not in kept
         )
         self.order(Archive(key=f"{self.id}/archive/{version}", lines=lines))
-        return timeline[extra:]
+        return tuple(e for i, e in enumerate(timeline) if i >= extra or i in kept)
 
 
 def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool = True) -> None:

@@ -107,12 +107,21 @@ class NodeSeen(Fact):
     why: str = ""
 
 
+#: How a timeline tells evidence of hardware from evidence against a program.
+FAULT, PROGRAM_FAULT = "fault reported", "a program's fault reported"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSeen(Fact):
     """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded, not acted on."""
 
     node: str
-    evidence: str
+    evidence: str  #: a few words, then " | " and the raw line where there is one
+    application: bool = False  #: the driver blames the program, not the hardware
+
+    @property
+    def noted_as(self) -> str:
+        return PROGRAM_FAULT if self.application else FAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

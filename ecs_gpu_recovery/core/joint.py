@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from . import messages
 from .draft import Draft, end
 from .errors import Bug
+from .events import FAULT, PROGRAM_FAULT
 from .model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
@@ -143,10 +144,20 @@ def _conclude(draft: Draft) -> None:
     else:
         doubt = [r for r in draft.ranks if r.verdict is Verdict.INCONCLUSIVE]
         why = "no GPU fault found" + (f"; {_names(doubt)} could not be tested" if doubt else "")
+        why += _blame(draft)
     if all(rank.quiet for rank in draft.ranks):
         _close(draft, JobStatus.FAILED, why, evidence)
     else:
         end(draft, JobStatus.FAILED, why)  # a lost node's task may run on: it gets the time of one more stop
+
+
+def _blame(draft: Draft) -> str:
+    """Where the driver complained in this attempt, and about programs only, the program is at fault."""
+    programs = draft.reported(PROGRAM_FAULT)
+    if not programs or draft.reported(FAULT):
+        return ""
+    first = programs[0]
+    return f"; the program failed on {first.subject}: {first.evidence.partition(' | ')[0][:120]}"
 
 
 def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:

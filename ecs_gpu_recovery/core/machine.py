@@ -155,6 +155,7 @@ def submit(
             index=i,
             node=node.name,
             instance=node.instance,
+            host=node.host,
             address=node.ip,
             ibdev=node.ibdev,
             gpus=node.gpus,

@@ -89,6 +89,7 @@ class Rank:
     index: int
     node: str
     instance: str = ""  #: container instance ARN; empty in the embedded mode
+    host: str = ""  #: the machine behind it, where an order to reboot is sent to
     address: str = ""  #: where the other ranks reach it
     ibdev: str = ""  #: its InfiniBand devices
     overrides: str = (

@@ -276,7 +276,7 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline; the verdict stays with the check."""
     if not any(e.at == ev.at and e.evidence == ev.evidence for e in d.node.timeline):
-        d.note(d.node.status, d.node.status, "fault reported", ev.evidence)
+        d.note(d.node.status, d.node.status, ev.noted_as, ev.evidence)
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:

@@ -41,9 +41,19 @@ def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
     if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
         return None
     rank = draft.ranks[ev.rank]
-    known = {*rank.spent, *(past.partition("/")[2] for past in rank.past_tasks)}
-    awaited = rank.task_status is None and rank.start_try > 0 and ev.task_id not in known
+    awaited = rank.task_status is None and rank.start_try > 0 and not _is_past(rank, ev.task_id)
     return rank if awaited and not rank.task_id else None
+
+
+def _is_past(rank: Rank, task_id: str) -> bool:
+    """An earlier task of this rank. A rank forgets a task only when it has ended."""
+    return task_id in rank.spent or any(past.partition("/")[2] == task_id for past in rank.past_tasks)
+
+
+def _stop_ghost(draft: Draft, ev: TaskStarted) -> None:
+    """A task that nobody waits for. Late news of one that has ended needs no stop."""
+    if 0 <= ev.rank < len(draft.ranks) and not _is_past(draft.ranks[ev.rank], ev.task_id):
+        draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
 
 
 def _rank_on(draft: Draft, node: str) -> Rank | None:
@@ -53,19 +63,15 @@ def _rank_on(draft: Draft, node: str) -> Rank | None:
 def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
     """The rank whose running check this is. Until its task has ended, the last check is an earlier one."""
     rank = _rank_on(draft, ev.node)
-    return (
-        rank
-        if rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
-        else None
-    )
+    mine = rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
+    return rank if mine else None
 
 
 def task_started(draft: Draft, ev: TaskStarted) -> None:
     """Note the task's id. A task we neither know nor wait for is a ghost, and is stopped."""
     rank = _rank_of(draft, ev)
     if rank is None:
-        if 0 <= ev.rank < len(draft.ranks):
-            draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+        _stop_ghost(draft, ev)
         return
     if rank.ended:
         return
@@ -95,8 +101,7 @@ def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
         return
     if rank is not None and not rank.task_id:
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
-    if 0 <= ev.rank < len(draft.ranks):
-        draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+    _stop_ghost(draft, ev)
 
 
 def task_ended(draft: Draft, ev: TaskEnded) -> None:
@@ -257,7 +262,8 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
         "gpus_seen": rank.gpus_seen if ev.gpus is None else ev.gpus,
         "doubted": rank.doubted or (not rank.quiet and (rebooted_under_us or blind)),
     }
-    if all(getattr(rank, name) == value for name, value in changes.items()) and not ev.gone:
+    known = there or ev.version <= rank.seen_version  # an absence is kept: older good news must not undo it
+    if known and not ev.gone and all(getattr(rank, name) == value for name, value in changes.items()):
         return
     draft.set(rank.index, seen_version=max(ev.version, rank.seen_version), **changes)
     if ev.gone:
@@ -267,8 +273,8 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
 def fault_seen(draft: Draft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline; the verdict stays with the check."""
     rank = _rank_on(draft, ev.node)
-    if rank is not None and not draft.noted(rank.node, "fault reported", ev.evidence):
-        draft.note(rank.node, rank.node_status, rank.node_status, "fault reported", ev.evidence)
+    if rank is not None and not draft.noted(rank.node, ev.noted_as, ev.evidence):
+        draft.note(rank.node, rank.node_status, rank.node_status, ev.noted_as, ev.evidence)
 
 
 def _lose(draft: Draft, rank: Rank, why: str) -> None:

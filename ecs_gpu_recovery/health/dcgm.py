@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ecs_gpu_recovery.health import dcgm_codes
+from ecs_gpu_recovery.health import dcgm_codes, dcgm_text
 from ecs_gpu_recovery.health.findings import Action, Finding
 from ecs_gpu_recovery.health.policy import Policy, Rule
 
@@ -48,8 +48,8 @@ class DcgmOutput:
 
 
 def parse_diag(text: str) -> DcgmOutput:
-    """`dcgmi diag -j`."""
-    document = _document(text, lambda data: any(root in data for root in _ROOTS))
+    """`dcgmi diag`, as JSON (-j) or as the table that it draws for people."""
+    document = _document(text, lambda data: any(root in data for root in _ROOTS)) or dcgm_text.diag(text)
     if document is None:
         return DcgmOutput(problem=_why_not(text, "dcgmi diag -j"))
     body = next(document[root] for root in _ROOTS if root in document)
@@ -69,8 +69,8 @@ def parse_diag(text: str) -> DcgmOutput:
 
 
 def parse_health(text: str) -> DcgmOutput:
-    """`dcgmi health -c -j`. Its exit code is 0 even for a dead GPU, so only the body counts."""
-    document = _document(text, lambda data: isinstance(data.get("body"), dict))
+    """`dcgmi health -c`. Its exit code is 0 even for a dead GPU, so only the body counts."""
+    document = _document(text, lambda data: isinstance(data.get("body"), dict)) or dcgm_text.health(text)
     if document is None:
         return DcgmOutput(problem=_why_not(text, "dcgmi health -c -j"))
     body = document["body"]

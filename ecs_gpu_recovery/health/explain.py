@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ecs_gpu_recovery.health import dcgm, gpus, kernel_log, nvsmi, xid
+from ecs_gpu_recovery.health import dcgm, gpus, kernel_log, network_ports, nvsmi, training_log, xid
 from ecs_gpu_recovery.health.findings import Action, Check, Finding
 from ecs_gpu_recovery.health.gpus import GpuState
 from ecs_gpu_recovery.health.policy import Policy
+from ecs_gpu_recovery.health.training_log import TRAINING_LOG
 
 NVIDIA_SMI = "nvidia-smi"
 KERNEL_LOG = xid.SOURCE
+NETWORK = "network"
+GPU_KINDS = (KERNEL_LOG, dcgm.DIAG, dcgm.HEALTH, NVIDIA_SMI)
+"""Recordings of someone who looked at GPUs. A training log and the network's ports did not."""
 
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
@@ -35,6 +39,7 @@ class Context:
     since: datetime | None = None
     expected_gpus: int | None = None
     dcgm_exit: int | None = None
+    expected_nics: int | None = None
 
 
 def read(kind: str, path: Path) -> Recording:
@@ -57,6 +62,10 @@ def judge(
             check, found = _silent(recording, "the file is empty"), []
         elif recording.kind == KERNEL_LOG:
             check, found = _kernel_log(recording, policy, context)
+        elif recording.kind == TRAINING_LOG:
+            check, found = _training_log(recording, policy, context)
+        elif recording.kind == NETWORK:
+            check, found = _network(recording, policy, context)
         elif recording.kind == NVIDIA_SMI:
             check, found, shown = _nvidia_smi(recording, policy, context)
             states += shown
@@ -85,6 +94,23 @@ def _kernel_log(recording: Recording, policy: Policy, context: Context) -> tuple
     return _heard(
         recording, found, f"{len(lines)} line(s), {len(events)} event(s) of the NVIDIA driver"
     ), found
+
+
+def _training_log(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
+    lines = recording.text.splitlines()
+    found = training_log.judge(lines, policy, context.now, context.since)
+    return _heard(recording, found, f"{len(lines)} line(s)"), found
+
+
+def _network(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
+    ports = network_ports.parse(recording.text, context.expected_nics)
+    if ports.problem:
+        return _silent(recording, ports.problem), []
+    found = [
+        policy.rule("host", code).finding(source="host", kind="nics", code=code, evidence=text)
+        for code, text in ports.facts
+    ]
+    return _heard(recording, found, ports.summary), found
 
 
 def _nvidia_smi(

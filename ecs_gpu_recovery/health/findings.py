@@ -66,7 +66,7 @@ class Finding:
     """One fact with its evidence, the rule that judged it, and what that rule asks for."""
 
     source: str
-    """Who said it: kernel-log, nvml, nvidia-smi, simulated, dcgm-diag, dcgm-health or host."""
+    """Who said it: kernel-log, nvml, nvidia-smi, simulated, dcgm-diag, dcgm-health, training-log or host."""
     kind: str
     """What it is about: xid, sxid, recovery, ecc, count, nvlink, pcie, clocks, disk ..."""
     code: int | str

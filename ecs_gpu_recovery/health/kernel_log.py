@@ -17,7 +17,8 @@ _XID = re.compile(r"NVRM:\s*Xid" + _WHERE_AND_CODE, re.DOTALL)
 _SXID = re.compile(r"SXid" + _WHERE_AND_CODE, re.DOTALL | re.IGNORECASE)
 _OFF_BUS = re.compile(
     r"NVRM:.{0,40}?\bGPU\s+(?:at\s+)?(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,7})?"
-    r".{0,160}?fallen off the bus",
+    r".{0,160}?fallen off the bus"
+    r"|NVRM:\s*fallen off the bus",  # the last line of three
     re.DOTALL,
 )
 _INIT = re.compile(

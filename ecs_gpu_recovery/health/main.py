@@ -26,9 +26,11 @@ COMMANDS = ("check", "explain", "rules", "collective", "watch")
 
 _RECORDINGS = {
     "kernel-log": "dmesg, journalctl -k, /var/log/messages, /dev/kmsg",
-    "dcgm-diag": "dcgmi diag -j",
-    "dcgm-health": "dcgmi health -c -j",
+    "dcgm-diag": "dcgmi diag, with -j or without",
+    "dcgm-health": "dcgmi health -c, with -j or without",
     "nvidia-smi": "nvidia-smi -q -x, -q, or --query-gpu=... --format=csv",
+    "training-log": "what the training program wrote",
+    "network": "ibstat, ibv_devinfo or fi_info",
 }
 _REQUIRABLE = ("driver", "kernel-log", "dcgm", "host")
 
@@ -163,11 +165,15 @@ def _explain(argv: Sequence[str]) -> int:
         parser.error(f"{error.filename}: {error.strerror}")
     now = datetime.now().astimezone()
     context = explain.Context(
-        now=now, since=options.since, expected_gpus=options.expect_gpus, dcgm_exit=options.dcgm_exit
+        now=now,
+        since=options.since,
+        expected_gpus=options.expect_gpus,
+        dcgm_exit=options.dcgm_exit,
+        expected_nics=options.expect_nics,
     )
     checks, findings, states = explain.judge(recordings, rules, context)
     kinds = [recording.kind for recording in recordings]
-    judgement = verdict.decide(findings, checks, gpu_checks=kinds, required=kinds)
+    judgement = verdict.decide(findings, checks, gpu_checks=explain.GPU_KINDS, required=kinds)
     done = report.Report(
         source="recorded",
         level=None,
@@ -289,6 +295,7 @@ def _explain_parser() -> _Parser:
     add("--json", action="store_true", help="print the report as JSON instead of a table")
     add("--since", type=_time, metavar="TIME", help="ignore kernel messages older than this (ISO 8601)")
     add("--expect-gpus", type=_number, metavar="N", help="how many GPUs the node should have shown")
+    add("--expect-nics", type=_number, metavar="N", help="how many network ports should have been active")
     add("--dcgm-exit", type=int, metavar="CODE", help="the exit code that dcgmi diag ended with")
     _policy_options(parser)
     return parser

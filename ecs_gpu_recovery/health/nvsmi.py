@@ -139,6 +139,13 @@ def _text_line(line: str, stack: list[tuple[int, str]], flat: dict[str, str]) ->
 def _overview(row: tuple[str, str, str, str]) -> GpuState:
     """The picture that plain `nvidia-smi` draws: of a GPU's health it knows the uncorrected errors only."""
     index, name, device, errors = row
+    if errors == "ERR!":
+        return GpuState(
+            index=int(index),
+            name=name.strip(),
+            bus_id=bus_id(device),
+            error="nvidia-smi shows ERR! for the memory",
+        )
     flat = {"index": index, "name": name, "bus id": device, "ecc.errors.uncorrected.volatile.total": errors}
     return smi_fields.state(flat, int(index))
 

@@ -1,7 +1,7 @@
 """Which node, or which link? Rounds of pairs, and what follows from them.
 
 A ring runs at the speed of its worst link and does not say which one that is. So nodes are tested two by two:
-in every round each node has one partner, and over two rounds it has two different ones. A node that does
+in every round each node has one partner, and over two rounds it has both of its neighbours. A node that does
 badly with every partner is bad; two nodes that do badly only with each other have a bad link between them.
 """
 
@@ -45,7 +45,25 @@ class Blame:
 
 
 def schedule(ranks: Sequence[int]) -> list[Round]:
-    """All rounds of a round robin; with an odd number of nodes one of them rests in each round."""
+    """Neighbours of the ring first, since a ring that did badly has its bad link among them; then all others."""
+    first = _neighbours(ranks)
+    met = {pair for a_round in first for pair in a_round}
+    later = [[pair for pair in a_round if pair not in met] for a_round in _round_robin(ranks)]
+    return [a_round for a_round in (*first, *later) if a_round]
+
+
+def _neighbours(ranks: Sequence[int]) -> list[Round]:
+    """Every link of the ring, in two rounds; an odd ring closes in a third."""
+    count = len(ranks)
+    links = [(min(a, b), max(a, b)) for a, b in zip(ranks, [*ranks[1:], *ranks[:1]], strict=True) if a != b]
+    if count <= 2:
+        return [links[:1]]
+    even = count - count % 2
+    return [links[0:even:2], links[1:even:2], links[even:]]
+
+
+def _round_robin(ranks: Sequence[int]) -> list[Round]:
+    """With an odd number of nodes one of them rests in each round."""
     circle: list[int | None] = list(ranks)
     if len(circle) % 2:
         circle.append(None)

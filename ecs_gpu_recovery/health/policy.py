@@ -30,6 +30,7 @@ SOURCES = frozenset(
         "dcgm-severity",
         "dcgm-exit",
         "host",
+        "log",
     }
 )
 

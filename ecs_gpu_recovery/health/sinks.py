@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 Event = Mapping[str, object]
+Place = dict[str, str]
 
 SOURCE = "gpu-recovery.watch"
 DETAIL_TYPE = "GPU fault seen"
+ECS_AGENT = "http://127.0.0.1:51678/v1/metadata"
+"""Where the ECS agent answers questions of its own host."""
 _AT_ONCE = 10
 _TAIL = 1 << 20
 
@@ -66,19 +69,52 @@ class FileSink:
         self._ids.update(str(event["id"]) for event in new)
 
 
+class EcsAgent:
+    """The node's own ECS agent, which knows what the node is called in its cluster.
+
+    A task can't know that by itself: it is asked once, on the host's own address, when there is news to send.
+    """
+
+    def __init__(self, url: str = ECS_AGENT) -> None:
+        self._url = url
+        self._place: Place = {}
+
+    def __call__(self) -> Place:
+        """Cluster and container instance. Raises NotTold while the agent does not answer: it may be starting."""
+        if not self._place:
+            import urllib.request  # costs more to load than a check takes, and only this needs it
+
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            try:
+                with direct.open(self._url, timeout=3) as answer:
+                    said = json.loads(answer.read(1 << 16))
+                instance = str(said["ContainerInstanceArn"])
+                cluster = str(said["Cluster"]).rpartition("/")[2]
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                raise NotTold(f"the ECS agent at {self._url}: {type(error).__name__}: {error}") from error
+            if not instance.startswith("arn:") or not cluster:
+                raise NotTold(f"the ECS agent at {self._url} has not joined a cluster yet")
+            self._place = {"cluster": cluster, "containerInstanceArn": instance}
+        return self._place
+
+
 class EventBridgeSink:
     """PutEvents, with short patience: the watch must not hang on a network."""
 
-    def __init__(self, bus: str) -> None:
+    def __init__(self, bus: str, place: Callable[[], Place] | None = None) -> None:
+        """`place` tells where in a cluster this node is, and may raise NotTold."""
         self._bus = bus
+        self._place = place
         self._client: Any = None
 
     def tell(self, events: Sequence[Event]) -> None:
         """Some may be refused and others taken; then all are offered again, and their ids tell them apart."""
+        place = self._place() if self._place else {}
+        entries = [self._entry({**event, **place}) for event in events]
         try:
             client = self._connected()
-            for start in range(0, len(events), _AT_ONCE):
-                answer = client.put_events(Entries=[self._entry(e) for e in events[start : start + _AT_ONCE]])
+            for start in range(0, len(entries), _AT_ONCE):
+                answer = client.put_events(Entries=entries[start : start + _AT_ONCE])
                 if answer.get("FailedEntryCount"):
                     codes = {str(e.get("ErrorCode")) for e in answer.get("Entries", []) if e.get("ErrorCode")}
                     raise NotTold(
@@ -98,10 +134,12 @@ class EventBridgeSink:
         return self._client
 
     def _entry(self, event: Event) -> dict[str, object]:
+        instance = event.get("containerInstanceArn")
         return {
             "Source": SOURCE,
             "DetailType": DETAIL_TYPE,
             "Detail": json.dumps(event),
             "EventBusName": self._bus,
             "Time": event["at"],
+            "Resources": [instance] if instance else [],
         }

@@ -26,7 +26,7 @@ from ecs_gpu_recovery.health import driver_events, follow, kernel_log, phrases, 
 from ecs_gpu_recovery.health.findings import Action, Finding
 from ecs_gpu_recovery.health.kernel_log import KernelEvent
 from ecs_gpu_recovery.health.machine import Machine, booted_at
-from ecs_gpu_recovery.health.sinks import Event, EventBridgeSink, FileSink, NotTold, Sink
+from ecs_gpu_recovery.health.sinks import EcsAgent, Event, EventBridgeSink, FileSink, NotTold, Sink
 
 SCHEMA = "gpu-health-event/1"
 NO_LOG = 3
@@ -217,7 +217,7 @@ def _logs(
 def _sinks(options: argparse.Namespace) -> list[Sink]:
     sinks: list[Sink] = [FileSink(path) for path in options.events]
     if options.eventbridge is not None:
-        sinks.append(EventBridgeSink(options.eventbridge))
+        sinks.append(EventBridgeSink(options.eventbridge, EcsAgent() if options.ecs else None))
     return sinks
 
 
@@ -255,6 +255,7 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add("--state", type=Path, metavar="FILE", help="remember here what was told, for the next start")
     add("--events", type=Path, action="append", default=[], metavar="FILE", help="append the events here too")
     add("--eventbridge", nargs="?", const="default", metavar="BUS", help="put the events on this bus too")
+    add("--ecs", action="store_true", help="on an ECS node: let its agent say which node this is")
     name = os.environ.get("GPU_RECOVERY_NODE") or os.uname().nodename
     add("--node", default=name, metavar="NAME", help="what this node is called (GPU_RECOVERY_NODE)")
     add("--poll", type=float, default=0.2, metavar="S", help="how often to look (default 0.2)")

@@ -16,6 +16,7 @@ from constructs import Construct, IDependable
 
 from ..config import Config
 from ..metrics import cloudwatch_agent as agent
+from .daemons import daemon_service, ecs_tasks
 from .logs import log_group
 from .naming import Name, accept, accept_wildcard
 
@@ -54,18 +55,7 @@ class NodeMetrics(Construct):
         task, execution = self._task_role(), self._execution_role()
         self.roles = [task.role_arn, execution.role_arn]
         self.definition = self._definition(agent_image, task, execution)
-        service = ecs.CfnService(
-            self,
-            "Daemon",
-            cluster=config.ECS_CLUSTER_NAME,
-            task_definition=self.definition.ref,
-            launch_type="EC2",
-            scheduling_strategy="DAEMON",
-            enable_ecs_managed_tags=True,
-            propagate_tags="TASK_DEFINITION",
-        )
-        if after is not None:
-            service.node.add_dependency(after)
+        daemon_service(self, config=config, definition=self.definition, after=after)
         self._dashboard(config, f"{stack}-nodes")
 
     def _definition(self, image: str, task: iam.Role, execution: iam.Role) -> ecs.CfnTaskDefinition:
@@ -133,7 +123,7 @@ class NodeMetrics(Construct):
         role = iam.Role(
             self,
             "TaskRole",
-            assumed_by=_ecs_tasks(),
+            assumed_by=ecs_tasks(),
             description="What the metrics agent may do",
             inline_policies={"Write": iam.PolicyDocument(statements=[write])},
         )
@@ -155,7 +145,7 @@ class NodeMetrics(Construct):
         role = iam.Role(
             self,
             "ExecutionRole",
-            assumed_by=_ecs_tasks(),
+            assumed_by=ecs_tasks(),
             description="What ECS does to start the metrics agent",
             inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
         )
@@ -194,8 +184,3 @@ _ENVIRONMENT = {
     "NVIDIA_VISIBLE_DEVICES": "all",
     "NVIDIA_DRIVER_CAPABILITIES": "utility",
 }
-
-
-def _ecs_tasks() -> iam.ServicePrincipal:
-    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
-    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)

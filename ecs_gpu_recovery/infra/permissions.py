@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aws_cdk import aws_iam as iam
 
@@ -51,25 +52,48 @@ FUNCTIONS: Mapping[str, Needs] = {
     # frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
-        indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, DUE), (NODES, BY_CLUSTER)),
+        indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
         sees_tasks=True,
     ),
 }
 
 
+class Daemon(Protocol):
+    """Something that every node runs: its task definition, and the roles that starting it passes on."""
+
+    family: str
+    roles: Sequence[str]
+
+
 class Permissions:
     """Statements for each function, and the wildcards in them with their reasons."""
 
-    def __init__(self, *, config: Config, tables: Tables, topic_arn: str, role_arns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        *,
+        config: Config,
+        tables: Tables,
+        topic_arn: str,
+        role_arns: Sequence[str],
+        daemons: Sequence[Daemon] = (),
+    ) -> None:
         self._config, self._tables, self._topic, self._roles = config, tables, topic_arn, role_arns
+        self._daemons = daemons
 
     def of(self, function: str) -> list[iam.PolicyStatement]:
         needs = FUNCTIONS[function]
-        return [*self._records(needs), *self._cluster(needs), *self._hosts(), self._messages()]
+        keeping = self._keeping() if function == SWEEPER and self._daemons else []
+        return [*self._records(needs), *self._cluster(needs), *keeping, *self._hosts(), self._messages()]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
-        places = (*self._definitions(), self._task_names, self._instances, *self._host_names)
+        places = (
+            *self._definitions(),
+            *self._daemon_names(),
+            self._task_names,
+            self._instances,
+            *self._host_names,
+        )
         yield from ((place.shown, place.why) for place in places if "*" in place.resource)
         yield "*", _NO_RESOURCE
 
@@ -99,6 +123,21 @@ class Permissions:
             _allow("ecs:{ListTasks}", ["*"], here),
             _allow("ecs:{DescribeTaskDefinition}", ["*"]),
         ]
+
+    def _keeping(self) -> list[iam.PolicyStatement]:
+        """What it takes to keep one daemon on each external node, beside what the sweeper may do anyway."""
+        here = {"ArnEquals": {"ecs:cluster": cluster(self._config).arn}}
+        to_ecs = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+        roles = list(dict.fromkeys(role for daemon in self._daemons for role in daemon.roles))
+        return [
+            _allow("ecs:{StartTask}", [name.arn for name in self._daemon_names()], here),
+            _allow("iam:{PassRole}", roles, to_ecs),
+            _allow("ecs:{ListContainerInstances}", [cluster(self._config).arn]),
+        ]
+
+    def _daemon_names(self) -> list[Name]:
+        why = "The newest revision is to run, on this cluster only."
+        return [Name("ecs", f"task-definition/{daemon.family}:*", why=why) for daemon in self._daemons]
 
     def _definitions(self) -> list[Name]:
         families = [self._config.check_family, *self._config.TRAINING_TASK_FAMILIES.split(",")]

@@ -17,6 +17,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..aws import reboots
+from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from .naming import Name
 from .permissions import CHECK_MONITOR, INSTANCE_MONITOR, TASK_HANDLER, cluster
@@ -93,6 +94,15 @@ def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
                     "ECS Container Instance Health Change",
                 ],
                 "detail": {"clusterArn": here},
+            },
+        ),
+        "GpuFault": (
+            INSTANCE_MONITOR,
+            f"The watch on a node of {config.ECS_CLUSTER_NAME} saw a GPU fault",
+            {
+                "source": [WATCH_SOURCE],
+                "detail-type": [WATCH_TYPE],
+                "detail": {"cluster": [absent, config.ECS_CLUSTER_NAME]},
             },
         ),
         "Command": (

@@ -10,7 +10,6 @@ from typing import Any
 from aws_cdk import Aws, Stack
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from ..config import Config
@@ -24,20 +23,23 @@ SHARED = "/fsx"
 
 
 class TaskDefinitions(Construct):
-    """`check` is what the functions start; `roles` are those that they may pass on for it."""
+    """`check` is what the functions start; `roles` are those that they may pass on for it.
+
+    What else runs from the same image, the watch, borrows `execution`, `kernel_log` and `logging`.
+    """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, image: Image) -> None:
         super().__init__(scope, construct_id)
         self._config, self._image = config, image
         self._log = log_group(self, "Log", f"/ecs/{Stack.of(self).stack_name}", config)
-        self._execution = self._execution_role()
+        self.execution = self._execution_role()
         self.training_role = iam.Role(
             self,
             "TrainingRole",
             assumed_by=_ecs_tasks(),
             description="What training code may do; grant it what yours needs",
         )
-        self.roles = [self._execution.role_arn, self.training_role.role_arn]
+        self.roles = [self.execution.role_arn, self.training_role.role_arn]
         self.check = config.DCGM_HEALTH_CHECK_TASK.rpartition("/")[2]  # one of this account and region
         if config.makes_check_task:
             self.check = self._health_check().ref
@@ -56,14 +58,7 @@ class TaskDefinitions(Construct):
             command=["gpu-health-task"],
             memory_mib=1024,
             volumes={"dcgm": engine},
-            linux_parameters=_Definition.LinuxParametersProperty(
-                capabilities=_Definition.KernelCapabilitiesProperty(add=["SYSLOG"]),
-                devices=[
-                    _Definition.DeviceProperty(
-                        host_path="/dev/kmsg", container_path="/dev/kmsg", permissions=["read"]
-                    )
-                ],
-            ),
+            linux_parameters=self.kernel_log(),
             mount_points=[_mount("dcgm", engine)],
         )
 
@@ -114,7 +109,7 @@ class TaskDefinitions(Construct):
             family=family,
             requires_compatibilities=["EC2", "EXTERNAL"],
             network_mode="host",
-            execution_role_arn=self._execution.role_arn,
+            execution_role_arn=self.execution.role_arn,
             task_role_arn=task_role_arn,
             volumes=[
                 _Definition.VolumeProperty(
@@ -134,19 +129,28 @@ class TaskDefinitions(Construct):
                             type="GPU", value=str(self._config.GPUS_PER_NODE)
                         )
                     ],
-                    log_configuration=self._logging(self._log, name),
+                    log_configuration=self.logging(name),
                     **container,
                 )
             ],
         )
 
     @staticmethod
-    def _logging(log: logs.ILogGroup, prefix: str) -> ecs.CfnTaskDefinition.LogConfigurationProperty:
+    def kernel_log() -> ecs.CfnTaskDefinition.LinuxParametersProperty:
+        """The right to read the kernel log: one device, one capability."""
+        device = _Definition.DeviceProperty(
+            host_path="/dev/kmsg", container_path="/dev/kmsg", permissions=["read"]
+        )
+        return _Definition.LinuxParametersProperty(
+            capabilities=_Definition.KernelCapabilitiesProperty(add=["SYSLOG"]), devices=[device]
+        )
+
+    def logging(self, prefix: str) -> ecs.CfnTaskDefinition.LogConfigurationProperty:
         """Lines may be lost rather than hold up a training step."""
         return _Definition.LogConfigurationProperty(
             log_driver="awslogs",
             options={
-                "awslogs-group": log.log_group_name,
+                "awslogs-group": self._log.log_group_name,
                 "awslogs-region": Aws.REGION,
                 "awslogs-stream-prefix": prefix,
                 "mode": "non-blocking",

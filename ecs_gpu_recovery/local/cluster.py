@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+from collections.abc import Container
 from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import quote
 
 from . import gpus, processes
-from .files import Json, create_json, locked, now_iso, read_json, read_text, write_json, write_text
+from .files import DamagedFile, Json, create_json, locked, now_iso, read_json, write_json, write_text
+from .records import node_view, read_agent, read_boot, task_view
 from .views import (
     MarkedProcess,
     NodeState,
@@ -25,7 +27,6 @@ from .views import (
     RebootState,
     Refused,
     TaskSpec,
-    TaskState,
     TaskView,
     checked_name,
 )
@@ -39,8 +40,10 @@ class Cluster:
 
     def __init__(self, state_dir: str | os.PathLike[str]) -> None:
         processes.require_proc()
-        self._root = Path(os.path.realpath(state_dir)) / "nodes"
-        self._root.mkdir(parents=True, exist_ok=True)
+        state = Path(os.path.realpath(state_dir))
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root = state / "nodes"
+        self._root.mkdir(exist_ok=True, mode=0o700)
         self._agents: dict[str, int] = {}
 
     # nodes
@@ -74,7 +77,7 @@ class Cluster:
             (folder / "reboots").mkdir(exist_ok=True)
             if kind == "simulated":
                 write_json(str(folder / "gpus.json"), gpus.simulated(name, gpus_expected))
-                (folder / "kmsg").touch()
+                (folder / "kmsg").touch(mode=0o600)
             write_json(str(folder / "faults.json"), {})
             write_json(str(folder / "node.json"), node, durable=True)  # last: now the node exists
 
@@ -84,7 +87,7 @@ class Cluster:
         with self._lock(name):
             if (folder / "retired").exists():
                 raise Refused("MISSING", f"node {name} is retired")
-            boot = read_json(str(folder / "boot.json"))
+            boot = read_boot(folder)
             off = (folder / "off").exists()
             if boot is None or off or boot["host_boot_id"] != processes.host_boot_id():
                 gpus.forget_no_return(str(folder))
@@ -100,16 +103,22 @@ class Cluster:
                 write_text(str(folder / "off"), reason)
             self._kill_all(folder)
 
-    def tend(self) -> None:
+    def tend(self) -> dict[str, Exception]:
         """Start the agent of every node that should have one and has none. Call it now and then.
 
         This is the part of a service manager: an agent that was killed comes back, in the same boot. A node
-        that is off or lost stays off.
+        that is off or lost stays off. What keeps a node from coming back is told by the node's name; it does
+        not keep the others.
         """
+        trouble: dict[str, Exception] = {}
         for folder in self._folders():
-            off = any((folder / name).exists() for name in ("off", "retired"))
-            if not off and (folder / "boot.json").exists() and not self._agent_lives(folder):
-                self.power_on(folder.name)
+            try:
+                off = any((folder / name).exists() for name in ("off", "retired"))
+                if not off and (folder / "boot.json").exists() and not self._agent_lives(folder):
+                    self.power_on(folder.name)
+            except (OSError, DamagedFile, Refused, processes.Unkillable) as exc:
+                trouble[folder.name] = exc
+        return trouble
 
     def retire(self, name: str, reason: str) -> None:
         """Take a node out of the cluster for good. Its folder stays for whoever wants to read it."""
@@ -118,16 +127,21 @@ class Cluster:
 
     def nodes(self) -> list[NodeView]:
         """Every node that is not retired, by name."""
-        return [self._view(folder) for folder in self._folders() if not (folder / "retired").exists()]
+        return [node_view(folder) for folder in self._folders() if not (folder / "retired").exists()]
 
     def node(self, name: str) -> NodeView:
         """One node, retired or not."""
-        return self._view(self._folder(name))
+        return node_view(self._folder(name))
 
-    def shutdown(self) -> None:
-        """Power off every node: afterwards nothing of this cluster runs."""
+    def shutdown(self, keep: Container[str] = ()) -> None:
+        """Power off every node, except those to keep: afterwards nothing of this cluster runs but them."""
         for folder in self._folders():
-            self.power_off(folder.name, SHUT_DOWN)
+            if folder.name in keep:
+                continue
+            try:
+                self.power_off(folder.name, SHUT_DOWN)
+            except OSError:  # no room for the note: without it the next controller only finds the agent dead
+                self._kill_all(folder)
         self._reap()
 
     # tasks
@@ -141,9 +155,11 @@ class Cluster:
         folder = self._folder(name)
         task_dir = folder / "tasks" / checked_name("task", spec.task_id)
         with self._lock(name):
-            if (task_dir / "spec.json").exists() or (task_dir / "stop").exists():
+            if any(
+                path.exists() for path in (task_dir / "spec.json", task_dir / "stop", self._past(task_dir))
+            ):
                 return
-            node = self._view(folder)
+            node = node_view(folder)
             if not node.connected:
                 raise Refused("AGENT", f"the agent of node {name} is not connected")
             held = sum(task.gpus for task in self.tasks(name, live_only=True))
@@ -156,22 +172,29 @@ class Cluster:
         """Order the end of a task. The first reason stays. A task not yet ordered will never start."""
         task_dir = self._folder(name) / "tasks" / checked_name("task", task_id)
         with self._lock(name):
-            if (task_dir / "exit.json").exists() or (task_dir / "stop").exists():
+            if any(
+                path.exists() for path in (task_dir / "exit.json", task_dir / "stop", self._past(task_dir))
+            ):
                 return
             task_dir.mkdir(exist_ok=True)
             write_text(str(task_dir / "stop"), reason, durable=True)
 
     def task(self, name: str, task_id: str) -> TaskView:
         """One task, also one that was never ordered."""
-        return self._task_view(name, self._folder(name) / "tasks" / checked_name("task", task_id))
+        task_dir = self._folder(name) / "tasks" / checked_name("task", task_id)
+        found = task_view(name, task_dir)
+        past = self._past(task_dir)  # looked for last: it may have been moved while we read
+        return task_view(name, past) if past.is_dir() else found
 
     def tasks(self, name: str, live_only: bool = False) -> list[TaskView]:
         """The tasks of a node, by id."""
-        folders = sorted((self._folder(name) / "tasks").iterdir())
+        node_dir = self._folder(name)
         if live_only:  # most have ended long ago: do not read them all
-            folders = [folder for folder in folders if not (folder / "exit.json").exists()]
-        found = [self._task_view(name, folder) for folder in folders]
-        return [task for task in found if task.live or not live_only]
+            there = [entry for entry in (node_dir / "tasks").iterdir() if not (entry / "exit.json").exists()]
+            found = [task_view(name, folder) for folder in sorted(there)]
+            return [task for task in found if task.live]
+        ids = {entry.name for place in ("tasks", "past") for entry in (node_dir / place).glob("*")}
+        return [self.task(name, task_id) for task_id in sorted(ids)]
 
     # reboots
 
@@ -183,13 +206,14 @@ class Cluster:
         """
         folder = self._folder(name)
         with self._lock(name):
-            boot = read_json(str(folder / "boot.json")) or {"boot_id": None}
-            marker = {"key": key, "old_boot_id": boot["boot_id"], "at": now_iso()}
+            boot = read_boot(folder)
+            boot_id = boot["boot_id"] if boot else None
+            marker = {"key": key, "old_boot_id": boot_id, "at": now_iso()}
             create_json(self._marker(folder, key), marker, durable=True)
             order = read_json(self._marker(folder, key)) or marker
-            if (folder / "off").exists() or boot["boot_id"] is None:
+            if (folder / "off").exists() or boot_id is None:
                 return
-            if order["old_boot_id"] == boot["boot_id"]:
+            if order.get("old_boot_id") == boot_id:
                 self._kill_all(folder)
                 if gpus.never_returns(str(folder)):
                     write_text(str(folder / "off"), "did not come back from its reboot")
@@ -204,9 +228,10 @@ class Cluster:
         if order is None:
             return RebootState.NONE
         agent = read_json(str(folder / "agent.json")) or {}
-        boot = read_json(str(folder / "boot.json")) or {}
-        ready = agent.get("state") == "ready" and agent.get("boot_id") == boot.get("boot_id")
-        return RebootState.DONE if ready and boot["boot_id"] != order["old_boot_id"] else RebootState.PENDING
+        boot = read_boot(folder)
+        ready = boot is not None and agent.get("state") == "ready" and agent.get("boot_id") == boot["boot_id"]
+        done = boot is not None and ready and boot["boot_id"] != order.get("old_boot_id")
+        return RebootState.DONE if done else RebootState.PENDING
 
     # faults
 
@@ -262,6 +287,9 @@ class Cluster:
     def _folders(self) -> list[Path]:
         return sorted(path.parent for path in self._root.glob("*/node.json"))
 
+    def _past(self, task_dir: Path) -> Path:
+        return task_dir.parent.parent / "past" / task_dir.name
+
     def _lock(self, name: str) -> AbstractContextManager[None]:
         return locked(str(self._root / name / "lock"))
 
@@ -297,76 +325,16 @@ class Cluster:
             order["memory_mib"] = spec.memory_mib
         return order
 
-    def _view(self, folder: Path) -> NodeView:
-        node = read_json(str(folder / "node.json")) or {}
-        agent = read_json(str(folder / "agent.json"))
-        boot = read_json(str(folder / "boot.json"))
-        off = read_text(str(folder / "off"))
-        lives = agent is not None and processes.is_alive(processes.ProcessId.of(agent))
-        current = lives and agent is not None and boot is not None and agent["boot_id"] == boot["boot_id"]
-        if off is not None or boot is None:
-            state = NodeState.OFF
-        elif not current:
-            state = NodeState.DOWN
-        else:
-            state = NodeState(agent["state"]) if agent else NodeState.DOWN
-        return NodeView(
-            name=folder.name,
-            kind=str(node.get("kind", "simulated")),
-            connected=state is NodeState.READY,
-            state=state,
-            boot_id=boot["boot_id"] if boot else None,
-            gpus_expected=int(node.get("gpus", 0)),
-            gpus_seen=int(agent["gpus"]) if agent else 0,
-            pid=int(agent["pid"]) if agent and lives else None,
-            since=agent["at"] if agent else None,
-            why_off=off if off is not None or boot else "never powered on",
-            folder=folder,
-        )
-
-    def _task_view(self, name: str, task_dir: Path) -> TaskView:
-        end = read_json(str(task_dir / "exit.json"))  # first: a task that ended meanwhile is ended
-        spec = read_json(str(task_dir / "spec.json"))
-        running = read_json(str(task_dir / "running.json"))
-        stop = read_text(str(task_dir / "stop"))
-        if end is None and spec is None and stop is not None:
-            end = {"exit_code": None, "reason": stop, "stop_code": "UserInitiated", "started_at": None}
-        known, ended = spec or {}, end or {}
-        if end is not None:
-            state = TaskState.ENDED
-        elif running is not None:
-            state = TaskState.RUNNING
-        else:
-            state = TaskState.ABSENT if spec is None else TaskState.PENDING
-        return TaskView(
-            task_id=task_dir.name,
-            node=name,
-            state=state,
-            kind=known.get("kind"),
-            job=known.get("job"),
-            attempt=known.get("attempt"),
-            rank=known.get("rank"),
-            gpus=int(known.get("gpus", 0)),
-            exit_code=ended.get("exit_code"),
-            reason=ended.get("reason"),
-            stop_code=ended.get("stop_code"),
-            stop_ordered=stop is not None,
-            started_at=(running or ended).get("started_at"),
-            ended_at=ended.get("ended_at"),
-            folder=task_dir,
-            log=task_dir / "log",
-        )
-
     def _agent_lives(self, folder: Path) -> bool:
-        agent = read_json(str(folder / "agent.json"))
-        return agent is not None and processes.is_alive(processes.ProcessId.of(agent))
+        agent = read_agent(folder)
+        return agent is not None and processes.is_alive(agent.process)
 
     def _boot(self, folder: Path) -> None:
         """A new boot of a node on which nothing runs. The boot id is written last: it is the commit."""
         self._kill_all(folder)
-        old = read_json(str(folder / "boot.json")) or {}
+        old = read_boot(folder)
         boot_id = str(uuid.uuid4())
-        gpus.boot(str(folder), old.get("boot_id"), boot_id)
+        gpus.boot(str(folder), old["boot_id"] if old else None, boot_id)
         boot = {"boot_id": boot_id, "host_boot_id": processes.host_boot_id(), "at": now_iso()}
         write_json(str(folder / "boot.json"), boot, durable=True)
 

@@ -20,10 +20,12 @@ from types import TracebackType
 from ..core.errors import RecoveryError, Refused, Transient
 from ..core.model import Node
 from ..core.policy import Policy
+from ..idle_checks import IdleChecks
 from ..sweeper import Report
 from . import wiring
+from .bad_files import BadFiles
 from .cluster import SHUT_DOWN, Cluster
-from .idle_checks import IdleChecks
+from .files import DamagedFile
 from .processes import Unkillable
 from .views import NodeView
 
@@ -77,6 +79,7 @@ class Controller:
         idle_checks: IdleChecks | None = None,
     ) -> None:
         self._idle_checks = idle_checks
+        self._bad_files = BadFiles()
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
         self._lock: int | None = None
         self._parts: wiring.Embedded | None = None
@@ -90,9 +93,10 @@ class Controller:
 
     def __enter__(self) -> Controller:
         try:
-            self._state.mkdir(parents=True, exist_ok=True)
+            self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = take_lock(self._state)
             self._parts = wiring.build(self._state, policy=self._policy, controller=True)
+            self._parts.clock.keep(self._parts.store.waits, self._parts.store.live_jobs)
             self._bring_up()
             self._sweep(resume=True)
         except OSError as exc:
@@ -107,7 +111,10 @@ class Controller:
         """The nodes that are there, and those that are wished for. A wish that does not fit refuses all."""
         known = {view.name: view for view in self.parts.cluster.nodes()}
         for wish in self._wishes:
-            if (view := known.get(wish.name)) and (wish.gpus, wish.kind) != (view.gpus_expected, view.kind):
+            view = known.get(wish.name)
+            if view is None or view.damaged:
+                continue
+            if (wish.gpus, wish.kind) != (view.gpus_expected, view.kind):
                 raise Refused(
                     f"{wish.name} is there already, {view.kind} with {view.gpus_expected} GPUs; you asked for"
                     f" {wish.kind} with {wish.gpus}: leave that option out, or choose another --state"
@@ -118,11 +125,16 @@ class Controller:
                     wish.name, wish.gpus, boot_seconds=wish.boot_seconds, kind=wish.kind
                 )
         for view in self.parts.cluster.nodes():
-            self._add(view)
+            try:
+                self._add(view)
+            except DamagedFile as exc:
+                log.error("a node cannot be powered on", extra={"node": view.name, "why": str(exc)})
         self.parts.cluster.tend()
 
     def _add(self, view: NodeView) -> None:
-        at = wiring.now()
+        if view.damaged:  # nobody knows what it is; if it was here before, the store does
+            return
+        at = self.parts.clock.now()
         self.parts.store.add_node(
             Node(
                 name=view.name,
@@ -140,17 +152,18 @@ class Controller:
     def step(self) -> Report:
         """One look at everything."""
         began = time.monotonic()
-        self.parts.cluster.tend()
+        self._bad_files.look(self.parts, self.parts.cluster.tend())
+        self.parts.clock.keep(self.parts.store.waits, self.parts.store.live_jobs)
         report = self._sweep()
         if self._idle_checks is not None:
-            self._idle_checks.look(self.parts, wiring.now())
+            self._idle_checks.look(self.parts.runtime, self.parts.clock.now())
         self.looks.add(time.monotonic() - began)
         return report
 
     def _sweep(self, *, resume: bool = False) -> Report:
         """One record in trouble must not stop the control plane of all others; the log tells of it."""
         try:
-            return self.parts.sweeper.sweep(wiring.now(), resume=resume)
+            return self.parts.sweeper.sweep(self.parts.clock.now(), resume=resume)
         except Exception as exc:
             if exc not in self.parts.sweeper.trouble:
                 raise
@@ -188,7 +201,7 @@ class Controller:
 
 def take_lock(state: Path) -> int:
     """Two controllers on one state would both send; the second is told who the first is."""
-    lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_PATIENCE_S
     try:
         while not _locked(lock):

@@ -6,6 +6,8 @@ is refused changes nothing and does not disturb its neighbours.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 import time
@@ -40,9 +42,10 @@ class Database:
         self._queue_lock = threading.Lock()
         self._writing = threading.Lock()
         self._open: list[sqlite3.Connection] = []
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             with _translated(self.path):
+                _make_private(self.path)
                 self._writer = self._connect()
                 self._prepare()
         except BaseException:
@@ -131,6 +134,21 @@ class Database:
         finally:
             for write in batch:
                 write.done = True
+
+
+def _make_private(path: Path) -> None:
+    """Records hold the environment of jobs. SQLite gives its other files the mode of this one.
+
+    A file that is there is not opened: to close it would drop the locks of all connections that this process has to it.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise sqlite3.OperationalError(f"unable to open database file: {exc.strerror}") from exc
 
 
 def _into_wal(conn: sqlite3.Connection) -> None:

@@ -12,16 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
 from ..core.errors import StartRefused, Transient
 from ..core.events import CheckStarted as CheckWasStarted
 from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..environment import training_environment
 from .cluster import Cluster
+from .files import DamagedFile
 from .processes import PACKAGE_ROOT, Unkillable
-from .views import RebootState, Refused, TaskSpec, TaskState, TaskView
+from .views import NodeView, RebootState, Refused, TaskSpec, TaskState, TaskView
+
+if TYPE_CHECKING:
+    from .fault_log import FaultLog
 
 #: How far back a check reads the kernel log: the fault is older than the task's death by a little.
 LOOK_BACK = timedelta(minutes=10)
@@ -32,6 +37,11 @@ class LocalFleet:
 
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster, self._now = cluster, now
+        self._faults: FaultLog | None = None
+
+    def close(self) -> None:
+        if self._faults is not None:
+            self._faults.close()
 
     # -- orders --------------------------------------------------------------------------------------------
 
@@ -117,8 +127,12 @@ class LocalFleet:
             yield from self._or_away(rank.node, self._observe_rank(job, rank), connected=rank.connected)
 
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
-        yield from self._see_node(rank.node, rank.boot_id, rank.gpus_seen, connected=rank.connected)
-        yield from self._see_tasks(job, rank)
+        view = self._cluster.node(rank.node)
+        yield from self._see_node(view, rank.boot_id, rank.gpus_seen, connected=rank.connected)
+        tasks = list(self._see_tasks(job, rank))
+        # The log is read after the tasks were looked at, and told before them: a fault comes before its death.
+        yield from self._see_faults(view, job.timeline, job.created_at)
+        yield from tasks
         # While the rank's task lives no check was ordered: the answer that lies there is to an old question.
         if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
             check_id = token(job.id, rank.index, "check", rank.check_try)
@@ -143,7 +157,9 @@ class LocalFleet:
                 yield node.name, fact
 
     def _observe_node(self, node: Node) -> Iterator[Fact]:
-        yield from self._see_node(node.name, node.boot_id, node.gpus_seen, connected=node.connected)
+        view = self._cluster.node(node.name)
+        yield from self._see_node(view, node.boot_id, node.gpus_seen, connected=node.connected)
+        yield from self._see_faults(view, node.timeline, node.created_at)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
             yield from self._see_check(
                 node.name, token("node", node.name, "check", node.check_try), node.check_try
@@ -151,8 +167,7 @@ class LocalFleet:
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
             yield from self._see_reboot(node.name, node.reboot_key)
 
-    def _see_node(self, name: str, boot_id: str, gpus: int | None, *, connected: bool) -> Iterator[Fact]:
-        view = self._cluster.node(name)
+    def _see_node(self, view: NodeView, boot_id: str, gpus: int | None, *, connected: bool) -> Iterator[Fact]:
         seen = view.gpus_seen if view.connected else None
         changed = (
             view.connected is not connected
@@ -162,12 +177,19 @@ class LocalFleet:
         if changed:
             yield NodeSeen(
                 at=self._now(),
-                node=name,
+                node=view.name,
                 connected=view.connected,
                 gpus=seen,
                 boot_id=view.boot_id or "",
                 why=view.why_off or "",
             )
+
+    def _see_faults(self, view: NodeView, timeline: Sequence[Entry], since: datetime) -> Iterator[Fact]:
+        if self._faults is None:
+            from .fault_log import FaultLog  # rules and parsers, which a mere command never needs
+
+            self._faults = FaultLog()
+        yield from self._faults.news(view, timeline, since)
 
     def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
         """The rank's own task, and any other live task here that says it is of this job."""
@@ -197,14 +219,17 @@ class LocalFleet:
                 )
 
     def _ended(self, job: Job, rank: Rank, task: TaskView) -> TaskEnded:
-        """A task that was started and of which its node knows nothing has gone with its node's folder."""
+        """A task that was started and of which its node knows nothing has gone with its node's folder.
+
+        Waits begin when we learn of the end: it may be long ago, by a clock that was moved since.
+        """
         reason = (
             "the node does not know this task any more"
             if task.state is TaskState.ABSENT
             else task.reason or ""
         )
         return TaskEnded(
-            at=_time(task.ended_at) or self._now(),
+            at=self._now(),
             task_id=task.task_id,
             attempt=rank.task_attempt,
             rank=rank.index,
@@ -223,7 +248,7 @@ class LocalFleet:
                     Verdict.INCONCLUSIVE
                 )  # a program that crashes also exits with 1: only its own report makes it a verdict
             yield NodeChecked(
-                at=_time(task.ended_at) or self._now(),
+                at=self._now(),
                 node=node,
                 check_id=check_id,
                 check_try=check_try,
@@ -243,7 +268,7 @@ def _answering(node: str) -> Iterator[None]:
         yield
     except Refused as exc:
         raise StartRefused(node, exc.reason) from exc
-    except (OSError, Unkillable) as exc:
+    except (OSError, Unkillable, DamagedFile) as exc:
         raise Transient(f"node {node}: {exc}") from exc
 
 
@@ -257,10 +282,6 @@ def environment(job: Job, rank: Rank) -> dict[str, str]:
         "RANK": str(rank.index),
         "LOCAL_RANK": "0",
     }
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
 
 
 def _report(path: Path) -> dict[str, object]:

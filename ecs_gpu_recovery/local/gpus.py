@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .files import Json, now_iso, read_json, write_json
+from .files import Json, now_iso, private, read_json, write_json
 
 FAULTS = {
     "xid": "the driver reports an Xid of your choice (default 79); most codes kill the tasks on that GPU",
@@ -351,5 +351,5 @@ def _log_xid(node_dir: str, gpu: Json, code: int, pid: int | None) -> None:
 
 def log_kernel(node_dir: str, message: str) -> None:
     """One line into the kernel log, in one write."""
-    with open(os.path.join(node_dir, "kmsg"), "a", encoding="utf-8") as file:
+    with open(os.path.join(node_dir, "kmsg"), "a", encoding="utf-8", opener=private) as file:
         file.write(f"{now_iso()} kernel: {message}\n")

@@ -11,14 +11,27 @@ import os
 import sys
 import time
 
-from . import gpus, processes
-from .files import Json, changed_at, create_json, now_iso, read_json, read_text, try_lock, write_json
-from .shim import ENDED, NODE_RESTARTED, end_record
+from . import attic, gpus, processes
+from .files import (
+    DamagedFile,
+    Json,
+    changed_at,
+    create_json,
+    give_room_back,
+    now_iso,
+    read_json,
+    read_text,
+    say,
+    try_lock,
+    write_json,
+    write_reserved,
+)
+from .shim import FULL_DISK_PAUSE_S, NODE_RESTARTED, end_record
 
 TICK_S = 0.05
 SHIM_TRIES = 3
 
-SHIM_KILLED = "the task's supervisor was killed"
+SHIM_KILLED = "the task's supervisor was killed, so nobody knows how the task ended"
 NO_SHIM = "CannotStartContainerError: the task's supervisor ended before it could take the task"
 
 
@@ -32,7 +45,9 @@ class Agent:
         self.tries: dict[str, int] = {}
         self.attached: dict[str, processes.ProcessId] = {}
         self.ended: set[str] = set()
+        self.told: dict[str, str] = {}
         self.boot_mark = (0, 0)
+        self.own_mark = (0, 0)
 
     def path(self, *names: str) -> str:
         return os.path.join(self.node_dir, *names)
@@ -40,10 +55,8 @@ class Agent:
     def run(self) -> int:
         """Boot, then look after tasks until the node is rebooted, retired or gone."""
         processes.adopt_orphans()
-        known = read_json(self.path("agent.json")) or {}
-        if known.get("boot_id") == self.boot_id and known.get("state") == "ready":
-            seen = int(known["gpus"])
-        else:
+        seen = self.counted_before()
+        if seen is None:
             seen = self.boot()
         if not self.still_wanted():
             return 0
@@ -52,8 +65,20 @@ class Agent:
         while self.still_wanted():
             self.reap()
             self.tend_tasks()
+            if changed_at(self.path("agent.json")) != self.own_mark:  # removed or overwritten by another hand
+                self.announce("ready", seen)
             time.sleep(TICK_S)
         return 0
+
+    def counted_before(self) -> int | None:
+        """The GPUs that an earlier agent of this boot has counted; None when there was none that got so far."""
+        try:
+            known = read_json(self.path("agent.json")) or {}
+        except DamagedFile as error:
+            say(f"{error}; it is written again")
+            return None
+        ready = known.get("boot_id") == self.boot_id and known.get("state") == "ready"
+        return known["gpus"] if ready and isinstance(known.get("gpus"), int) else None
 
     def boot(self) -> int:
         """Take the time a machine takes, then count the GPUs; how many there are."""
@@ -68,16 +93,28 @@ class Agent:
         try:
             return sum(1 for gpu in gpus.real_gpus() if mine is None or gpu["index"] in mine)
         except gpus.NvmlUnavailable as error:  # a node without GPUs, which its controller will notice
-            print(f"{now_iso()} no GPU can be counted: {error}", file=sys.stderr, flush=True)
+            say(f"no GPU can be counted: {error}")
             return 0
 
     def announce(self, state: str, seen: int) -> None:
-        """Say who we are and how far we got, if there still is a folder to say it in."""
+        """Say who we are and how far we got, if there still is a folder to say it in. A full disk is waited for."""
         me = processes.identify(os.getpid())
         assert me is not None, "this process lives"
-        if os.path.isdir(self.node_dir):
-            record = {**me._asdict(), "boot_id": self.boot_id, "state": state, "gpus": seen, "at": now_iso()}
-            write_json(self.path("agent.json"), record)
+        record = {**me._asdict(), "boot_id": self.boot_id, "state": state, "gpus": seen, "at": now_iso()}
+        while os.path.isdir(self.node_dir):
+            try:
+                write_json(self.path("agent.json"), record)
+                self.own_mark = changed_at(self.path("agent.json"))
+                return
+            except OSError as error:
+                self.tell("agent.json", error)
+                time.sleep(FULL_DISK_PAUSE_S)
+
+    def tell(self, what: str, error: Exception) -> None:
+        """Note a trouble in the agent's log, once for as long as it stays the same."""
+        if self.told.get(what) != str(error):
+            self.told[what] = str(error)
+            say(f"{what}: {error}")
 
     def still_wanted(self) -> bool:
         """False after a reboot (another agent's time) or when the node is retired or gone with its tasks."""
@@ -86,7 +123,12 @@ class Agent:
             self.end_everything()
             return False
         if mark != self.boot_mark:  # read it only when it changed
-            if (read_json(self.path("boot.json")) or {}).get("boot_id") != self.boot_id:
+            try:
+                boot = read_json(self.path("boot.json")) or {}
+            except (DamagedFile, OSError) as error:  # no word of another boot: tasks need not die for it
+                self.tell("boot.json", error)
+                boot = {"boot_id": self.boot_id}
+            if boot.get("boot_id") != self.boot_id:
                 return False
             self.boot_mark = mark
         return True
@@ -119,9 +161,25 @@ class Agent:
             if os.path.exists(self.path("tasks", task_id, "exit.json")):
                 self.ended.add(task_id)
                 continue
-            spec = read_json(self.path("tasks", task_id, "spec.json"))
-            if spec is not None:
-                self.tend(task_id, spec)
+            try:
+                spec = read_json(self.path("tasks", task_id, "spec.json"))
+                if spec is not None:
+                    self.tend(task_id, spec)
+            except (OSError, DamagedFile) as error:  # a full disk or a bad file: the other tasks go on
+                self.tell(task_id, error)
+        self.put_away()
+
+    def put_away(self) -> None:
+        """Let go of tasks that ended long ago, their folders and what we know of them."""
+        try:
+            gone = attic.tidy(self.node_dir, self.ended)
+        except OSError as error:
+            self.tell("past tasks", error)
+            return
+        for task_id in gone:
+            self.ended.discard(task_id)
+            for memory in (self.tries, self.attached, self.told):
+                memory.pop(task_id, None)
 
     def is_in_good_hands(self, task_id: str) -> bool:
         """Whether its shim lives: the usual case, and cheap to see."""
@@ -132,7 +190,7 @@ class Agent:
         claim = read_json(self.path("tasks", task_id, "claim"))
         if claim is not None:
             if not claim.get("refused"):
-                self.attached[task_id] = processes.ProcessId.of(claim)
+                self.attached[task_id] = self.holder_of(task_id, claim)
             if not self.is_in_good_hands(task_id):
                 self.settle(task_id, claim)
         elif task_id in self.shims.values():
@@ -141,6 +199,14 @@ class Agent:
             self.start_shim(task_id)
         else:
             self.refuse(task_id, spec)
+
+    def holder_of(self, task_id: str, claim: Json) -> processes.ProcessId:
+        try:
+            return processes.ProcessId.of(claim)
+        except (LookupError, TypeError, ValueError) as error:
+            raise DamagedFile(
+                self.path("tasks", task_id, "claim"), f"no process is named: {error!r}"
+            ) from error
 
     def may_start(self, task_id: str, spec: Json) -> bool:
         """Not if it was ordered in an earlier boot, or stopped already, or no shim of it ever gets going."""
@@ -171,11 +237,12 @@ class Agent:
             processes.kill_marked(processes.TASK_MARKER, task_dir, patience_s=2.0)
             processes.kill_descendants(self.reap, keep=set(self.shims), patience_s=2.0)
         except processes.Unkillable as error:
-            print(f"{now_iso()} {task_id}: {error}", file=sys.stderr, flush=True)
+            self.tell(task_id, error)
             return  # not ended yet; looked at again with the next tick
         if os.path.exists(os.path.join(task_dir, "exit.json")):
             return  # the shim had reported before it died
-        write_json(os.path.join(task_dir, "exit.json"), self._end_of(task_dir, claim), durable=True)
+        write_reserved(os.path.join(task_dir, "exit.json"), self._end_of(task_dir, claim))
+        give_room_back(os.path.join(task_dir, "running.json"))
 
     def _end_of(self, task_dir: str, claim: Json) -> Json:
         started_at = (read_json(os.path.join(task_dir, "running.json")) or {}).get("started_at")
@@ -183,11 +250,11 @@ class Agent:
         refused = bool(claim.get("refused"))
         if stop is not None:
             return end_record(None if refused else 137, stop, "UserInitiated", started_at)
-        if claim["boot_id"] != self.boot_id:
+        if claim.get("boot_id") != self.boot_id:
             return end_record(137, NODE_RESTARTED, "EssentialContainerExited", started_at)
         if refused:
             return end_record(None, NO_SHIM, "TaskFailedToStart", None)
-        return end_record(137, f"{ENDED}: {SHIM_KILLED}", "EssentialContainerExited", started_at)
+        return end_record(None, SHIM_KILLED, "EssentialContainerExited", started_at)
 
 
 def main(arguments: list[str]) -> int:

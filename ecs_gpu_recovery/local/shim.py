@@ -7,7 +7,10 @@ is told and everything it tells is a file in the task's folder:
     spec.json     what to run            stop       order to end it (before the start: never start)
     claim         this folder is taken   shim.json  who took it
     running.json  the task runs          exit.json  how it ended, written once, last
-    log           output of the task
+    log           output of the task     *.room     space for those two, taken before the start
+
+Nobody else learns how the task ended, so a disk that fills up while it runs must not cost the answer: the
+space is reserved before the start, and a task for which there is none waits for it.
 
 Many of these run at once, so the imports are few and the loop does little.
 """
@@ -21,9 +24,24 @@ import time
 from typing import NoReturn
 
 from . import gpus, processes
-from .files import Json, changed_at, create_json, now_iso, read_json, read_text, write_json
+from .files import (
+    DamagedFile,
+    Json,
+    changed_at,
+    create_json,
+    give_room_back,
+    now_iso,
+    private,
+    read_json,
+    read_text,
+    reserve,
+    say,
+    write_json,
+    write_reserved,
+)
 
 TICK_S = 0.05
+FULL_DISK_PAUSE_S = 0.5
 SLOW_PERIOD_S = 0.4
 MEMORY_CHECK_S = 0.25
 DEFAULT_STOP_TIMEOUT_S = 5.0
@@ -74,12 +92,8 @@ class Shim:
 
     def run(self) -> int:
         """Claim, start, watch, clean up, report. A folder that is taken already is none of our business."""
-        me = processes.identify(os.getpid())
-        assert me is not None, "this process lives"
-        claim = {**me._asdict(), "boot_id": self.boot_id}
-        if not create_json(self.path("claim"), claim):
+        if not self.claim():
             return 0
-        write_json(self.path("shim.json"), claim)
         self.spec = read_json(self.path("spec.json")) or {}
         processes.adopt_orphans()
         signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
@@ -104,11 +118,33 @@ class Shim:
         self.report(self.how_it_ended())
         return 0
 
+    def claim(self) -> bool:
+        """Take the folder, and the space for what is to be told of the task. A full disk is waited for.
+
+        False when another shim was faster, or when the folder is gone.
+        """
+        me = processes.identify(os.getpid())
+        assert me is not None, "this process lives"
+        record = {**me._asdict(), "boot_id": self.boot_id}
+        mine = False
+        while os.path.isdir(self.task_dir):
+            try:
+                mine = mine or create_json(self.path("claim"), record)
+                if mine:
+                    reserve(self.path("exit.json"))
+                    reserve(self.path("running.json"))
+                    write_json(self.path("shim.json"), record)
+                return mine
+            except OSError as error:
+                say(f"{self.path('claim')}: {error}")
+                time.sleep(FULL_DISK_PAUSE_S)
+        return False
+
     def start(self) -> None:
         """Fork and exec the task; an error of the exec comes back through a pipe that a good exec closes."""
         shim = os.getpid()
         reader, writer = os.pipe()
-        log = os.open(self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        log = private(self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self.main = os.fork()
         if self.main == 0:
             self._become_task(shim, writer, log)
@@ -120,7 +156,7 @@ class Shim:
             os.waitpid(self.main, 0)
             raise CannotStart(error.decode())
         self.started_at = now_iso()
-        write_json(self.path("running.json"), {"started_at": self.started_at, "pid": self.main})
+        write_reserved(self.path("running.json"), {"started_at": self.started_at, "pid": self.main})
 
     def _become_task(self, shim: int, writer: int, log: int) -> NoReturn:
         """In the forked child: own session, no signal blocked or ignored, environment, then the program."""
@@ -186,7 +222,7 @@ class Shim:
         marks = tuple(changed_at(file) for file in files)
         if marks != self.fault_marks:
             self.fault_marks = marks
-            self.blow = gpus.blow_on_task(read_json(files[0]), read_json(files[1]), self.spec)
+            self.blow = self.blow_of(*files)
         if self.blow is None:
             if self.frozen:
                 self.freeze(False)
@@ -200,6 +236,14 @@ class Shim:
         else:
             phase = (time.monotonic() % SLOW_PERIOD_S) / SLOW_PERIOD_S
             self.freeze(phase >= self.blow.speed)
+
+    def blow_of(self, state: str, faults: str) -> gpus.Blow | None:
+        """A file that can't be read breaks nothing: the task feels what it felt before."""
+        try:
+            return gpus.blow_on_task(read_json(state), read_json(faults), self.spec)
+        except (OSError, DamagedFile, LookupError, TypeError, AttributeError) as error:
+            say(f"faults of this node cannot be read: {type(error).__name__}: {error}")
+            return self.blow
 
     def freeze(self, stop: bool) -> None:
         """Stop or continue every process of the task; repeated while frozen, for processes born meanwhile."""
@@ -251,21 +295,25 @@ class Shim:
         return end_record(code, ENDED, "EssentialContainerExited", self.started_at)
 
     def report(self, end: Json) -> None:
-        """Write exit.json, unless the whole folder was taken away from under us.
+        """Write exit.json into its room, unless the whole folder was taken away from under us.
 
-        Nobody else knows how the task ended, so a full disk is waited for.
+        Nobody else knows how the task ended. Should the disk refuse even so, it is asked again until it agrees.
         """
         while os.path.isdir(self.task_dir):
             try:
-                write_json(self.path("exit.json"), end, durable=True)
+                write_reserved(self.path("exit.json"), end)
+                give_room_back(self.path("running.json"))
                 return
             except OSError as error:
-                print(f"{now_iso()} {self.path('exit.json')}: {error}", file=sys.stderr, flush=True)
-                time.sleep(1.0)
+                say(f"{self.path('exit.json')}: {error}")
+                time.sleep(FULL_DISK_PAUSE_S)
 
     def write_log(self, line: str) -> None:
-        with open(self.path("log"), "a", encoding="utf-8") as log:
-            log.write(line + "\n")
+        try:
+            with open(self.path("log"), "a", encoding="utf-8", opener=private) as log:
+                log.write(line + "\n")
+        except OSError as error:  # a line that finds no room must not cost the exit code
+            say(f"{self.path('log')}: {error}")
 
 
 def read_proc(path: str) -> str | None:

@@ -30,6 +30,12 @@ _PUT_TASK = (
     " exit_reason=excluded.exit_reason, updated_at=excluded.updated_at"
     " WHERE task_status IS NOT excluded.task_status"
 )
+#: A rank may lose its task and get its next one in a single step; then no record was ever written that says so.
+FORGOTTEN = "it ended, and its rank was started again in the same step"
+_END_PAST_TASKS = (
+    "UPDATE ecs_task SET task_status='TERMINATED', exit_reason=?, updated_at=?"
+    " WHERE job_id=? AND node_index_in_job=? AND ecs_task_id<>? AND task_status='IN_PROGRESS'"
+)
 
 
 class SqliteStore(Database):
@@ -42,6 +48,7 @@ class SqliteStore(Database):
         self._lost_after = lost_after
         self._cache: OrderedDict[str, Job] = OrderedDict()
         self._cache_lock = threading.Lock()
+        self._nodes: dict[str, Node] = {}
 
     # -- jobs ----------------------------------------------------------------------------------------------
 
@@ -144,6 +151,12 @@ class SqliteStore(Database):
         for rank in job.ranks:
             if before is not None and before.ranks[rank.index] == rank and not job.status.final:
                 continue
+            known = before.ranks[rank.index] if before is not None else None
+            if rank.past_tasks and (known is None or known.task_id != rank.task_id):
+                conn.execute(
+                    _END_PAST_TASKS,
+                    (FORGOTTEN, _stamp(job.updated_at), job.id, str(rank.index), rank.task_id),
+                )
             row = rows.task_row(job, rank)
             if row is not None:
                 row["created_at"] = row["updated_at"]
@@ -204,6 +217,15 @@ class SqliteStore(Database):
     def live_jobs(self) -> Sequence[str]:
         return [r[0] for r in self.read("SELECT job_id FROM ecs_job WHERE live=1 ORDER BY job_id")]
 
+    def waits(self) -> bool:
+        """Whether any record has a moment to wait for."""
+        return bool(
+            self.read(
+                "SELECT 1 FROM ecs_job WHERE wake_at IS NOT NULL"
+                " UNION ALL SELECT 1 FROM ecs_node WHERE wake_at IS NOT NULL LIMIT 1"
+            )
+        )
+
     # -- nodes ---------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
@@ -219,7 +241,14 @@ class SqliteStore(Database):
         return _node_in(found[0][0]) if found else None
 
     def nodes(self) -> Sequence[Node]:
-        return [_node_in(r[0]) for r in self.read("SELECT record FROM ecs_node ORDER BY node_name")]
+        """Asked for with every look, so what has not changed since is not read again."""
+        found = self.read("SELECT node_name, version, record FROM ecs_node ORDER BY node_name")
+        known, nodes = self._nodes, {}
+        for name, version, record in found:
+            node = known.get(name)
+            nodes[name] = node if node is not None and node.version == version else _node_in(record)
+        self._nodes = nodes
+        return list(nodes.values())
 
     def add_node(self, node: Node) -> None:
         def act(conn: sqlite3.Connection) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from .processes import ProcessId
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -84,6 +86,19 @@ class NodeView:
     """When the agent reached this state."""
     why_off: str | None
     folder: Path
+    damaged: bool = False
+    """One of its files can't be read; `why_off` names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRecord:
+    """What a node's agent says of itself in agent.json."""
+
+    process: ProcessId
+    boot_id: str
+    state: NodeState
+    gpus: int
+    at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

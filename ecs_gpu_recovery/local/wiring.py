@@ -12,6 +12,7 @@ from ..config import policy_from
 from ..core.policy import Policy
 from ..runtime import Runtime
 from ..sweeper import Sweeper
+from .clock import Clock
 from .cluster import Cluster
 from .fleet import LocalFleet
 from .notify import LocalNotifier
@@ -33,6 +34,7 @@ LOCAL_POLICY = Policy(
 
 
 def now() -> datetime:
+    """UTC as this machine has it. On a state folder, its own `clock` is the one to ask."""
     return datetime.now(UTC)
 
 
@@ -43,12 +45,15 @@ class Embedded:
     state: Path
     store: SqliteStore
     cluster: Cluster
+    fleet: LocalFleet
     notifier: LocalNotifier
     runtime: Runtime
     sweeper: Sweeper
     policy: Policy
+    clock: Clock
 
     def close(self) -> None:
+        self.fleet.close()
         self.store.close()
 
 
@@ -67,11 +72,11 @@ def build(
     store = SqliteStore(state / DATABASE, lost_after=chosen.node_lost_after)
     try:
         cluster = Cluster(state)
-        notifier = LocalNotifier(store, now, env.get("GPU_RECOVERY_WEBHOOK", ""))
+        clock = Clock(state)
+        notifier = LocalNotifier(store, clock.now, env.get("GPU_RECOVERY_WEBHOOK", ""))
     except BaseException:
         store.close()
         raise
-    runtime = Runtime(
-        store=store, fleet=LocalFleet(cluster, now), notifier=notifier, policy=chosen, dispatch=controller
-    )
-    return Embedded(state, store, cluster, notifier, runtime, Sweeper(runtime), chosen)
+    fleet = LocalFleet(cluster, clock.now)
+    runtime = Runtime(store=store, fleet=fleet, notifier=notifier, policy=chosen, dispatch=controller)
+    return Embedded(state, store, cluster, fleet, notifier, runtime, Sweeper(runtime), chosen, clock)

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from .batch import Tally
 from .night import Outcome, run
 from .weather import SKIES
 
@@ -33,17 +34,23 @@ def main() -> int:
 
 
 def _many(seeds: range, folder: Path | None, sky: str) -> int:
-    began, failed = time.perf_counter(), 0
+    began, tally = time.perf_counter(), Tally()
     for seed in seeds:
         outcome = run(seed, database=folder / f"{seed}.db" if folder else None, sky=sky)
+        tally.add(outcome)
         if outcome.violation:
-            failed += 1
             sys.stdout.write(f"{outcome}\n")
+            sys.stdout.flush()
     seconds = time.perf_counter() - began
     sys.stdout.write(
-        f"{len(seeds)} seeds, {failed} failed, {seconds:.1f} s, {len(seeds) / seconds:.0f} seeds/s\n"
+        f"{tally.nights} seeds, {len(tally.bad)} failed, {seconds:.1f} s, {tally.nights / seconds:.0f} seeds/s\n"
+        f"troubles that struck: {_counts(tally.struck)}\njobs: {_counts(tally.ended)}\n"
     )
-    return 1 if failed else 0
+    return 1 if tally.bad else 0
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1]))
 
 
 def _tell(outcome: Outcome) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..core.effects import Archive, Notify, RebootNode, StopTask
+from ..core.effects import Archive, Notify, RebootNode, StartTask, StopTask
 from ..core.invariants import broken
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ..core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..ports import Store
 from .world import Machine, Reboot, Task, World, verdict_of
 
@@ -37,6 +37,9 @@ class Judge:
         self._ordered: dict[str, str] = {}  #: key of every order that must be carried out: its kind
         self._asked: set[str] = set()  #: reboots that a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
+        self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
+        self._starts: set[str] = set()  #: every start that was ever ordered
+        self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.carried_out: Counter[str] = Counter()
         self.final: dict[str, JobStatus] = {}
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
@@ -46,14 +49,36 @@ class Judge:
     # -- what really happens ---------------------------------------------------------------------------
 
     def started(self, task: Task) -> None:
-        """At most one live task per rank; never two attempts of a job alive at once."""
-        alive = [t for m in self._world.machines.values() for t in m.tasks if t.alive and t is not task]
+        """At most one live task per rank; never two attempts of a job alive at once.
+
+        A start that was withdrawn while its sender stood still may get through after all. Nobody wanted that task:
+        it has to be gone in the end, but it is not held against those that are wanted.
+        """
+        if task.job and not task.check:
+            demand(
+                task.start_key in self._starts,
+                f"{task.id} was started by {task.start_key}, which nobody ordered",
+            )
+            task.stray = task.start_key not in self._pending[task.job]
+        if task.stray:
+            self._world.struck["stray"] += 1
+            return
+        alive = [
+            t
+            for m in self._world.machines.values()
+            for t in m.tasks
+            if t.alive and t is not task and not t.stray
+        ]
         meant = (
             [t for t in alive if not (t.check or t.stopping or task.check)]
             if self._world.weather.roomy
             else alive
         )
-        here = [t.id for t in meant if t.machine is task.machine and t.job != task.job]
+        here = [
+            t.id
+            for t in meant
+            if t.machine is task.machine and t.job != task.job and (t.job, t.rank) not in self._given_up
+        ]
         demand(not here, f"{task.id} shares {task.machine.name} with {here}")
         if task.check or not task.job:
             return
@@ -73,7 +98,7 @@ class Judge:
 
     def rebooted(self, machine: Machine, reboot: Reboot) -> None:
         """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
-        running = [t.id for t in machine.tasks if t.alive and not t.check and not t.stopping]
+        running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
         demand(not running, f"{machine.name} is rebooted under {running}")
         first, *rest = reboot.key.split("/")
         if first == "node":
@@ -99,8 +124,11 @@ class Judge:
     # -- what is committed -----------------------------------------------------------------------------
 
     def committed(self, old: Job | None, new: Job) -> None:
+        self._pending[new.id] = frozenset(order.key for order in new.outbox)
         for order in new.outbox:
             effect = order.effect
+            if isinstance(effect, StartTask):
+                self._starts.add(effect.key)
             if isinstance(effect, StopTask | RebootNode | Notify | Archive):
                 self._ordered[effect.key] = type(effect).__name__
         if old is None or old.status is not new.status:
@@ -142,6 +170,7 @@ class Judge:
                 )
         if new.status.final:
             self.final[new.id] = new.status
+            self._given_up |= {(new.id, rank.index) for rank in new.ranks if rank.exit is Exit.LOST}
 
     def _examined(self, old: Job, rank: Rank) -> None:
         """A decision waits for every node, and a verdict is one that a check of this attempt gave."""

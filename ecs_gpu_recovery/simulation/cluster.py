@@ -1,6 +1,7 @@
 """The world as the control plane may see it: the fleet port, as unhelpful as Amazon ECS and SSM are.
 
-A look by token finds only tasks that are meant to run. A stop reaches a machine when it is connected.
+A look by token finds only tasks that are meant to run; before a start is sent again, those that are known to have
+ended are looked through too. A stop reaches a machine when it is connected.
 Every call may meet the night: no answer, a crash, or a long wait.
 """
 
@@ -40,7 +41,7 @@ class SimulatedCluster:
 
     def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
         self._night.before("start", order.key)
-        task = self._find(order.node, order.token) if again and self.looks else None
+        task = self._find_any(order.node, order.token) if again and self.looks else None
         if task is None:
             task = self._start(
                 order.node,
@@ -56,7 +57,7 @@ class SimulatedCluster:
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
         self._night.before("check", order.key)
-        task = self._find(order.node, order.token) if again else None
+        task = self._find_any(order.node, order.token) if again else None
         if task is None:
             task = self._start(
                 order.node,
@@ -94,7 +95,7 @@ class SimulatedCluster:
             raise StartRefused(name, "RESOURCE:GPU")
         if mark in machine.tombstones:
             raise StartRefused(name, "it was stopped before it started")
-        if world.troubled and not check and world.strikes(world.weather.refused):
+        if world.troubled and not check and world.strikes("refused"):
             raise StartRefused(name, world.rng.choice(("AGENT", "RESOURCE:GPU", "ATTRIBUTE")))
         task = world.start(
             machine,
@@ -114,6 +115,10 @@ class SimulatedCluster:
             (t for t in self._world.machines[name].tasks if t.token == mark and t.alive and not t.stopping),
             None,
         )
+
+    def _find_any(self, name: str, mark: str) -> Task | None:
+        ended = (t for t in self._world.machines[name].tasks if t.token == mark and (t.told or t.stopping))
+        return self._find(name, mark) or next(ended, None)
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         self._night.before("stop", order.key)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class HostileStore:
     """Passes everything on; between two steps the night may have its way."""
 
+    most_ranks = 3  #: fewer than the largest gang, so that both ways are taken
+
     def __init__(self, store: Store, night: Night) -> None:
         self._store, self._night = store, night
 
@@ -46,6 +48,16 @@ class HostileStore:
         self._store.commit(job)
         self._night.judge.committed(old, job)
         self._night.after("commit", job.id)
+
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        self._night.before("commit", job.id)
+        old = self._store.job(job.id)
+        assert isinstance(self._store, MemoryStore)
+        if not self._store.commit_with_rows(job, ranks):
+            return False
+        self._night.judge.committed(old, job)
+        self._night.after("commit", job.id)
+        return True
 
     def write_rows(
         self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()

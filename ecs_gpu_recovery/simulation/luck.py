@@ -15,22 +15,23 @@ def brew(world: World) -> None:
     """Put the night's bad luck on the agenda."""
     w, rng = world.weather, world.rng
     for machine in world.machines.values():
-        strikes: tuple[tuple[float, Callable[[Machine], None]], ...] = (
-            (w.gpu_faults, lambda m: _break(world, m, "reboot")),
-            (w.dead_gpus, lambda m: _break(world, m, "replace")),
-            (w.crashes, lambda m: _crash(world, m, 1, "Essential container in task exited")),
+        strikes: tuple[tuple[str, Callable[[Machine], None]], ...] = (
+            ("gpu_faults", lambda m: _break(world, m, "reboot")),
+            ("dead_gpus", lambda m: _break(world, m, "replace")),
+            ("crashes", lambda m: _crash(world, m, 1, "Essential container in task exited")),
             (
-                w.other_exits,
+                "other_exits",
                 lambda m: _crash(
                     world, m, rng.choice((139, 2)), rng.choice(("", "OutOfMemoryError: killed"))
                 ),
             ),
-            (w.power_cuts, lambda m: _cut(world, m)),
-            (w.flaps, lambda m: world.agent_away(m, rng.choice((20.0, 90.0, 300.0, 900.0, 2400.0)))),
-            (w.terminations, world.terminate),
+            ("power_cuts", lambda m: _cut(world, m)),
+            ("flaps", lambda m: world.agent_away(m, rng.choice((20.0, 90.0, 300.0, 900.0, 2400.0)))),
+            ("terminations", world.terminate),
         )
-        for mean, act in strikes:
-            for _ in range(poisson(rng, mean)):
+        for trouble, act in strikes:
+            for _ in range(poisson(rng, getattr(w, trouble))):
+                world.struck[trouble] += 1
                 world.after(rng.uniform(0, w.trouble_s), partial(act, machine))
 
 
@@ -52,7 +53,7 @@ def _cut(world: World, machine: Machine) -> None:
     if not machine.up:
         return
     world.down(machine)
-    if not world.strikes(world.weather.no_return):
+    if not world.strikes("no_return"):
         world.after(world.rng.choice((5.0, 60.0, 300.0, 1200.0, 3000.0)), lambda: world.boots(machine))
 
 

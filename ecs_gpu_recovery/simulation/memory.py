@@ -52,6 +52,17 @@ class MemoryStore:
             raise VersionConflict(f"job {job.id} is at version {held.version}, not {job.version - 1}")
         self.put(job)
 
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        """All or nothing; a node that is not this job's any more has to be looked at first."""
+        held = self.job(job.id)
+        if held.version != job.version - 1:
+            raise VersionConflict(f"job {job.id} is at version {held.version}, not {job.version - 1}")
+        if any(self._nodes[job.ranks[index].node].job_id != job.id for index in ranks):
+            return False
+        self._jobs[job.id] = job
+        self._put_rows(job, ranks)
+        return True
+
     def put(self, job: Job) -> None:
         self._jobs[job.id] = job
         if self.writes_rows:

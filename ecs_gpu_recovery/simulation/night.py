@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from ..core.errors import Bug, JobExists, Refused, Transient
+from ..core.errors import JobExists, Refused, Transient
 from ..core.events import Fact, NodeAsked
 from ..core.model import JobSpec, Node, NodeStatus
 from ..local.store import SqliteStore
@@ -56,6 +57,7 @@ class Outcome:
     ended: tuple[str, ...]
     history: tuple[tuple[object, ...], ...]
     weather: Weather
+    struck: Counter[str]  #: how often each trouble struck
     sky: str = "any"
 
     @property
@@ -75,7 +77,8 @@ class Night:
     def __init__(self, seed: int, *, database: Path | None = None, sky: str = "any") -> None:
         self.seed, self.sky = seed, sky
         rng = Random(seed)  # noqa: S311 (chance that can be repeated is the point)
-        self.weather = SKIES[sky](rng)
+        self._more = Random(f"{seed}/more")  # noqa: S311
+        self.weather = SKIES[sky](rng, self._more)
         self.world = World(self.weather, rng)
         self.world.news = self._news
         self.judge = Judge(self.world)
@@ -88,17 +91,20 @@ class Night:
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
         self._hostile = HostileStore(self.store, self)
-        self.runtime = Runtime(
-            store=self._hostile, fleet=self.cluster, notifier=self.inbox, policy=self.weather.policy
+        travels = self._hostile if self.weather.rows_travel and database is None else None
+        self.runtime, self._desk = (
+            Runtime(
+                store=self._hostile,
+                fleet=self.cluster,
+                notifier=self.inbox,
+                policy=self.weather.policy,
+                dispatch=dispatch,
+                rows=travels,
+            )
+            for dispatch in (True, rng.random() < 0.5)
         )
-        self._desk = Runtime(
-            store=self._hostile,
-            fleet=self.cluster,
-            notifier=self.inbox,
-            policy=self.weather.policy,
-            dispatch=rng.random() < 0.5,
-        )
-        self._sweeper = Sweeper(self.runtime)
+        self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
+        self._throttled: list[tuple[float, float]] = []
         self._depth = 0
         self._clock: datetime | None = None
         self._dies_at = 0.0
@@ -120,13 +126,13 @@ class Night:
             return
         if self.dies():
             self.die(f"before {step}", key)
-        if world.strikes(w.transient):
+        if world.strikes("transient") or (self._in_a_throttle() and world.strikes("throttles", 0.7)):
             self.judge.mishaps += 1
             raise Transient(f"{step} {key}: throttled")
         if (
             w.ordered
             and self._depth < _DEPTH
-            and world.strikes(w.stall * (3 if step in ("commit", "start", "stop") else 1))
+            and world.strikes("stall", w.stall * (3 if step in ("commit", "start", "stop") else 1))
         ):
             world.note("stall", step, key)
             self._stand_still(world.rng.uniform(0, w.stall_s))
@@ -139,12 +145,15 @@ class Night:
             return
         if self.dies():
             self.die(f"after {step}", key)
-        if self.world.strikes(self.weather.unanswered):
+        if self.world.strikes("unanswered"):
             self.judge.mishaps += 1
             raise Transient(f"{step} {key}: no answer")
 
+    def _in_a_throttle(self) -> bool:
+        return any(begin <= self.world.now < end for begin, end in self._throttled)
+
     def dies(self) -> bool:
-        return self.world.troubled and self.world.strikes(self.weather.crash)
+        return self.world.troubled and self.world.strikes("crash")
 
     def die(self, where: str, key: str) -> None:
         self.world.note("crash", where, key)
@@ -164,7 +173,7 @@ class Night:
             act()
         except (Crash, Transient):
             self.judge.mishaps += 1
-            if tries < 3 and self.world.strikes(self.weather.retried):
+            if tries < 3 and self.world.strikes("retried"):
                 self.world.after(self.world.rng.uniform(1, 120), lambda: self._process(act, at, tries + 1))
         except Refused as exc:
             self.world.note("refused", type(exc).__name__)
@@ -181,9 +190,25 @@ class Night:
             return
         act = self._delivery(kind, machine, what)
         at = world.now
-        for _ in range((0 if world.strikes(w.lost) else 1) + (1 if world.strikes(w.repeated) else 0)):
-            delay = rng.uniform(0, w.late_s) if world.strikes(w.late) else rng.uniform(0.1, 3)
-            world.after(delay, lambda: self._process(act, world.stamp(at) if w.ordered else world.time))
+        for _ in range((0 if world.strikes("lost") else 1) + (1 if world.strikes("repeated") else 0)):
+            delay = rng.uniform(0, w.late_s) if world.strikes("late") else rng.uniform(0.1, 3)
+            self._tell(machine.name, delay, partial(self._hear, act, at))
+
+    def _tell(self, about: str, delay: float, hear: Callable[[], None]) -> None:
+        """After a while; if it is to come out of order, right after the next news about the same node."""
+        world = self.world
+        if (held := self._held.pop(about, None)) is not None:
+            world.after(delay + 0.1, held)
+        elif world.strikes("reordered"):
+            self._held[about] = hear
+            world.after(900, lambda: self._held.pop(about, lambda: None)())
+            return
+        world.after(delay, hear)
+
+    def _hear(self, act: Callable[[], object], at: float) -> None:
+        w, world = self.weather, self.world
+        off = world.rng.uniform(-w.jolt_s, w.jolt_s) if w.jolt_s and world.strikes("jolt_s", 0.2) else 0.0
+        self._process(act, world.stamp((at if w.ordered else world.now) + off))
 
     def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> Callable[[], object]:
         cluster, name = self.cluster, machine.name
@@ -248,7 +273,12 @@ class Night:
         for _ in range(poisson(rng, w.node_asks)):
             world.after(rng.uniform(0, w.trouble_s), self._ask_a_node)
         brew(world)
-        world.after(rng.uniform(1, w.sweep_s), self._sweep)
+        world.after(rng.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
+        for _ in range(1, w.sweepers):
+            world.after(self._more.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
+        for _ in range(poisson(self._more, w.throttles)):
+            begin = self._more.uniform(0, w.trouble_s)
+            self._throttled.append((begin, begin + self._more.uniform(30, 600)))
 
     def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
         done = False
@@ -273,6 +303,7 @@ class Night:
             self.world.after(600, lambda: self._submit(number, nodes, check, tries - 1))
 
     def _stop_a_job(self) -> None:
+        self.world.struck["stops"] += 1
         job_id = f"j{self.world.rng.randrange(self.weather.jobs)}"
         self._process(
             lambda: self._desk.stop(job_id, by="ann", why="enough", at=self.world.time), self.world.time
@@ -281,10 +312,12 @@ class Night:
     def _stop_a_task(self) -> None:
         alive = [t for t in self.world.tasks.values() if t.alive and t.running and not t.check]
         if alive:
+            self.world.struck["task_stops"] += 1
             self.world.stop(self.world.rng.choice(alive), "stopped by hand")
 
     def _ask_a_node(self) -> None:
         rng = self.world.rng
+        self.world.struck["node_asks"] += 1
         name, ask = (
             rng.choice(sorted(self.world.machines)),
             rng.choice(("drain", "release", "check", "reboot", "release")),
@@ -294,15 +327,16 @@ class Night:
         fact = NodeAsked(at=self.world.time, node=name, ask=ask, by="ben", why="to see")
         self._process(lambda: self._desk.handle_node(name, [fact]), self.world.time)
 
-    def _sweep(self) -> None:
+    def _sweep(self, sweeper: Sweeper) -> None:
         now = self.world.time
         if self.world.troubled and self.weather.skew_s and self.world.rng.random() < 0.2:
+            self.world.struck["skew_s"] += 1
             ahead = SKEW_S if self.weather.stall else self.weather.skew_s
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._process(lambda: self._sweeper.sweep(now), now)
-        self.world.after(self.weather.sweep_s, self._sweep)
+        self._process(lambda: sweeper.sweep(now), now)
+        self.world.after(self.weather.sweep_s, partial(self._sweep, sweeper))
 
     # -- the whole night -------------------------------------------------------------------------------
 
@@ -314,7 +348,7 @@ class Night:
             self._prepare()
             self._until_rest()
             self.judge.at_rest(self.store, self.inbox.told)
-        except (Violation, Bug) as exc:
+        except (Violation, Exception) as exc:  # noqa: BLE001 - whatever gets out is a night that ended badly
             violation = f"{type(exc).__name__}: {exc}"
         finally:
             logger.disabled = quiet
@@ -332,6 +366,7 @@ class Night:
             ended,
             tuple(history),
             self.weather,
+            self.world.struck,
             self.sky,
         )
 

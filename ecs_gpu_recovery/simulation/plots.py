@@ -23,34 +23,34 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 def where_time_goes(lines: Sequence[Line]) -> str:
     """One bar per policy: all its time, by what it was spent on."""
     row, left, width = 22, 250, 560
-    height = 60 + row * len(lines)
+    height = 66 + row * len(lines)
     parts = []
     for number, line in enumerate(lines):
-        y, x = 40 + number * row, float(left)
+        y, x = 56 + number * row, float(left)
         parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(line.title)}</text>')
         for kind in KINDS:
-            share = line.result.share(kind) * width
+            share = line.shares[kind] * width
             if share > 0:
-                title = f"<title>{escape(kind)} {line.result.share(kind):.1%}</title>"
+                title = f"<title>{escape(kind)} {line.shares[kind]:.1%}</title>"
                 place = f'x="{x:.1f}" y="{y}" width="{share:.1f}" height="16"'
                 parts.append(f'<rect {place} fill="{COLOURS[kind]}">{title}</rect>')
             x += share
         parts.append(f'<text x="{left + width + 6}" y="{y + 12}">{line.ettr.mean:.1%}</text>')
-    return _page(880, height, _legend(left, 14) + "".join(parts), "Where the time goes")
+    return _page(880, height, _legend(12, 40) + "".join(parts), "Where the time goes")
 
 
 def _legend(x: float, y: float) -> str:
     parts = []
     for kind in KINDS:
         parts.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" fill="{COLOURS[kind]}"/>')
-        parts.append(f'<text x="{x + 13:.0f}" y="{y}" font-size="10">{escape(kind)}</text>')
-        x += 24 + 5.6 * len(kind)
+        parts.append(f'<text x="{x + 14:.0f}" y="{y}" font-size="11">{escape(kind)}</text>')
+        x += 30 + 6.2 * len(kind)
     return "".join(parts)
 
 
 def by_job_size(points: Sequence[tuple[int, float, float]]) -> str:
     """Two curves over the number of nodes of a job: automatic and by hand."""
-    left, top, width, height = 60, 30, 480, 260
+    left, top, width, height = 60, 40, 480, 260
     most = log2(max(size for size, _, _ in points) or 1) or 1.0
 
     def place(size: int, value: float) -> str:
@@ -78,5 +78,6 @@ def by_job_size(points: Sequence[tuple[int, float, float]]) -> str:
 def _page(width: int, height: float, body: str, title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" {_FONT}>'
-        f'<title>{escape(title)}</title><rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
+        f'<title>{escape(title)}</title><rect width="100%" height="100%" fill="white"/>'
+        f'<text x="12" y="18" font-weight="600">{escape(title)}</text>{body}</svg>\n'
     )

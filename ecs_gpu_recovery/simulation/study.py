@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from .fleet import Estimate, Result, Scenario, simulate
+from .fleet import KINDS, Estimate, Result, Scenario, simulate
 from .policies import CHANGES, FleetPolicy, changed
 from .rates import MEASURED_MTTF_H, PROJECTED_MTTF_H, RATES, expected_ettr, renewal_ettr
 
@@ -105,7 +106,12 @@ class Line:
     gain: Estimate  #: in ETTR, against the first line, run by run
     lost_gpu_hours: float  #: a week
     people: float  #: times a week a person is needed
-    result: Result  #: of the first run
+    shares: dict[str, float]  #: what the time went into, over all runs
+
+    @property
+    def sure(self) -> bool:
+        """Whether the runs tell its gain from luck."""
+        return abs(self.gain.mean) > 2 * self.gain.error
 
 
 def compare(base: Scenario, runs: int = 8) -> list[Line]:
@@ -130,18 +136,28 @@ def compare(base: Scenario, runs: int = 8) -> list[Line]:
                 Estimate.of(gains),
                 sum(result.lost_gpu_hours_a_week for result in results) / runs,
                 sum(result.people for result in results) / weeks,
-                results[0],
+                {kind: fmean(result.share(kind) for result in results) for kind in KINDS},
             )
         )
     return lines
 
 
-def by_size(base: Scenario, sizes: tuple[int, ...]) -> list[tuple[int, float, float]]:
-    """For each job size, the same fleet recovered by the policy and by hand."""
+def by_size(base: Scenario, sizes: tuple[int, ...], runs: int = 1) -> list[tuple[int, float, float]]:
+    """For each job size, the same fleet recovered by the policy and by hand; means over several runs."""
+
+    def mean(scenario: Scenario) -> float:
+        return fmean(simulate(replace(scenario, seed=base.seed + number)).ettr for number in range(runs))
+
     found = []
     for size in sizes:
         if size <= base.nodes:
             one = replace(base, job_nodes=size)
             hand = replace(one, policy=replace(base.policy, automatic=False))
-            found.append((size, simulate(one).ettr, simulate(hand).ettr))
+            found.append((size, mean(one), mean(hand)))
     return found
+
+
+def best(lines: list[Line]) -> Line | None:
+    """The one change that gains most, if the runs are sure of it."""
+    sure = [line for line in lines[1:] if line.sure and line.gain.mean > 0]
+    return max(sure, key=lambda line: line.gain.mean, default=None)

@@ -28,14 +28,18 @@ class Weather:
     repeated: float = 0.0
     late: float = 0.0
     late_s: float = 60.0
+    reordered: float = 0.0  #: a piece of news waits until the next one about the same node has been told
     # Processes.
     crash: float = 0.0
     stall: float = 0.0
     stall_s: float = 30.0
     transient: float = 0.0  #: a call gets no answer and nothing happened
     unanswered: float = 0.0  #: a call gets no answer, but it did happen
+    throttles: float = 0.0  #: mean number of stretches, a night, in which most calls are refused
     retried: float = 0.0  #: an invocation that died is tried again
     skew_s: float = 0.0  #: how far the sweeper's clock may jump
+    jolt_s: float = 0.0  #: how far the clock that stamps the news may jump
+    sweepers: int = 1  #: how many sweep beside each other
     # Nodes and tasks; means per node and night.
     gpu_faults: float = 0.0
     dead_gpus: float = 0.0
@@ -64,6 +68,7 @@ class Weather:
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
     rows_in_commit: bool = True
+    rows_travel: bool = False  #: where rows are not part of the commit, some may go with it
     roomy: bool = (
         False  #: jobs leave room beside them, so that the cluster would start a second task on the same node
     )
@@ -78,6 +83,15 @@ class Weather:
             if f.name != "policy" and getattr(self, f.name)
         ]
         return " ".join(shown) + f" retries={self.policy.max_retries}"
+
+
+#: Every trouble that a night can have, as it is counted when it strikes.
+TROUBLES = (
+    *("lost", "repeated", "late", "reordered", "crash", "stall", "transient", "unanswered", "throttles"),
+    *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
+    *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
+    *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
+)
 
 
 def _short(value: object) -> str:
@@ -111,7 +125,22 @@ _REPAIR = {
 _PEOPLE = {"stops": 0.6, "task_stops": 0.4, "node_asks": 1.5}
 
 
-def draw(rng: Random) -> Weather:
+def draw(rng: Random, more: Random) -> Weather:
+    """The night's troubles. What was added later is drawn from `more`, so that older seeds keep their nights."""
+    weather = _first_draw(rng)
+    if more.random() < 0.5:
+        weather = replace(
+            weather,
+            reordered=more.uniform(0.05, 0.5) * (more.random() < 0.4),
+            throttles=more.uniform(0.5, 3.0) * (more.random() < 0.4),
+            jolt_s=more.choice((0.0, 0.0, 5.0, 30.0)),
+            sweepers=2 if more.random() < 0.3 else 1,
+        )
+    weather = _old_news(weather) if more.random() < 0.1 else weather
+    return replace(weather, rows_travel=not weather.rows_in_commit and more.random() < 0.5)
+
+
+def _first_draw(rng: Random) -> Weather:
     """Each group is absent in many nights; within a group each fault is drawn for itself."""
     rates: dict[str, float] = {}
     for group, there in (
@@ -153,14 +182,20 @@ def draw(rng: Random) -> Weather:
             check_timeout=timedelta(minutes=rng.choice((10, 30))),
             reboot_timeout=timedelta(minutes=rng.choice((15, 30))),
         ),
+        sweepers=1,
+        rows_travel=False,
         **rates,
     )
 
 
-def late_news(rng: Random) -> Weather:
+def late_news(rng: Random, more: Random) -> Weather:
     """News is minutes old when it comes, senders stand still, and the cluster has room for a second start."""
+    return _old_news(draw(rng, more))
+
+
+def _old_news(weather: Weather) -> Weather:
     return replace(
-        draw(rng),
+        weather,
         late=0.6,
         late_s=600.0,
         lost=0.0,
@@ -176,4 +211,4 @@ def late_news(rng: Random) -> Weather:
 
 
 #: Skies with a name, for those who look for one kind of trouble.
-SKIES: dict[str, Callable[[Random], Weather]] = {"any": draw, "late-news": late_news}
+SKIES: dict[str, Callable[[Random, Random], Weather]] = {"any": draw, "late-news": late_news}

@@ -7,6 +7,7 @@ and `night` delivers its news to the control plane, or doesn't.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,7 @@ class Task:
     ended: float = -1.0
     finished: bool = False  #: did its work to the end
     told: bool = False  #: the cluster knows that it has ended
+    stray: bool = False  #: its start had been withdrawn when it got through
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,7 @@ class World:
         self.weather, self.rng = weather, rng
         self.now = 0.0
         self.history: list[tuple[object, ...]] = []
+        self.struck: Counter[str] = Counter()  #: how often each trouble of the weather has struck
         self.machines = {f"n{i}": Machine(f"n{i}") for i in range(weather.nodes)}
         self.tasks: dict[str, Task] = {}
         self.sizes: dict[str, int] = {}  #: how many ranks each job has
@@ -123,8 +126,13 @@ class World:
     def note(self, *what: object) -> None:
         self.history.append((round(self.now, 3), *what))
 
-    def strikes(self, rate: float) -> bool:
-        return rate > 0 and self.rng.random() < rate
+    def strikes(self, trouble: str, rate: float | None = None) -> bool:
+        """Whether this trouble strikes now. Its rate is tonight's, unless told otherwise."""
+        rate = getattr(self.weather, trouble) if rate is None else rate
+        if rate <= 0 or self.rng.random() >= rate:
+            return False
+        self.struck[trouble] += 1
+        return True
 
     @property
     def troubled(self) -> bool:
@@ -171,7 +179,7 @@ class World:
         if not task.machine.connected:
             self.after(30, lambda: self._runs(task))
             return
-        if self.troubled and not task.check and self.strikes(self.weather.refused):
+        if self.troubled and not task.check and self.strikes("refused"):
             why = self.rng.choice(
                 (
                     "CannotPullContainerError: no such image",
@@ -190,7 +198,7 @@ class World:
             self._examine(task)
         else:
             self.after(self.weather.work_s * self.rng.uniform(0.95, 1.1), lambda: self._finish(task))
-            if task.machine.fault and self.strikes(0.9):
+            if task.machine.fault and self.rng.random() < 0.9:
                 self.after(
                     self.rng.uniform(5, 600),
                     lambda: self.fail(task, 1, "Essential container in task exited"),
@@ -231,13 +239,13 @@ class World:
         self.news("ended", task.machine, task)
 
     def _examine(self, task: Task) -> None:
-        weather, machine = self.weather, task.machine
-        if self.troubled and self.strikes(weather.hung_check):
+        machine = task.machine
+        if self.troubled and self.strikes("hung_check"):
             return
         code = {"": 0, "reboot": 1, "replace": 2}[machine.fault]
-        if self.troubled and self.strikes(weather.broken_check):
+        if self.troubled and self.strikes("broken_check"):
             code = self.rng.choice((3, 126, 137))
-        elif self.troubled and self.strikes(weather.wrong_check):
+        elif self.troubled and self.strikes("wrong_check"):
             code = self.rng.choice((0, 1))
         self.after(self.rng.uniform(5, 120), lambda: self.fail(task, code, ""))
 
@@ -251,7 +259,7 @@ class World:
             self._obey(task)
 
     def _obey(self, task: Task) -> None:
-        slow = self.troubled and self.strikes(self.weather.deaf)
+        slow = self.troubled and self.strikes("deaf")
         self.after(
             self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task)
         )
@@ -278,7 +286,7 @@ class World:
         machine.up = machine.agent = False
         for task in machine.tasks:
             if task.alive:
-                lie = self.strikes(self.weather.lies) and not task.check
+                lie = self.strikes("lies") and not task.check
                 self.end(
                     task,
                     0 if lie else 137,
@@ -293,7 +301,7 @@ class World:
             return
         machine.up = True
         machine.boot += 1
-        machine.gpus = GPUS - 1 if self.troubled and self.strikes(self.weather.fewer_gpus) else GPUS
+        machine.gpus = GPUS - 1 if self.troubled and self.strikes("fewer_gpus") else GPUS
         if machine.fault == "reboot" and cure:
             machine.fault = ""
         self.note("boot", machine.name, machine.boot)
@@ -338,15 +346,15 @@ class World:
         self.note("reboot", machine.name, key)
         self.on_reboot(machine, reboot)
         trouble = self.troubled
-        if not machine.up or (trouble and self.strikes(self.weather.reboot_fails)):
+        if not machine.up or (trouble and self.strikes("reboot_fails")):
             reboot.failed = True
             self.after(self.rng.uniform(1, 60), lambda: self.news("reboot failed", machine, reboot))
             return
         self.after(self.rng.uniform(1, 5), lambda: self.down(machine))
-        if trouble and self.strikes(self.weather.no_return):
+        if trouble and self.strikes("no_return"):
             return
-        slow = trouble and self.strikes(self.weather.slow_reboot)
-        cure = not (trouble and self.strikes(self.weather.no_cure))
+        slow = trouble and self.strikes("slow_reboot")
+        cure = not (trouble and self.strikes("no_cure"))
         self.after(
             self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400),
             lambda: self._rebooted(machine, reboot, cure),

@@ -66,7 +66,7 @@ class Bounds:
     )
     noticed: bool = False  #: that a node went down is told at once, so somebody knows
     blind: bool = False  #: nodes don't tell their boot id
-    finds_ended: bool = True  #: a look for a token also finds tasks that have ended; Amazon ECS does not
+    finds_ended: bool = True  #: a look for a token also finds tasks that have ended, as ECS does for an hour
     rows: bool = False  #: rows are written by an order, not in the commit
     answers_stop: bool = True  #: a stop that finds no task says so
     stale_sights: bool = False  #: an older sighting of a node may arrive after a newer one

@@ -78,7 +78,6 @@ def test_nothing_ever_scans_a_table(place: Place) -> None:
     assert set(wire.calls) == {
         "BatchGetItem",
         "GetItem",
-        "PutItem",
         "Query",
         "TransactWriteItems",
         "UpdateItem",

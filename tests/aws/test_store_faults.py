@@ -33,7 +33,6 @@ BUSY = [
     answer("RequestLimitExceeded"),
     answer("InternalServerError", status=500),
     answer("SomethingNobodyHeardOf", status=503),
-    answer("TransactionConflictException"),
     broken(EndpointConnectionError(endpoint_url="https://dynamodb")),
     broken(ConnectTimeoutError(endpoint_url="https://dynamodb")),
     broken(ReadTimeoutError(endpoint_url="https://dynamodb")),

@@ -49,10 +49,12 @@ def nodes_are_free(state: Path, count: int) -> bool:
     return told.code == 0 and sum(node["free"] for node in told.data["nodes"]) == count
 
 
-def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_path: Path) -> None:
+def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
+    command: Command, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
-    with up(state, "--nodes", "2", "--gpus", "1") as process:
-        eventually(lambda: nodes_are_free(state, 2), "two free nodes")
+    with up(state, "--nodes", "3", "--gpus", "1") as process:
+        eventually(lambda: nodes_are_free(state, 3), "three free nodes")
         second = command("up", "--state", state)
         assert second.code == 4
         assert f"another controller (pid {process.pid}) already runs on {state}" in second.err
@@ -66,23 +68,51 @@ def test_up_serves_until_ctrl_c_and_goes_on_where_it_was(command: Command, tmp_p
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        assert "2 nodes; Ctrl-C ends it" in out
+        assert "3 nodes; Ctrl-C ends it" in out
+        assert "j runs on without the control plane" in out
         assert f"gpu-recovery submit --state {state} --any 2 -- python train.py" in out
         assert "job: IN_PROGRESS: submitted by" not in out, (
             "the command that submits says so, not the controller"
         )
         assert "node-1: ASSIGNED -> IN_PROGRESS" in out
-        assert Cluster(state).processes() == []
-    alone = command("jobs", "--state", state)
-    assert alone.code == 0
-    assert "nothing will move until you start  gpu-recovery up" in alone.err
-    with up(state) as process:  # without any number: the nodes that are there
+        before = {found.pid for found in Cluster(state).processes()}
+        assert {found.node for found in Cluster(state).processes()} == {"node-1", "node-2"}, (
+            "free nodes are off"
+        )
+        alone = command("jobs", "--state", state)
+        assert alone.code == 0
+        assert "nothing will move until you start  gpu-recovery up" in alone.err
+        with up(state):  # without any number: the nodes that are there
+            eventually(lambda: "node-3" in {p.node for p in Cluster(state).processes()}, "all nodes are back")
+            now = {found.pid for found in Cluster(state).processes() if found.node != "node-3"}
+            assert now == before, "the very same ranks run"
+            job = command("job", "j", "--state", state, "--json").data
+            assert (job["status"], job["attempt"]) == ("IN_PROGRESS", 0)
+            told = command("down", "--state", state)
+            assert told.code == 4
+            assert "already runs on" in told.err
+    with up(state) as process:
         eventually(
             lambda: command("job", "j", "--state", state, "--json").data["attempt"] == 1,
-            "the job starts again",
+            "its nodes were powered off, so the job starts again",
         )
         assert command("stop", "j", "--state", state, "--wait").code == 0
-        assert len(command("nodes", "--state", state, "--json").data["nodes"]) == 2
+        process.send_signal(signal.SIGINT)
+        assert "the nodes are powered off" in process.communicate(timeout=60)[0]
+        assert Cluster(state).processes() == []
+
+
+def test_down_ends_what_a_control_plane_left_running(command: Command, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert "nothing runs there" in command("down", "--state", state).err
+    with up(state, "--nodes", "1", "--keep-nodes") as process:
+        eventually(lambda: nodes_are_free(state, 1), "a free node")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert len(Cluster(state).processes()) == 1
+        told = command("down", "--state", state)
+        assert (told.code, told.out) == (0, "nodes powered off: 1\n")
+        assert Cluster(state).processes() == []
 
 
 def test_up_leaves_the_nodes_running_if_asked_to(command: Command, tmp_path: Path) -> None:

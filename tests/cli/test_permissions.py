@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ def folder() -> Iterator[Path]:
 def unprivileged() -> Callable[..., Result]:
     """Runs a command without the rights of root. It is run once before: root's Python may be hidden then."""
     run_command("doctor")
+    importlib.import_module("ecs_gpu_recovery.cli.foreground")
 
     def run(*args: object) -> Result:
         if os.geteuid() != 0:

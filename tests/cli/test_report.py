@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
-from ecs_gpu_recovery.report import Progress, effective_ratio, phases, progress, read_progress
+from ecs_gpu_recovery.report import Progress, archived, effective_ratio, phases, progress, read_progress
 
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 
@@ -115,3 +115,38 @@ def test_what_has_not_ended_goes_on_until_now() -> None:
     assert effective_ratio(job, Progress(steps=20, step_s=1.0), now) == 0.4
     assert effective_ratio(job, Progress(), now) is None
     assert effective_ratio(job, Progress(steps=20, step_s=100.0), now) == 1.0
+
+
+def test_phases_that_left_the_record_are_read_back_from_the_archive() -> None:
+    kept = [(21, "RESTARTING", "IN_PROGRESS", 1), (30, "IN_PROGRESS", "COMPLETE", 1)]
+    job = a_job(kept, JobStatus.COMPLETE)
+    lines = [
+        f"{T0 + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S+00:00} {subject} {before}->{after} {why}"
+        for second, subject, before, after, why in (
+            (0, "job", "", "IN_PROGRESS", "submitted by someone"),
+            (1, "node-1", "ASSIGNED", "IN_PROGRESS", "its rank has started"),
+            (10, "job", "IN_PROGRESS", "PENDING_HEALTHCHECK", "rank 1 died: exit 1 -> why"),
+            (13, "job", "PENDING_HEALTHCHECK", "PENDING_RESTART", "GPU fault"),
+            (20, "job", "PENDING_RESTART", "RESTARTING", "every node is back"),
+        )
+    ]
+    earlier = archived([*lines[1:], "torn", "never job A->B x", lines[0]])
+    assert [(entry.subject, entry.attempt) for entry in earlier] == [
+        *(("job", 0), ("node-1", 0), ("job", 0), ("job", 1), ("job", 1))
+    ]
+    assert [(phase.name, phase.seconds, phase.attempt) for phase in phases(job, T0, earlier)] == [
+        ("running", 10, 0),
+        ("stopping and checking", 3, 0),
+        ("rebooting", 7, 1),
+        ("restarting", 1, 1),
+        ("running", 9, 1),
+    ]
+
+
+def test_without_the_archive_what_is_not_known_is_one_stretch() -> None:
+    job = a_job([(13, "PENDING_HEALTHCHECK", "PENDING_RESTART", 3)], JobStatus.PENDING_RESTART)
+    found = phases(job, T0 + timedelta(seconds=20))
+    assert [(phase.name, phase.seconds, phase.attempt) for phase in found] == [
+        ("earlier", 13, 2),
+        ("rebooting", 7, 3),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -13,7 +14,11 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
+from tests.console.browsing import CHROMIUM
 from tests.console.helpers import USERS, console, still_state
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
@@ -35,3 +40,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """The same for tests that leave nothing behind that another would notice."""
     with console(still_state(tmp_path_factory.mktemp("shared"))) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for each file: as long as it runs, nothing else of its thread can use asyncio."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as driver:
+        found = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield found
+        found.close()

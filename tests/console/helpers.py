@@ -78,7 +78,7 @@ def control_plane(folder: Path, nodes: int = 2) -> Iterator[Controller]:
 
 
 @contextmanager
-def console(state: Path, *, users: str = "", **more: Any) -> Iterator[httpx.Client]:
+def console(state: Path, *, users: str = "", port: int = 0, **more: Any) -> Iterator[httpx.Client]:
     """A client of a console that serves this state."""
     users_file = None
     if users:
@@ -87,7 +87,7 @@ def console(state: Path, *, users: str = "", **more: Any) -> Iterator[httpx.Clie
         users_file.chmod(0o600)
     served = serve(
         lambda: LocalBackend(state),
-        port=0,
+        port=port,
         data=state / "console",
         state=state,
         users_file=users_file,

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from ecs_gpu_recovery.local.controller import Controller
-from tests.console.helpers import PASSWORD, USERS, console, control_plane, eventually, still_state, submitted
+from tests.console.browsing import AXE, MARKS, WAIT_MS, barriers, closed, opened
+from tests.console.helpers import console, control_plane, still_state, submitted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome") or ""
-AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-WAIT_MS = 60_000
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(not CHROMIUM, reason="no Chromium found: install one, or set CHROMIUM to its path"),
-    # A browser that is closed while a stream is open leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step-seconds 0.03"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_api.sync_playwright() as driver:
-        found = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +40,6 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def opened(browser: Browser, client: httpx.Client, path: str = "/", **options: Any) -> Page:
-    """A page that complains about every error of its scripts and every breach of its policy."""
-    context = browser.new_context(base_url=str(client.base_url), reduced_motion="reduce", **options)
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    page.complaints = []  # type: ignore[attr-defined]
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))  # type: ignore[attr-defined]
-    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)  # type: ignore[attr-defined]
-    page.goto(path)
-    return page
-
-
-def closed(page: Page) -> None:
-    complaints = page.complaints  # type: ignore[attr-defined]
-    page.context.close()
-    assert complaints == []
-
-
 def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
     browser: Browser, plane: tuple[Controller, httpx.Client]
 ) -> None:
@@ -88,6 +50,12 @@ def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
     for name in ("node-1", "node-2"):
         page.get_by_role("checkbox", name=re.compile(name)).check()
     page.wait_for_timeout(1000)  # the grid is alive; what was picked stays picked
+    page.get_by_label("Automatic restarts").fill("many")
+    page.get_by_label("Checkpoint folder").click()
+    expect(page.locator("#p-max_retries")).to_contain_text("whole number", timeout=WAIT_MS)
+    page.get_by_label("Automatic restarts").fill("1")
+    page.get_by_label("Checkpoint folder").click()
+    expect(page.locator("#p-max_retries")).to_be_hidden(timeout=WAIT_MS)
     expect(page.get_by_role("checkbox", name=re.compile("node-2"))).to_be_checked()
     page.get_by_label("Command", exact=True).fill(TRAIN)
     page.get_by_role("button", name="Preview").click()
@@ -101,6 +69,10 @@ def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
     expect(page.locator("#story")).to_contain_text("fallen off the bus", timeout=WAIT_MS)
     expect(page.locator("#head")).to_contain_text("Complete", timeout=WAIT_MS)
     expect(page.locator(".edge.taken")).to_have_count(7)
+    expect(page.locator("#attempts text.lane")).to_have_count(2)
+    expect(page.locator("#attempts .phase.s-REBOOTING")).to_have_count(1)
+    expect(page.locator("#story .rule").first).to_contain_text("Rule:")
+    expect(page.locator("#facts")).to_contain_text("Resumed at step")
     expect(page.locator("#log")).to_contain_text("step 120", timeout=WAIT_MS)
     expect(page.locator("#log-pick option")).to_have_count(4)
     text = page.locator("#log").text_content() or ""
@@ -174,30 +146,41 @@ def _background(page: Page) -> str:
 
 def _paths(client: httpx.Client) -> list[str]:
     job = client.get("/api/jobs").json()["jobs"][0]["id"]
-    return ["/", "/jobs", "/jobs/new", f"/jobs/{job}", "/nodes/node-4", "/alerts"]
+    return ["/", "/jobs", "/jobs/new", f"/jobs/{job}", "/nodes/node-4", "/alerts", "/nothing"]
 
 
 def test_nothing_is_wider_than_a_small_phone(browser: Browser, still: httpx.Client) -> None:
-    page = opened(browser, still, viewport={"width": 360, "height": 740})
-    for path in _paths(still):
-        page.goto(path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
-    closed(page)
+    for language in ("en-GB", "zh-CN"):
+        page = opened(browser, still, viewport={"width": 360, "height": 740}, locale=language)
+        for path in _paths(still)[:-1]:
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        closed(page)
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm ci")
 @pytest.mark.parametrize("light", ["light", "dark"])
 def test_everybody_can_use_every_page(browser: Browser, still: httpx.Client, light: str) -> None:
     page = opened(browser, still, color_scheme=light)
-    axe = AXE.read_text()
     for path in _paths(still):
         page.goto(path)
-        expect(page.locator("#pulse")).not_to_be_empty(timeout=WAIT_MS)
-        page.evaluate(axe)
-        found = page.evaluate(
-            "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 160))]))"
-        )
-        assert found == [], path
+        if path != "/nothing":
+            expect(page.locator("#pulse")).not_to_be_empty(timeout=WAIT_MS)
+        assert barriers(page) == [], path
+    page.context.close()  # the page that is not there is an error to the browser, so its complaints don't count
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm ci")
+def test_everybody_can_use_the_pages_in_chinese_with_all_parts_open(
+    browser: Browser, still: httpx.Client
+) -> None:
+    page = opened(browser, still, "/jobs/new", locale="zh-CN", color_scheme="dark")
+    for group in page.locator("form details").all():
+        group.evaluate("part => { part.open = true; }")
+    page.get_by_label("指定节点").check()
+    page.get_by_role("button", name="预览").click()
+    expect(page.locator("#preview")).not_to_be_empty(timeout=WAIT_MS)
+    assert barriers(page) == []
     closed(page)
 
 
@@ -213,15 +196,16 @@ def test_the_keyboard_is_enough(browser: Browser, still: httpx.Client) -> None:
     closed(page)
 
 
-def test_one_signs_in_and_out(browser: Browser, tmp_path: Path) -> None:
-    with console(still_state(tmp_path), users=USERS) as client:
-        page = opened(browser, client, "/alerts")
-        page.get_by_label("Name").fill("vic")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(re.compile("/alerts$"))
-        expect(page.get_by_role("link", name="New job")).to_have_count(0)
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-        eventually(lambda: "/signin" in page.url, "the sign-in page")
-        closed(page)
+def test_the_console_comes_back_by_itself_after_a_pause(browser: Browser, tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    with console(state) as client:
+        page = opened(browser, client)
+        expect(page.locator("#pulse")).to_have_text("Live", timeout=WAIT_MS)
+        port = client.base_url.port or 0
+    expect(page.locator("#pulse")).to_have_text("Reconnecting…", timeout=WAIT_MS)
+    expect(page.locator("#fleet")).to_contain_text("node-1")
+    with console(state, port=port) as client:
+        client.post("/api/nodes/node-1/drain", json={"why": "seen after the pause"})
+        expect(page.locator("#pulse")).to_have_text("Live", timeout=WAIT_MS)
+        expect(page.locator("#fleet")).to_contain_text("seen after the pause", timeout=WAIT_MS)
+        page.context.close()

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.backend import LocalBackend
-from ecs_gpu_recovery.console import app, drawings, texts
+from ecs_gpu_recovery.console import app, doing, drawings, texts
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.console.auth import ROLES
 from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
 from ecs_gpu_recovery.console.live import frame, page_stream
 from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.core.edges import JOB
+from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused
-from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.local import wiring
+from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, PHASES
 from tests.console.helpers import console, csrf_of, eventually, still_state, submitted
 
 HTML = {"accept": "text/html"}
@@ -53,11 +60,50 @@ def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(shared: httpx
 
 def test_every_text_of_the_pages_has_its_chinese() -> None:
     said = set(texts.JOB_LABELS.values()) | set(texts.NODE_LABELS.values()) | {t.label for t in TEMPLATES}
+    said |= (
+        set(texts.LEVELS.values())
+        | set(texts.VERDICTS.values())
+        | set(texts.CHARTS)
+        | set(map(str, Exit))
+        | set(doing.SENTENCES)
+    )
+    said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     for template in (PACKAGE / "templates").glob("*.html"):
         text = template.read_text()
         said |= set(re.findall(r"""\bt\("([^"]+)"\)""", text)) | set(re.findall(r"\bt\('([^']+)'\)", text))
-        said |= set(re.findall(r'field\("\w+", "([^"]+)"', text))
+        said |= set(re.findall(r'(?:field|lines)\("\w+", "([^"]+)"', text))
+        said |= set(re.findall(r'(?:field|lines)\("\w+", "[^"]+", "([^"]+)"', text))
     assert said - set(texts.ZH) == set()
+
+
+def test_no_page_in_chinese_says_anything_that_is_not_translated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing: set[str] = set()
+    real = texts.translator
+
+    def watched(language: str) -> Callable[[str], str]:
+        translate = real(language)
+
+        def t(key: str) -> str:
+            if language == "zh" and key not in texts.ZH:
+                missing.add(key)
+            return translate(key)
+
+        return t
+
+    monkeypatch.setattr(texts, "translator", watched)
+    with console(still_state(tmp_path)) as client:
+        job = submitted(client)["id"]
+        client.post("/api/nodes/node-4/drain", json={"why": "new cable"})
+        zh = {**HTML, "accept-language": "zh"}
+        for path in ("/", "/jobs", "/jobs/new", f"/jobs/{job}", "/nodes/node-4", "/alerts", "/nothing"):
+            assert "ECS GPU 自愈" in client.get(path, headers=zh).text
+        form = {"csrf": csrf_of(client), "where": "any", "any_nodes": "2", "command": "true", "image": "x"}
+        assert "任务定义" in client.post("/jobs/new/preview", data=form, headers=zh).text
+        client.post(f"/api/jobs/{job}/stop", json={})
+        client.get(f"/jobs/{job}", headers=zh)
+    assert missing == set()
 
 
 def test_every_state_has_a_word_a_shape_and_a_colour() -> None:
@@ -91,8 +137,10 @@ def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(shared: 
     reply = shared.post("/jobs/new", data=form, headers=HTML)
     assert reply.status_code == 422
     assert 'value="my job"' in reply.text
-    assert 'id="p-any_nodes"' in reply.text
-    assert 'id="p-command"' in reply.text
+    for key in ("any_nodes", "command"):
+        assert re.search(rf'id="p-{key}">[^<]', reply.text), "beside the field"
+        assert re.search(rf'name="{key}"[^>]*aria-invalid="true"', reply.text)
+    assert re.search(r'id="p-port" hidden></p>', reply.text)
 
 
 def test_a_form_that_is_right_leads_to_the_job(client: httpx.Client) -> None:
@@ -114,10 +162,64 @@ def test_a_form_that_is_right_leads_to_the_job(client: httpx.Client) -> None:
     assert job["spec"]["env"] == {"A": "1", "B": "x=y"}
 
 
+def test_the_task_definition_is_shown_before_anything_is_sent(shared: httpx.Client) -> None:
+    form = {
+        "csrf": csrf_of(shared),
+        "where": "any",
+        "any_nodes": "2",
+        "command": "true",
+        "image": "registry.example/train:1",
+        "mounts": "/fsx:/data\n/opt/tools:/tools:ro",
+        "shared_memory_mib": "2048",
+        "log_group": "/training",
+        "infiniband": "1",
+    }
+    page = shared.post("/jobs/new/preview", data=form, headers=HTML).text
+    for part in ("registry.example/train:1", "/opt/tools", "2048", "awslogs-group", "/dev/infiniband"):
+        assert part in page, part
+    wrong = shared.post("/jobs/new/preview", data={**form, "mounts": "fsx"}, headers=HTML).text
+    assert 'data-problem="mounts"' in wrong
+
+
+def test_every_template_is_a_command_or_a_script_that_can_be_read() -> None:
+    for template in TEMPLATES:
+        if template.kind == "command":
+            assert shlex.split(template.text)
+        elif template.text.startswith("#!"):
+            assert "torchrun" in template.text
+        else:
+            compile(template.text, template.key, "exec")
+    assert {"torchrun", "accelerate", "deepspeed"} <= {template.key for template in TEMPLATES}
+
+
 def test_fields_that_cannot_be_read_are_all_named() -> None:
     with pytest.raises(BadField) as told:
         from_form({"where": ["any"], "any_nodes": ["two"], "port": ["high"], "env": ["oops"]})
     assert set(told.value.fields) == {"any_nodes", "port", "env"}
+
+
+def test_what_left_the_record_is_still_told_and_drawn(tmp_path: Path) -> None:
+    state = still_state(tmp_path)
+    with console(state) as client:
+        job = submitted(client)
+        began = datetime.fromisoformat(job["created_at"])
+        parts = wiring.build(state)
+        lines = tuple(
+            f"{(began - timedelta(seconds=back)).isoformat()} {subject} {before}->{after} {why}"
+            for back, subject, before, after, why in (
+                (30, "job", "", "IN_PROGRESS", "long ago"),
+                (20, "job", "IN_PROGRESS", "PENDING_HEALTHCHECK", "a rank died"),
+                (10, "job", "PENDING_HEALTHCHECK", "PENDING_RESTART", "GPU fault"),
+                (5, "node-1", "PENDING_HEALTHCHECK", "REBOOTING", "GPU fault that a reboot may cure"),
+            )
+        )
+        parts.notifier.archive(job["id"], Archive(key="a", lines=lines))
+        parts.close()
+        told = client.get(f"/api/jobs/{job['id']}/timeline").json()["entries"]
+        assert [entry["why"] for entry in told][:3] == ["long ago", "a rank died", "GPU fault"]
+        page = client.get(f"/jobs/{job['id']}", headers=HTML).text
+    assert "long ago" in page
+    assert re.search(r'class="phase lane s-REBOOTING"><title>node-1', page)
 
 
 def test_unknown_things_get_a_page_of_their_own(shared: httpx.Client) -> None:

@@ -162,6 +162,23 @@ def test_the_end_of_a_task_is_written_even_after_its_record_has_forgotten_it(wor
     assert {node.job_id for node in world.store.nodes()} == {"j1"}
 
 
+def test_a_task_that_is_forgotten_in_the_very_step_of_its_end_is_not_left_open(world: World) -> None:
+    """A lost task can end, and its rank start again, in one commit: no record ever says how it ended."""
+
+    def lost_and_started_again(job: Job) -> Job:
+        return with_ranks(
+            job,
+            lambda r: replace(r, past_tasks=(f"0/{r.task_id}",), task_id="", task_status=None),
+            attempt=1,
+            status=JobStatus.RESTARTING,
+        )
+
+    (_, first, second) = recorded(world.store, running, lost_and_started_again)
+    world.store.write_rows(first)
+    world.store.write_rows(second)
+    assert {world.task_row(task_of(first, rank))["task_status"] for rank in (0, 1)} == {"TERMINATED"}
+
+
 def test_a_job_that_ended_gives_its_nodes_back(world: World) -> None:
     (_, _, job) = recorded(world.store, running, ended)
     world.store.write_rows(job)

@@ -154,11 +154,22 @@ def test_reported_faults_are_evidence_and_nothing_else() -> None:
 
 def test_the_timeline_stays_short_and_what_leaves_it_goes_to_the_log() -> None:
     job = a_running_job(nodes=4, policy=replace(POLICY, timeline_limit=6)).fails(0)
-    assert len(job.job.timeline) == 3, "half of it goes at once"
+    kept = job.job.timeline
+    assert len(kept) == 4, "half of it goes at once, but for the job's last move"
     gone = [line for o in job.outbox if isinstance(o, Archive) for line in o.lines]
     full = a_running_job(nodes=4).fails(0).job.timeline
-    assert len(gone) + 3 == len(full), "nothing is lost"
-    assert "submitted" in gone[0]
+    assert len(gone) + 4 == len(full), "nothing is lost"
+    assert any("submitted" in line for line in gone)
+
+
+def test_a_job_of_many_nodes_keeps_its_own_moves_longest() -> None:
+    job = a_job_awaiting_reboot(nodes=64).job
+    assert len(job.timeline) <= POLICY.timeline_limit
+    assert [(e.before, e.after) for e in job.timeline if e.subject == "job"] == [
+        ("", "IN_PROGRESS"),
+        ("IN_PROGRESS", "PENDING_HEALTHCHECK"),
+        ("PENDING_HEALTHCHECK", "PENDING_RESTART"),
+    ]
 
 
 def test_the_same_arguments_always_give_the_same_answer() -> None:

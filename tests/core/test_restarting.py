@@ -106,11 +106,19 @@ def test_a_person_can_stop_a_job_that_restarts() -> None:
     assert (job.status, job.node_statuses) == (JobStatus.USER_STOPPED, [NodeStatus.AVAILABLE] * 2)
 
 
-def test_a_task_of_the_last_attempt_that_turns_up_now_is_stopped() -> None:
+def test_late_news_of_a_task_that_has_ended_is_old_news() -> None:
+    before = a_restarting_job(nodes=2)
+    assert before.rank(0).past_tasks == ("0/t0.0.1",)
+    job = before.hears(TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True))
+    assert job.orders == []
+    assert job.rank(0).task_status is None, "it still waits for its own"
+
+
+def test_a_task_of_the_last_attempt_that_nobody_knows_is_stopped() -> None:
     job = a_restarting_job(nodes=2).hears(
-        TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True)
+        TaskStarted(at=T0, task_id="slipped-through", attempt=0, rank=0, running=True)
     )
-    assert job.orders == [like(StopTask, task_id="t0.0.1", node="n0")]
+    assert job.orders == [like(StopTask, task_id="slipped-through", node="n0")]
     assert job.rank(0).task_status is None, "it still waits for its own"
 
 

@@ -137,6 +137,11 @@ def submit(plane: ControlPlane, job_id: str, command: list[str], **more: Any) ->
     return plane.side.submit(parse(request, python=sys.executable))
 
 
+def submit_on(plane: ControlPlane, job_id: str, command: list[str], **more: Any) -> Job:
+    """The same on chosen nodes."""
+    return plane.side.submit(parse({"id": job_id, "command": command, **more}, python=sys.executable))
+
+
 def undisturbed_digest(folder: Path, world: int, steps: int) -> str:
     """The weights that a run without any interruption ends with."""
     with socket.socket() as probe:
@@ -296,9 +301,9 @@ class LiveController:
 
 @contextmanager
 def live_controller(
-    state: Path, nodes: int = 2, *, boot_seconds: float = 0.2, **policy: Any
+    state: Path, nodes: int = 2, *, boot_seconds: float = 0.2, ready: Sequence[str] = (), **policy: Any
 ) -> Iterator[LiveController]:
-    """Nodes that are ready, watched by a controller with a policy of this test."""
+    """Nodes that are ready (all, or those named), watched by a controller with a policy of this test."""
     wishes = [NodeWish(name=f"node-{i + 1}", boot_seconds=boot_seconds) for i in range(nodes)]
     chosen = replace(POLICY, **policy)
     with Controller(state, nodes=wishes, policy=chosen, poll_s=0.03) as controller:
@@ -307,7 +312,10 @@ def live_controller(
         loop.start()
         live = LiveController(controller)
         try:
-            eventually(lambda: all(node.connected for node in live.side.nodes()), "nodes that answer")
+            eventually(
+                lambda: all(node.connected for node in live.side.nodes() if not ready or node.name in ready),
+                "nodes that answer",
+            )
             yield live
             assert loop.is_alive(), "the controller has crashed"
         finally:

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,9 @@ def shim_pid(live: LiveController, job_id: str, rank: int) -> int:
     return int(eventually(lambda: read_json(str(claim)), f"rank {rank} is claimed")["pid"])
 
 
-def test_agents_may_die_while_their_tasks_train_on(tmp_path: Path) -> None:
+def test_agents_may_die_while_their_tasks_train_on(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     digest = undisturbed_digest(tmp_path / "undisturbed", 2, 40)
     with live_controller(tmp_path / "state") as live:
         chance = random.Random(7)
@@ -58,6 +61,7 @@ def test_agents_may_die_while_their_tasks_train_on(tmp_path: Path) -> None:
             time.sleep(chance.uniform(0.05, 0.3))
         job = live.ends("job", JobStatus.COMPLETE)
         assert len(killed) >= 4
+        record_property("kills", len(killed))
         assert job.attempt == 0, "an agent that comes back in time costs nothing"
         eventually(lambda: all(view.connected for view in live.cluster.nodes()), "agents back")
         assert not live.side.notices(10)
@@ -66,19 +70,40 @@ def test_agents_may_die_while_their_tasks_train_on(tmp_path: Path) -> None:
         check_the_steps(plane, job, 40, digest)
 
 
-@pytest.mark.parametrize("victim", ["the rank", "its supervisor"])
-def test_a_killed_rank_ends_the_job_and_its_gang(tmp_path: Path, victim: str) -> None:
+def test_a_killed_rank_ends_the_job_and_its_gang(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Code 137 is outside the policy: nobody knows who killed it, and no reboot cures that."""
+    record_property("kills", 1)
     with live_controller(tmp_path) as live:
         live.submit("job", FOREVER)
         live.started("job")
-        kill_9((rank_pid if victim == "the rank" else shim_pid)(live, "job", 1))
+        kill_9(rank_pid(live, "job", 1))
         job = live.ends("job", JobStatus.FAILED)
         assert [rank.exit_code for rank in job.ranks] == [143, 137]
         assert "exit code 137" in job.outcome
         assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
         eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
         assert len(live.cluster.processes()) == 2, "only the agents are left"
+
+
+def test_a_killed_supervisor_costs_its_job_one_retry_and_no_node_a_reboot(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Nobody knows how the rank ended, so it is lost: the job goes on from its checkpoint."""
+    record_property("kills", 1)
+    with live_controller(tmp_path) as live:
+        live.submit("job", training(40, 0.05))
+        live.trains_to("job", 6)
+        boots = {view.name: view.boot_id for view in live.cluster.nodes()}
+        kill_9(shim_pid(live, "job", 1))
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert job.attempt == 1
+        assert {view.name: view.boot_id for view in live.cluster.nodes()} == boots
+        assert not live.side.notices(10), "nobody is needed"
+        assert any("supervisor was killed" in entry.evidence for entry in job.timeline)
+        open_rows = live.parts.store.read("SELECT * FROM ecs_task WHERE task_status='IN_PROGRESS'")
+        assert open_rows == [], "the task that was lost is not called running for ever"
 
 
 def test_a_rank_that_fails_by_itself_takes_no_node_out_of_service(tmp_path: Path) -> None:
@@ -119,7 +144,10 @@ def test_a_gang_of_escaped_processes_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_controller_and_agents_killed_together_lose_nothing(tmp_path: Path) -> None:
+def test_controller_and_agents_killed_together_lose_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    kills = 0
     chance = random.Random(11)
     digest = undisturbed_digest(tmp_path / "undisturbed", 2, 40)
     with control_plane(tmp_path / "state", 2) as plane:
@@ -132,9 +160,12 @@ def test_controller_and_agents_killed_together_lose_nothing(tmp_path: Path) -> N
             time.sleep(chance.uniform(0.3, 0.8))
             plane.must_live()
             plane.kill()
+            kills += 1
             for view in plane.cluster.nodes():
                 if view.pid is not None:
                     kill_9(view.pid)
+                    kills += 1
+        record_property("kills", kills)
         with plane.running():
             job = eventually(lambda: j if (j := plane.job("job")).status.final else None, "the end")
             assert (job.status, job.attempt) == (JobStatus.COMPLETE, 0), job.outcome

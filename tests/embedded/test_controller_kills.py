@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -128,16 +129,21 @@ def bring_up(plane: ControlPlane) -> None:
         eventually(plane.nodes_free, "all nodes free")
 
 
-def test_a_controller_killed_ten_times_recovers_its_job(tmp_path: Path) -> None:
+def test_a_controller_killed_ten_times_recovers_its_job(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     with control_plane(tmp_path / "state", NODES) as plane:
         digest = helpers.undisturbed_digest(tmp_path / "undisturbed", NODES, STEPS)
         bring_up(plane)
         spent = play(plane, "job-0", "quick", 10, digest)
     assert sum(spent.values()) == 10
+    record_property("kills", 10)
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+def test_a_hundred_kills_lose_nothing_and_repeat_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     spent: Counter[str] = Counter()
     with control_plane(tmp_path / "state", NODES) as plane:
         digest = helpers.undisturbed_digest(tmp_path / "undisturbed", NODES, STEPS)
@@ -147,5 +153,6 @@ def test_a_hundred_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None
                 break
             spent += play(plane, f"job-{number}", f"{SEED}/{number}", left, digest)
     assert sum(spent.values()) == 100, spent
+    record_property("kills", 100)
     # The second training may be over before a controller has lived to see it begin.
     assert set(BUDGET) - {"IN_PROGRESS 1"} <= set(spent), f"a phase was never hit: {spent}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.control import FAULTS
@@ -122,6 +124,42 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
         [*CLI, "jobs", "--json", "--state", str(tmp_path / "state")], cwd=ROOT, capture_output=True, text=True
     )
     assert [job["status"] for job in json.loads(listed.stdout)["jobs"]] == [data["status"]]
+
+
+def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = subprocess.Popen(
+            [*CLI, "demo", *SHORT, "--console", port, "--state", str(state)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        address = first.split()[-1]
+        assert first.startswith("watch it in a browser:"), first
+        assert address.startswith("http://127.0.0.1:")
+        assert not address.endswith(f":{port}"), "a port that is taken is replaced"
+        with httpx.Client(base_url=address, trust_env=False, timeout=PATIENCE_S) as client:
+            eventually(
+                lambda: (reply := client.get("/api/jobs")).status_code == 200 and reply.json()["jobs"],
+                "the job is there",
+            )
+            job = client.get("/api/jobs").json()["jobs"][0]["id"]
+            page = client.get(f"/jobs/{job}").text
+            assert "What the system is doing now" in page
+        out, err = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, out + err
+    assert not err
+    assert f"its page: {address}/jobs/{job}" in out
+    assert f"gpu-recovery console --state {state}" in out, "how to look at it again"
+    assert Cluster(state).processes() == []
 
 
 WRONG = """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.controller import unusable
+from ecs_gpu_recovery.local.files import read_json
+from ecs_gpu_recovery.local.shim import FULL_DISK_PAUSE_S
 from ecs_gpu_recovery.local.store import SqliteStore
-from ecs_gpu_recovery.local.views import TaskSpec
+from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
 from tests.cli.conftest import run_command
 from tests.embedded.helpers import eventually, live_controller, training
 from tests.embedded.writer_program import a_node
@@ -125,6 +129,82 @@ def test_an_order_that_finds_the_disk_full_is_sent_again(
         live.submit("job", training(5, 0))
         live.ends("job", JobStatus.COMPLETE)
     assert next(refusals, None) is None
+
+
+def a_node_on(disk: Path) -> Cluster:
+    cluster = Cluster(disk / "state")
+    cluster.create("n1", 2, boot_seconds=0)
+    cluster.power_on("n1")
+    eventually(lambda: cluster.node("n1").connected, "n1 is ready")
+    return cluster
+
+
+def wait_for(sign: Path, code: int) -> tuple[str, ...]:
+    """A program that ends with that code when a file appears, and notes that it ran."""
+    line = f"echo ran >> {sign}.ran; until test -e {sign}; do sleep 0.05; done; exit {code}"
+    return ("/bin/sh", "-c", line)
+
+
+def test_a_task_that_ends_on_a_full_disk_keeps_its_exit_code(small_disk: Path, tmp_path: Path) -> None:
+    """Nobody but its supervisor knows the code, so the room for it was taken before the start."""
+    cluster = a_node_on(small_disk)
+    try:
+        for number in range(3):
+            cluster.start_task(
+                "n1", TaskSpec(task_id=f"t{number}", argv=wait_for(tmp_path / "go", 40 + number))
+            )
+        eventually(lambda: len(cluster.tasks("n1")) == 3 and all(map(runs, cluster.tasks("n1"))), "they run")
+        fill(small_disk)
+        (tmp_path / "go").touch()
+        eventually(lambda: not cluster.tasks("n1", live_only=True), "they ended, on a full disk")
+        assert [task.exit_code for task in cluster.tasks("n1")] == [40, 41, 42]
+        assert not list(small_disk.rglob("*.room"))
+    finally:
+        cluster.shutdown()
+    assert cluster.processes() == [], "a full disk keeps nothing alive"
+
+
+def runs(task: TaskView) -> bool:
+    return task.state is TaskState.RUNNING
+
+
+def test_a_supervisor_killed_on_a_full_disk_leaves_its_room_to_the_agent(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    cluster = a_node_on(small_disk)
+    try:
+        cluster.start_task("n1", TaskSpec(task_id="t", argv=wait_for(tmp_path / "go", 4)))
+        eventually(lambda: runs(cluster.task("n1", "t")), "it runs")
+        fill(small_disk)
+        os.kill(int((read_json(str(cluster.task("n1", "t").folder / "claim")) or {})["pid"]), signal.SIGKILL)
+        eventually(lambda: cluster.task("n1", "t").state is TaskState.ENDED, "its end is told")
+        assert "nobody knows" in (cluster.task("n1", "t").reason or "")
+    finally:
+        cluster.shutdown()
+
+
+def test_a_task_without_room_to_tell_its_end_waits_for_it_and_runs_once(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    cluster = a_node_on(small_disk)
+    try:
+        agent = cluster.node("n1").pid
+        assert agent is not None
+        os.kill(agent, signal.SIGSTOP)
+        cluster.start_task("n1", TaskSpec(task_id="t", argv=wait_for(tmp_path / "go", 6)))
+        (tmp_path / "go").touch()
+        ballast = fill(small_disk)
+        os.kill(agent, signal.SIGCONT)
+        eventually(lambda: len(cluster.processes()) > 1, "its supervisor is there")
+        time.sleep(2 * FULL_DISK_PAUSE_S)
+        assert not (tmp_path / "go.ran").exists(), "it was started though nobody could tell its end"
+        ballast.unlink()
+        eventually(lambda: cluster.task("n1", "t").state is TaskState.ENDED, "it ended")
+        assert cluster.task("n1", "t").exit_code == 6
+        assert (tmp_path / "go.ran").read_text() == "ran\n"
+        assert cluster.node("n1").pid == agent, "the agent lived through it"
+    finally:
+        cluster.shutdown()
 
 
 def test_only_a_full_disk_is_worth_waiting_for(tmp_path: Path) -> None:

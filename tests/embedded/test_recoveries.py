@@ -190,7 +190,7 @@ def test_two_jobs_share_the_nodes_and_break_apart(tmp_path: Path) -> None:
         live.cluster.inject("node-3", "app-xid")
         one, two = live.ends("one", JobStatus.COMPLETE), live.ends("two", JobStatus.FAILED)
         assert (one.attempt, two.attempt) == (1, 0)
-        assert two.outcome == "no GPU fault found"
+        assert two.outcome.startswith("no GPU fault found; the program failed on node-3")
         assert [message["key"] for message in live.side.notices(10)] == ["two/notify/failed"]
 
 

@@ -63,7 +63,10 @@ def check_the_records(store: SqliteStore, acked: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.slow)])
-def test_a_writer_killed_at_random_loses_no_acknowledged_commit(tmp_path: Path, kills: int) -> None:
+def test_a_writer_killed_at_random_loses_no_acknowledged_commit(
+    tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("kills", kills)
     chance = random.Random(kills)
     database, notes = tmp_path / "recovery.db", tmp_path / "acknowledged"
     notes.touch()

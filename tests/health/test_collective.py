@@ -117,6 +117,56 @@ def test_a_slow_node_is_named(gang: Gang, tmp_path: Path) -> None:
     assert gang.end(3)[0] == 4
 
 
+#: Only what it sends to one of the others is slow, however fast it is with the rest.
+SLOW_TO = """
+import sys
+from dataclasses import replace
+from ecs_gpu_recovery.health import main, transfer
+both = transfer._both
+def slowly(place, links, data, names, step):
+    return both(replace(place, bytes_per_s=500_000) if names[1] == {other} else place, links, data, names, step)
+transfer._both = slowly
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+#: No connection to one of the others comes about, in either direction.
+CUT_OFF_FROM = """
+import sys
+from ecs_gpu_recovery.health import main, transfer
+connect, accept = transfer._connect, transfer._accept
+def unless_cut(way):
+    def instead(place, other, step):
+        if other == {other}:
+            raise transfer.LinkError("rank {other} cannot be reached: No route to host")
+        return way(place, other, step)
+    return instead
+transfer._connect, transfer._accept = unless_cut(connect), unless_cut(accept)
+sys.exit(main.run(sys.argv[1:]))
+"""
+
+
+def test_a_slow_link_is_named_and_neither_of_its_nodes(gang: Gang) -> None:
+    for rank in (0, 1):
+        gang.start(rank, "--min-gbit", "0.012", "--deadline", "30")
+    gang.start(2, wrapper=SLOW_TO.format(other=3))
+    gang.start(3, wrapper=SLOW_TO.format(other=2))
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert named(report) == [("link-slow", [2, 3])], report
+    assert {gang.end(rank)[0] for rank in (1, 2, 3)} == {4}
+
+
+def test_a_broken_link_is_named_and_neither_of_its_nodes(gang: Gang) -> None:
+    for rank in (0, 1):
+        gang.start(rank, "--slow-share", "0.001")
+    gang.start(2, wrapper=CUT_OFF_FROM.format(other=3))
+    gang.start(3, wrapper=CUT_OFF_FROM.format(other=2))
+    code, report, _ = gang.end(0)
+    assert code == 4
+    assert ("link-broken", [2, 3]) in named(report), report
+    assert not [ranks for kind, ranks in named(report) if kind.startswith("node-")]
+
+
 def test_a_node_that_dies_in_the_test_is_named_and_the_others_are_tested(gang: Gang) -> None:
     for rank in (0, 1, 3):
         gang.start(rank, "--slow-share", "0.001")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ecs_gpu_recovery.core.model import Entry, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
-from ecs_gpu_recovery.local.idle_checks import BY, IdleChecks, due
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -42,6 +43,12 @@ def test_the_node_that_waited_longest_is_due_first() -> None:
     found = due(nodes, T0 + 2 * HOUR, HOUR)
     assert found is not None
     assert found.name == "b"
+
+
+def test_a_node_that_was_just_set_up_is_due_at_once_and_before_all_others() -> None:
+    new = replace(a_node("z"), timeline=(), created_at=T0 + 2 * HOUR)
+    found = due([a_node("a"), new], T0 + 2 * HOUR, HOUR)
+    assert found is new
 
 
 def test_nobody_is_due_too_early() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.aws.parse import Kind, parse_event
+from ecs_gpu_recovery.health import main, training_log
 
 from .conftest import ROOT
 
@@ -110,15 +112,54 @@ def test_a_sample_leads_to_its_verdict(
     assert codes <= {f["code"] for f in answer["findings"]}
 
 
-def test_no_sample_is_left_out_of_the_table() -> None:
-    listed = {row[1] for row in TABLE} | {"dcgm/INDEX.md", "nvsmi/INDEX.md", "xid/INDEX.md"}
-    tables = {"xid/catalog.csv", "xid/resolution_buckets.csv", "xid/xid144_150_decode.csv"}
-    there = {
-        str(file.relative_to(SAMPLES))
-        for folder in ("dcgm", "nvsmi", "xid")
-        for file in (SAMPLES / folder).iterdir()
-    }
-    assert there - listed - tables == set()
+TABLES = {"xid/catalog.csv", "xid/resolution_buckets.csv", "xid/xid144_150_decode.csv", "log_signatures.csv"}
+"""Lists of what there is, against which the rules themselves are tried, below."""
+
+
+def test_no_sample_is_left_out() -> None:
+    there = {str(file.relative_to(SAMPLES)) for file in SAMPLES.rglob("*") if file.is_file()}
+    listed = {row[1] for row in TABLE} | TABLES | {name for name in there if name.endswith("INDEX.md")}
+    assert {name for name in there - listed if not name.startswith("events/")} == set()
+    assert [name for name in there if name.startswith("events/")]
+
+
+@pytest.mark.parametrize(
+    "file", sorted((SAMPLES / "events").glob("*.*json")), ids=lambda file: str(file.name)
+)
+def test_every_recorded_event_is_understood(file: Path) -> None:
+    """What each means to a job is tried in tests/aws; here, that none is left over."""
+    if file.name.startswith("api_"):
+        assert parse_event(json.loads(file.read_text())).kind is Kind.MALFORMED, "an answer is no event"
+        return
+    text = file.read_text()
+    events = list(map(json.loads, text.splitlines())) if file.suffix == ".ndjson" else [json.loads(text)]
+    for event in events:
+        seen = parse_event(event)
+        assert seen.kind is not Kind.MALFORMED, seen.why
+        assert seen.why
+
+
+#: What each class of recorded words may lead to; none of them acts.
+CLASSES = {
+    "hardware-suspect": {"suspect", "watch"},
+    "network-suspect": {"host", "watch"},
+    "cascade": {"none", "watch"},
+    "application": {"application", "config", "host"},
+    "OOM": {"application", "watch"},
+}
+
+
+def test_every_recorded_word_of_a_training_log_is_understood(rules: Any) -> None:
+    import csv
+
+    with open(SAMPLES / "log_signatures.csv", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            found = training_log.judge([row["example"]], rules, datetime.now(UTC))
+            actions = {f.action.value for f in found if f.source == training_log.TRAINING_LOG}
+            kernel = {f.action.value for f in found if f.source != training_log.TRAINING_LOG}
+            assert actions | kernel, row["example"]
+            assert actions <= CLASSES[row["class"]], (row["example"], actions)
+            assert not kernel or "Xid" in row["example"]
 
 
 def test_only_programs_are_blamed_for_the_real_h200_lines(capsys: pytest.CaptureFixture[str]) -> None:

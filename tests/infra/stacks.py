@@ -19,6 +19,7 @@ EVERYTHING = {
     "CREATE_EC2_INSTANCE": "true",
     "CREATE_FSX": "true",
     "CREATE_ECS_ANYWHERE_ROLE": "true",
+    "CREATE_PEOPLE_POLICIES": "true",
     "VPC_ID": "vpc-0123456789abcdef0",
     "SUBNET_ID": "subnet-0123456789abcdef0",
     "NODE_TAG": "GpuRecovery=yes",

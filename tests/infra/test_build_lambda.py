@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,15 @@ def test_it_holds_what_is_locked_and_nothing_that_only_runs_elsewhere(folder: Pa
     assert not list(folder.rglob("*.so"))
 
 
+def test_it_describes_the_services_that_are_called_and_no_other(folder: Path) -> None:
+    kept = {path.name for path in (folder / "botocore" / "data").iterdir() if path.is_dir()}
+    wiring = (build_lambda.PACKAGE / "aws" / "wiring.py").read_text(encoding="utf-8")
+    assert kept == set(re.findall(r'client\("(\w+)"\)', wiring))
+    make = "; ".join(f"boto3.client({name!r}, region_name='us-east-1')" for name in sorted(kept))
+    program = f"import sys; sys.path.insert(0, {str(folder)!r}); import boto3; {make}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True)
+
+
 def test_its_byte_code_never_counts_as_stale(folder: Path) -> None:
     compiled = list(folder.rglob("*.cpython-313.pyc"))
     if not compiled:
@@ -51,6 +61,43 @@ def test_its_byte_code_never_counts_as_stale(folder: Path) -> None:
     for path in compiled:
         flags = int.from_bytes(path.read_bytes()[4:8], "little")
         assert flags == 0b01, f"{path} is not of the unchecked-hash kind"
+
+
+def test_it_holds_the_methods_of_its_dataclasses_and_they_are_used(folder: Path) -> None:
+    made = folder / "ecs_gpu_recovery" / "lambdas" / "methods.bin"
+    if not made.exists():
+        pytest.skip(f"there is no Python {build_lambda.PYTHON} here to compile with")
+    program = f"""
+import sys
+sys.path.insert(0, {str(folder)!r})
+compiled = []
+from ecs_gpu_recovery.lambdas import methods
+with methods.ready_made():
+    import dataclasses
+    run = dataclasses.exec
+    known = run.__closure__[0].cell_contents
+    def watched(text, names, made):
+        compiled.append(methods._key(text) in known)
+        run(text, names, made)
+    dataclasses.exec = watched
+    import ecs_gpu_recovery.aws.wiring
+assert not hasattr(dataclasses, "exec")
+assert len(compiled) > 30 and all(compiled), compiled
+from ecs_gpu_recovery.core.model import JobSpec
+assert JobSpec(name="a", task_def="b") == JobSpec(name="a", task_def="b")
+"""
+    subprocess.run([build_lambda._python() or "", "-I", "-S", "-c", program], check=True)
+
+
+def test_the_same_sources_give_the_same_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or every deployment would replace the functions, and lose what is warm, for nothing."""
+    monkeypatch.setattr(build_lambda, "_FOLDER", tmp_path)
+    again = build_lambda.build("arm64")
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
+    assert [file for file in files if (folder / file).read_bytes() != (again / file).read_bytes()] == []
 
 
 def test_it_is_made_again_only_when_something_in_it_changed(

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 OURS = [DOCS / f"{name}.md" for name in ("deployment", "permissions", "cost", "ecs-anywhere", "upgrade")]
+OURS += [DOCS / f"{name}.md" for name in ("workflow", "emulation")]
 OURS += sorted((DOCS / "runbooks").glob("*.md"))
 pytestmark = pytest.mark.xdist_group("infra")
 #: Pages that `make docs` writes.
 GENERATED = {"settings.md", "commands.md", "states.md"}
 
 
-@pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*OURS, DOCS / "schema.md", DOCS / "schema.zh.md"], ids=lambda page: page.name
+)
 def test_every_link_leads_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
@@ -36,7 +39,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
     known = set(SETTINGS) | {variable for variable, *_ in POLICY_VARIABLES} | {"POLICY"}
-    known |= {"TRAINING_JOB_TABLE_NAME", "CONTAINER_INSTANCE_TABLE_NAME", "GPU_RECOVERY_BACKEND"}
+    known |= {
+        "TRAINING_JOB_TABLE_NAME",
+        "CONTAINER_INSTANCE_TABLE_NAME",
+        "GPU_RECOVERY_BACKEND",
+        "AWS_REGION",
+    }
     text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"export ([A-Z0-9_]+)=", text)) | set(
         re.findall(r"`([A-Z0-9]+(?:_[A-Z0-9]+)+)", text)

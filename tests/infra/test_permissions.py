@@ -29,6 +29,8 @@ NO_RESOURCE = {
 }
 #: Reachable in the code, but asked for by people: jobs are submitted and nodes added with their own rights.
 PEOPLES = {"dynamodb:PutItem"}
+#: Reachable, and granted where daemons are asked for: see test_node_health.
+OPTIONAL = {"ecs:ListContainerInstances"}
 #: What resources of the template are called in ARNs.
 ARNS = {
     "AWS::DynamoDB::Table": "arn:aws:dynamodb:us-east-1:123456789012:table/name",
@@ -234,7 +236,7 @@ def test_the_functions_may_do_all_that_their_code_does_and_nothing_else(stack: M
     platform = {"iam:PassRole", "logs:CreateLogStream", "logs:PutLogEvents"}
     platform |= {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"}
     allowed = {action for function in permissions.FUNCTIONS for action in of(stack, function)}
-    assert allowed - platform == made - PEOPLES
+    assert allowed - platform == made - PEOPLES - OPTIONAL
 
 
 def test_the_page_about_permissions_is_what_the_stack_says(stack: Made) -> None:

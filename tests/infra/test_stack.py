@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ecs_gpu_recovery.aws import dead_letters
 from ecs_gpu_recovery.aws.tables import TABLES
 from ecs_gpu_recovery.config import lambda_settings
 from ecs_gpu_recovery.lambdas.metrics import NAMESPACE
@@ -84,6 +85,13 @@ def test_the_functions_are_told_what_they_read(stack: Made, everything: Made) ->
             assert settings.policy.lease.total_seconds() > properties["Timeout"]
             assert settings.cluster == "gpu-cluster"
     assert env["DCGM_HEALTH_CHECK_TASK"] == "my-check:1"
+
+
+def test_the_functions_tell_where_the_dead_letters_of_which_functions_are(stack: Made) -> None:
+    (queue,) = stack.all("AWS::SQS::Queue")
+    assert set(stack.functions()) == set(dead_letters.FUNCTIONS)
+    for properties in stack.functions().values():
+        assert properties["Environment"]["Variables"]["DEAD_LETTER_QUEUE_URL"] == {"Ref": queue}
 
 
 def _plain(value: Any) -> str:

@@ -44,6 +44,39 @@ def test_the_agent_is_asked_only_for_what_it_can_measure() -> None:
         )
 
 
+#: Which keys a section of the agent's configuration may have, and of which type, as far as we use them.
+SECTIONS: dict[str, dict[str, type]] = {
+    "agent": {"metrics_collection_interval": int, "region": str, "omit_hostname": bool, "logfile": str},
+    "metrics": {"namespace": str, "force_flush_interval": int, "metrics_collected": dict},
+}
+PLUGIN: dict[str, type] = {
+    "measurement": list,
+    "append_dimensions": dict,
+    "resources": list,
+    "drop_device": bool,
+    "totalcpu": bool,
+}
+
+
+def test_the_configuration_has_the_shape_that_the_agent_reads() -> None:
+    told = agent.configuration("gpus", "eu-west-1")
+    assert json.loads(json.dumps(told)) == told
+    assert set(told) == set(SECTIONS)
+    for section, keys in SECTIONS.items():
+        for key, value in told[section].items():
+            assert type(value) is keys[key], f"{section}.{key}"
+    assert told["agent"]["metrics_collection_interval"] > 0
+    assert told["metrics"]["namespace"] == agent.NAMESPACE
+    assert not agent.NAMESPACE.startswith("AWS/"), "that is AWS's own"
+    for plugin, part in told["metrics"]["metrics_collected"].items():
+        for key, value in part.items():
+            assert type(value) is PLUGIN[key], f"{plugin}.{key}"
+        assert part["measurement"]
+        assert all(isinstance(name, str) for name in (*part["measurement"], *part.get("resources", [])))
+        assert "resources" not in part or plugin in ("cpu", "disk", "diskio", "net"), "others have none"
+        assert "drop_device" not in part or plugin == "disk"
+
+
 def test_nodes_keep_their_names_on_ec2_and_elsewhere() -> None:
     told = agent.configuration("gpus", "eu-west-1")
     assert "append_dimensions" not in told["metrics"], "it would take the host's name away"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ecs_gpu_recovery.core import nodes
@@ -23,7 +25,11 @@ def test_one_errand_after_the_other() -> None:
     assert Errands(quick_policy(), asks=2, flaps=0).run() > 5000
 
 
-def test_a_reboot_sent_after_its_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reboot_sent_after_its_time_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
+
     def tick(d: NodeDraft, ev: Tick) -> None:
         pending = [o for o in d.node.outbox if o.key == d.node.reboot_key]
         nodes.tick(d, ev)
@@ -35,7 +41,11 @@ def test_a_reboot_sent_after_its_time_is_found(monkeypatch: pytest.MonkeyPatch) 
         Errands(quick_policy()).run()
 
 
-def test_a_disconnect_taken_for_a_reboot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnect_taken_for_a_reboot_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
+
     def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
         nodes.node_seen(d, ev)
         if not ev.connected:
@@ -46,7 +56,10 @@ def test_a_disconnect_taken_for_a_reboot_is_found(monkeypatch: pytest.MonkeyPatc
         Errands(quick_policy()).run()
 
 
-def test_an_errand_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_errand_that_never_ends_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
     monkeypatch.setitem(NODE_TABLE, Tick, lambda d, ev: None)
     with pytest.raises(Violation, match="for ever"):
         Errands(quick_policy()).run()

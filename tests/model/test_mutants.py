@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ecs_gpu_recovery.testing.model import Model
@@ -16,7 +18,10 @@ def hunt(mutant: Mutant, patch: pytest.MonkeyPatch) -> Result:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
     result = hunt(MUTANTS[name], monkeypatch)
     assert result.violation, f"not noticed in {result.states} states"
     assert MUTANTS[name].says in result.violation

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws.items import plain
 from ecs_gpu_recovery.testing.aws.cloud import Cloud
@@ -146,7 +147,12 @@ class Wire:
             raise error(code, f"{action} was told to fail")
         for listener in self.before:
             listener(service, action, request)
-        answer = method(**request)
+        try:
+            answer = method(**request)
+        except ClientError:
+            if number == self.die_after:  # a call that was refused can be the last one too
+                self._die(service, action)
+            raise
         for listener in self.after:
             listener(service, action, request)
         if number == self.die_after or self.die_by_chance():

@@ -68,6 +68,18 @@ def spoiled(event: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "another cluster", json.loads(json.dumps(event).replace("gpus", "gpuz"))
 
 
+def noisy(event: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The same event with things around it that nobody asked for, up to the size that EventBridge takes."""
+    full = 256 * 1024 - 10_000
+    yield "a large field", event | {"detail": event["detail"] | {"noise": "x" * full}}
+    yield "many fields", event | {"detail": event["detail"] | {f"noise-{i}": i for i in range(5000)}}
+    yield "many resources", event | {"resources": [*event["resources"], *["arn:aws:s3:::noise"] * 2000]}
+    yield "a deep field", event | {"detail": event["detail"] | {"noise": json.loads("[" * 900 + "]" * 900)}}
+    yield "odd characters", event | {"noise": "\x00\u202e\ud83d\ude00 \\" * 100}
+    for version in ("1", "99", "2.0-beta"):
+        yield f"an envelope of version {version}", event | {"version": version}
+
+
 def _paths(value: Any) -> Iterator[list[Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:

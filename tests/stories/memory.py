@@ -218,6 +218,7 @@ def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
 
 
 def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:
+    expression, _, adds = expression.partition(" ADD ")
     sets, _, removes = expression.removeprefix("SET ").partition(" REMOVE ")
     if len(_SET.findall(sets)) != sets.count(" = "):
         raise NotImplementedError(f"these tables do not understand {expression!r}")
@@ -227,6 +228,9 @@ def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:
         row[names[name]] = values[default or value]
     for name in filter(None, removes.split(", ")):
         row.pop(names[name], None)
+    for name, value in (pair.split(" ") for pair in filter(None, adds.split(", "))):
+        before = int(row.get(names[name], {"N": "0"})["N"])
+        row[names[name]] = {"N": str(before + int(values[value]["N"]))}
     return row
 
 

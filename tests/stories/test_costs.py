@@ -29,14 +29,57 @@ def recover(world: World, nodes: int) -> list[tuple[str, str]]:
     return list(world.wire.calls)
 
 
-def test_a_recovery_takes_a_dozen_calls_for_each_node_and_a_few_for_all() -> None:
+def test_a_recovery_takes_eight_calls_for_each_node_and_twenty_for_all() -> None:
     """Three to ECS are orders: stop, check, start. The rest keeps the record, the rows and the labels."""
     counts = {}
     for nodes in (2, 8, 32):
         with a_world() as world:
             counts[nodes] = len(recover(world, nodes))
-            assert counts[nodes] <= 12 * nodes + 50, counts
-    assert (counts[32] - counts[8]) / 24 <= 12, counts
+            assert counts[nodes] <= 8 * nodes + 20, counts
+    assert (counts[32] - counts[8]) / 24 <= 8, counts
+
+
+def test_a_process_that_knows_nothing_finds_its_way_with_a_few_calls_more() -> None:
+    """Every event meets a new process: it reads the record, and which node an instance is."""
+    with a_world() as world:
+        names = world.add_nodes(8)
+        world.submit(names)
+        world.concurrent = True
+        world.cloud.control.health("n1", 1)
+        world.wire.forget()
+        world.fail_rank(0)
+        world.until(lambda: world.job().attempt == 1 and world.job().status is JobStatus.IN_PROGRESS)
+        assert len(world.wire.calls) <= 28 * 8, len(world.wire.calls)
+
+
+def test_that_a_rank_runs_is_written_once_for_the_whole_gang(world: World) -> None:
+    """Nobody waits for it, so the news of the first ranks are kept until the last one runs."""
+    names = world.add_nodes(8)
+    world.wire.forget()
+    world.submit(names)
+    running = [event for event in world.seen if event["detail"].get("lastStatus") == "RUNNING"]
+    assert len(running) == 8
+    assert all(rank.deadline is None for rank in world.job().ranks)
+    assert [action for _, action in world.wire.calls].count("update_item") == 1
+
+
+def test_that_a_rank_runs_is_known_within_a_minute_even_if_the_rest_never_tells(world: World) -> None:
+    names = world.add_nodes(3)
+    world.cloud.control.knobs(start_s=5.0)
+    world.submit(names)
+    first = world.task_of(0)
+    world.events = False
+    world.pass_time(10)
+    running = next(
+        e
+        for e in world.cloud.control.events()
+        if e["detail"].get("lastStatus") == "RUNNING" and first in e["detail"]["taskArn"]
+    )
+    world.deliver(running)
+    assert world.job().ranks[0].deadline is not None, "it is kept in memory"
+    world.new_process()
+    world.tick()
+    assert all(rank.deadline is None for rank in world.job().ranks)
 
 
 def test_a_recovery_orders_what_it_must_and_nothing_twice(world: World) -> None:
@@ -54,10 +97,7 @@ def test_an_instance_event_without_news_costs_one_read_at_most(world: World) -> 
     event = next(e for e in reversed(world.seen) if e["detail-type"] == "ECS Container Instance State Change")
     world.wire.forget()
     world.deliver(event)
-    assert [action for _, action in world.wire.calls] == [
-        "query",
-        "get_item",
-    ]  # a new process asks for the name first
+    assert [action for _, action in world.wire.calls] == ["get_item"]
     world.wire.forget()
     world.deliver(event)
     assert world.wire.calls == []
@@ -73,8 +113,8 @@ def test_a_quiet_minute_costs_a_look_at_each_list_and_one_at_each_job(world: Wor
     world.wire.forget()
     world.tick()
     actions = [action for _, action in world.wire.calls]
-    # Live, due, overdue and stray jobs (by each of four states), nodes and due nodes.
-    assert actions.count("query") == 9
+    # Live jobs, due jobs, another tool's jobs, nodes; now and then such jobs in each of three more states.
+    assert actions.count("query") == 4 + (3 if world.now().minute % 5 == 0 else 0)
     assert sorted(action for action in actions if action != "query") == [
         "describe_container_instances",
         "describe_container_instances",

@@ -75,6 +75,26 @@ def test_a_gang_of_32_recovers(seed: int) -> None:
         )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", range(8))
+def test_in_a_gang_of_8_whichever_rank_fails_and_whichever_node_is_bad(fails: int) -> None:
+    for bad in range(8):
+        order = tuple(random.Random(8 * fails + bad).sample(range(8), 8))
+        with a_world() as world:
+            recover(world, size=8, fails=fails, bad={bad}, order=order)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", range(0, 32, 4))
+def test_in_a_gang_of_32_whichever_rank_fails_and_whichever_node_is_bad(fails: int) -> None:
+    """Every rank fails once and every node is bad once, in orders that are drawn."""
+    for rank in range(fails, fails + 4):
+        chance = random.Random(rank)
+        with a_world(seed=rank) as world:
+            order = tuple(chance.sample(range(32), 32))
+            recover(world, size=32, fails=rank, bad={(7 * rank + 3) % 32}, order=order)
+
+
 @pytest.mark.parametrize("size", [8, 32])
 def test_a_large_gang_ends_well_without_a_fault(size: int) -> None:
     with a_world() as world:

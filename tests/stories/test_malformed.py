@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from ecs_gpu_recovery.aws.parse import parse_event
 from ecs_gpu_recovery.core.model import Job, JobStatus
-from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
+from tests.stories.malformed import NOT_EVENTS, noisy, one_of_each, spoiled
 from tests.stories.plots import gpu_fault
 from tests.stories.world import Event, World, a_world
 
@@ -37,7 +39,8 @@ def test_the_night_has_events_of_every_kind() -> None:
     assert {event["detail-type"] for event in NIGHT} == set(KINDS)
 
 
-def test_what_is_no_event_is_answered(world: World) -> None:
+def test_what_is_no_event_is_answered(world: World, record_property: Callable[[str, object], None]) -> None:
+    record_property("bad_inputs", len(NOT_EVENTS))
     for thing in NOT_EVENTS:
         answer = world.side.intake.take(thing)
         assert (answer.taken, answer.kind) == (False, "malformed")
@@ -58,19 +61,42 @@ def told(job: Job) -> Job:
     NIGHT,
     ids=lambda e: f"{e['detail-type']} {e['detail'].get('lastStatus') or e['detail'].get('status') or ''}",
 )
-def test_a_spoiled_event_never_raises_and_moves_no_job(event: Event) -> None:
+def test_a_spoiled_event_never_raises_and_moves_no_job(
+    event: Event, record_property: Callable[[str, object], None]
+) -> None:
     """They are told to a world in which the job they came from still runs its first attempt."""
     with a_world() as world:
         world.begin(2)
         before = told(world.job())
         calls = world.sent("StartTask"), world.sent("SendCommand")
         whole = world.side.intake.take
+        record_property("bad_inputs", sum(1 for _ in spoiled(event)))
         for what, made in spoiled(event):
             answer = whole(made)
             assert answer.why, what
             assert told(world.job()) == before, what
         assert (world.sent("StartTask"), world.sent("SendCommand")) == calls
         assert not world.rules_broken
+
+
+def test_noise_around_an_event_changes_nothing_about_it(
+    record_property: Callable[[str, object], None],
+) -> None:
+    made = [(event, what, odd) for event in NIGHT for what, odd in noisy(event)]
+    record_property("bad_inputs", len(made))
+    for event, what, odd in made:
+        assert parse_event(odd, cluster="gpus") == parse_event(event, cluster="gpus"), what
+
+
+def test_a_task_with_more_containers_than_ecs_allows_is_still_understood(world: World) -> None:
+    """None of them is ours, so nothing follows from their ends."""
+    world.begin(2)
+    before = told(world.job())
+    ended = next(e for e in NIGHT if e["detail"].get("lastStatus") == "STOPPED")
+    crowd = [{"name": f"c{i}", "exitCode": i % 256, "reason": "r" * 30} for i in range(2500)]
+    answer = world.side.intake.take(ended | {"detail": ended["detail"] | {"containers": crowd}})
+    assert answer.why
+    assert told(world.job()) == before
 
 
 def test_a_spoiled_end_of_a_running_task_never_raises_and_never_completes_the_job() -> None:

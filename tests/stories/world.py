@@ -13,7 +13,7 @@ from typing import Any
 
 from ecs_gpu_recovery.aws import wiring
 from ecs_gpu_recovery.aws.discover import discover
-from ecs_gpu_recovery.aws.fleet import MODIFY_PER_S, Pace
+from ecs_gpu_recovery.aws.pace import MODIFY_PER_S, Pace
 from ecs_gpu_recovery.config import LambdaSettings
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
@@ -51,6 +51,7 @@ class World:
     concurrent: bool = (
         False  #: every event has a process of its own, and a process that waits does not hold up others
     )
+    invocations: int = 3  #: how often Lambda tries an event in all
     retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
@@ -62,6 +63,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.session = Session(self.cloud, self.account, self.wire)
+        self.untouched = self.deliver  #: where a story puts something else in its place
         self.clock = EventClock()
         self.new_process()
         self.watch = Watch(self.cloud)
@@ -162,9 +164,10 @@ class World:
 
     # -- time and events ---------------------------------------------------------------------------------------
 
-    def deliver(self, event: Event, tries: int = 3) -> None:
+    def deliver(self, event: Event, tries: int = 0) -> None:
         """As Lambda does: an invocation that failed is tried twice more, and then goes to the dead letters."""
         self.seen.append(event)
+        tries = tries or self.invocations
         while tries:
             tries -= 1
             if self.concurrent:

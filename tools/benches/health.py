@@ -1,12 +1,12 @@
-"""Is the verdict right? Hundreds of broken, sound, misused and untestable nodes through gpu-health itself.
+"""Is the verdict right, and what follows from it? Hundreds of broken, sound, misused and untestable nodes.
 
-Faults are put in by the embedded mode's own injector; the program runs in this process with its usual child
-processes and deadlines. What each fault must lead to is written here by hand, not taken from the rules.
+Each case is a node of the embedded mode with a job on it: the fault is put in by the injector, the job's task dies
+with exit code 1, the controller has the node examined, and reboots it or not. What each fault must lead to is written
+here by hand, not taken from the rules. A frozen GPU lets no task die: such a node is examined while it is free.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import tempfile
@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.core.model import JobSpec, NodeStatus
 from ecs_gpu_recovery.health import main, simulated
-from ecs_gpu_recovery.local import gpus
+from ecs_gpu_recovery.local import gpus, wiring
+from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.files import write_json
 
 GPUS = 4
@@ -29,6 +32,10 @@ REPLACED = (54, 142)
 PROGRAMS = (8, 11, 13, 25, 31, 32, 43, 45, 60, 68, 69, 94, 126, 135, 137, 139)
 HARMLESS = (14, 37, 38, 44, 63, 66, 67, 92, 93, 106, 121, 141, 152, 157, 160, 161, 173, 555)
 ROUNDS = 4
+AT_ONCE = 8
+#: The first attempt dies, the next is done.
+DIES_ONCE = ("sh", "-c", '[ "$JOB_ATTEMPT" != 0 ] || exit 1')
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,96 +43,164 @@ class Case:
     """What is wrong with one node, and what must be said about it."""
 
     kind: str
-    faults: tuple[tuple[str, int | None], ...]
-    """Names for the injector, with an Xid where the fault is one."""
+    faults: tuple[str, ...]
+    """Names for the injector."""
     lines: tuple[int, ...]
     """Xids that stand in the kernel log only."""
     wanted: int
-    deadline: str = "10"
+
+    @property
+    def frozen(self) -> bool:
+        """No task on it ever ends."""
+        return bool({"hang", "driver-hang"} & set(self.faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was said about the node, and what was done to it."""
+
+    verdict: int
+    reboots: int
+    node: NodeStatus
+    job: str
+
+    def fits(self, case: Case) -> bool:
+        """The action is the one that docs/faults.md names for the verdict."""
+        failed = self.node is NodeStatus.FAILED
+        if case.frozen:
+            return (self.reboots, failed) == (0, case.wanted in BAD)
+        if case.wanted == REBOOT:
+            return (self.reboots, failed, self.job) == (1, False, "COMPLETE")
+        return (self.reboots, failed, self.job) == (0, case.wanted == REPLACE, "FAILED")
 
 
 def cases(chance: random.Random) -> Iterator[Case]:
     for _ in range(ROUNDS):
-        yield from (Case("faulty", ((name, None),), (), REBOOT) for name in ("off-bus", "ecc", "hang"))
-        yield Case("faulty", (("permanent", None),), (), REPLACE)
+        yield from (Case("faulty", (name,), (), REBOOT) for name in ("off-bus", "ecc", "hang"))
+        yield Case("faulty", ("permanent",), (), REPLACE)
         yield from (Case("faulty", (), (code,), REBOOT) for code in CURABLE)
         yield from (Case("faulty", (), (code,), REPLACE) for code in REPLACED)
-        yield Case("faulty", (("off-bus", None), ("app-xid", None)), (43, 45), REBOOT)
+        yield Case("faulty", ("off-bus", "app-xid"), (43, 45), REBOOT)
         yield from (Case("application", (), (code,), HEALTHY) for code in PROGRAMS)
-        yield Case("application", (("app-xid", None),), (45,), HEALTHY)
+        yield Case("application", ("app-xid",), (45,), HEALTHY)
         yield from (Case("healthy", (), (code,), HEALTHY) for code in HARMLESS)
-        yield from (Case("healthy", ((name, None),), (), HEALTHY) for name in ("slow", "oom"))
+        yield from (Case("healthy", (name,), (), HEALTHY) for name in ("slow", "oom"))
         yield Case("healthy", (), (), HEALTHY)
         noise = tuple(chance.choice((*PROGRAMS, *HARMLESS[:12])) for _ in range(chance.randrange(1, 6)))
         yield Case("healthy", (), tuple(dict.fromkeys(code for code in noise if code != 63)), HEALTHY)
-        yield Case("untestable", (("check-broken", None),), (), INCONCLUSIVE)
-        yield Case("untestable", (("check-broken", None), ("off-bus", None)), (), INCONCLUSIVE)
-    yield Case("faulty", (("driver-hang", None),), (), REBOOT, deadline="1")
+        yield Case("untestable", ("check-broken",), (), INCONCLUSIVE)
+        yield Case("untestable", ("check-broken", "off-bus"), (), INCONCLUSIVE)
+    yield Case("faulty", ("driver-hang",), (), REBOOT)
 
 
-def make(folder: Path, case: Case, chance: random.Random) -> None:
-    """A node folder in which exactly this is wrong, on some GPU."""
+def break_node(controller: Controller, name: str, case: Case, chance: random.Random) -> None:
+    """Exactly this is wrong with the node, on one of its GPUs."""
+    cluster, gpu = controller.parts.cluster, chance.randrange(GPUS)
+    for fault in case.faults:
+        cluster.inject(name, fault, gpu=gpu, speed=0.2)
+    for code in case.lines:
+        culprit = f"pid={chance.randrange(1, 30000)}, name=python"
+        text = f"NVRM: Xid (PCI:0000:{gpu + 1:02x}:00): {code}, {culprit}, Ch 00000008"
+        gpus.log_kernel(str(cluster.node(name).folder), text)
+
+
+def examine(controller: Controller, name: str, case: Case) -> None:
+    """A job whose task dies on the node; a node on which none can die is examined by itself."""
+    at, runtime = wiring.now(), controller.parts.runtime
+    if case.frozen:
+        ask = NodeAsked(at=at, node=name, ask="check", by="bench", why="a case of the benchmark")
+        runtime.handle_node(name, [ask])
+    else:
+        spec = JobSpec(name=name, command=DIES_ONCE)
+        runtime.submit(job_id=name, cluster=wiring.CLUSTER, spec=spec, nodes=[name], at=at, check=False)
+
+
+def over(controller: Controller, name: str, case: Case) -> bool:
+    store = controller.parts.store
+    if case.frozen:
+        return store.node(name).status is not NodeStatus.PENDING_HEALTHCHECK
+    job = store.job(name)
+    return job.status.final and not job.outbox
+
+
+def outcome(controller: Controller, name: str, case: Case) -> Outcome:
+    """From the node's own folder: the exit code of its last check, and how often it was booted again."""
+    parts = controller.parts
+    checks = [
+        task for task in parts.cluster.tasks(name) if task.kind == "check" and task.exit_code is not None
+    ]
+    last = max(checks, key=lambda task: task.ended_at or "", default=None)
+    said = INCONCLUSIVE if last is None or last.exit_code is None else last.exit_code
+    reboots = len(list(parts.cluster.node(name).folder.glob("kmsg.*")))
+    job = "" if case.frozen else parts.store.job(name).status.value
+    return Outcome(said, reboots, parts.store.node(name).status, job)
+
+
+def run(state: Path, some: list[Case], chance: random.Random) -> list[tuple[Case, Outcome]]:
+    """A controller of its own with a node for each case."""
+    named = {f"n{number}": case for number, case in enumerate(some)}
+    wishes = [NodeWish(name=name, gpus=GPUS, boot_seconds=0.0) for name in named]
+    with Controller(state, nodes=wishes) as controller:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not all(node.connected for node in controller.parts.store.nodes()):
+                controller.step()
+            for name, case in named.items():
+                break_node(controller, name, case, chance)
+                examine(controller, name, case)
+            while time.monotonic() < deadline and not all(over(controller, n, c) for n, c in named.items()):
+                controller.step()
+                time.sleep(0.02)
+            return [(case, outcome(controller, name, case)) for name, case in named.items()]
+        finally:
+            controller.parts.cluster.shutdown()
+
+
+def overhead(folder: Path) -> float:
+    """Processor seconds of one quick check of a healthy node, its child processes included."""
     folder.mkdir()
     about = {"name": "n", "gpus": GPUS, "boot_seconds": 1.0, "kind": "simulated"}
     write_json(str(folder / "node.json"), about)
     write_json(str(folder / "gpus.json"), gpus.simulated("n", GPUS))
     gpus.log_kernel(str(folder), "booted")
-    gpu = chance.randrange(GPUS)
-    for fault, xid in case.faults:
-        gpus.inject(str(folder), fault, gpu, xid, 0.2, 4711)
-    for code in case.lines:
-        culprit = f"pid={chance.randrange(1, 30000)}, name=python"
-        gpus.log_kernel(str(folder), f"NVRM: Xid (PCI:0000:{gpu + 1:02x}:00): {code}, {culprit}, Ch 00000008")
-
-
-def verdict(folder: Path, deadline: str) -> tuple[int, dict[str, object]]:
-    """The exit code and the report of one check."""
-    argv = ["--json", "--expect-gpus", str(GPUS), "--deadline", deadline]
-    os.environ[simulated.VARIABLE] = str(folder)
-    try:
-        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()):
-            code = main.run(argv)
-    finally:
-        del os.environ[simulated.VARIABLE]
-    return code, json.loads(out.getvalue())
-
-
-def overhead(folder: Path) -> float:
-    """CPU seconds of one quick check of a healthy node, its child processes included."""
-    chance = random.Random(0)
-    make(folder, Case("healthy", (), (), HEALTHY), chance)
     rounds = 20
     before = os.times()
-    for _ in range(rounds):
-        verdict(folder, "10")
-    after = os.times()
-    spent = [sum(t[:4]) for t in (before, after)]
-    return (spent[1] - spent[0]) / rounds
+    os.environ[simulated.VARIABLE] = str(folder)
+    try:
+        for _ in range(rounds):
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                main.run(["--json", "--expect-gpus", str(GPUS)])
+    finally:
+        del os.environ[simulated.VARIABLE]
+    return (sum(os.times()[:4]) - sum(before[:4])) / rounds
 
 
 def measure() -> dict[str, float]:
     chance = random.Random(42)
-    told: list[tuple[Case, int]] = []
+    every = list(cases(chance))
     with tempfile.TemporaryDirectory(prefix="bench-health-") as base:
         began = time.perf_counter()
-        for number, case in enumerate(cases(chance)):
-            folder = Path(base) / str(number)
-            make(folder, case, chance)
-            code, _ = verdict(folder, case.deadline)
-            told.append((case, code))
-            if code != case.wanted:
-                print(f"  wrong: {case} said {code}")
+        told = [
+            one
+            for begin in range(0, len(every), AT_ONCE)
+            for one in run(Path(base) / str(begin), every[begin : begin + AT_ONCE], chance)
+        ]
         seconds = time.perf_counter() - began
         cost = overhead(Path(base) / "healthy")
-    accused = [(case, code) for case, code in told if code in BAD]
-    guilty = [(case, code) for case, code in told if case.wanted in BAD]
-    right = [(case, code) for case, code in accused if code == case.wanted]
+    for case, found in told:
+        if found.verdict != case.wanted or not found.fits(case):
+            print(f"  wrong: {case} led to {found}")
+    accused = [(case, found) for case, found in told if found.verdict in BAD]
+    guilty = [case for case, _ in told if case.wanted in BAD]
+    right = [case for case, found in accused if found.verdict == case.wanted]
+    harmed = [case for case, found in told if found.reboots or found.node is NodeStatus.FAILED]
     return {
         "verdict_cases": len(told),
         "verdict_precision": len(right) / len(accused),
         "verdict_recall": len(right) / len(guilty),
-        "healthy_condemned": sum(c.wanted == HEALTHY and code in BAD for c, code in told),
-        "reboots_on_inconclusive": sum(c.wanted == INCONCLUSIVE and code in BAD for c, code in told),
+        "verdict_actions_right": sum(found.fits(case) for case, found in told) / len(told),
+        "healthy_condemned": sum(case.wanted == HEALTHY for case in harmed),
+        "reboots_on_inconclusive": sum(f.reboots for case, f in told if case.wanted == INCONCLUSIVE),
         "verdicts_per_s": len(told) / seconds,
         "health_overhead_s": cost,
     }

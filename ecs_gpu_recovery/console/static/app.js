@@ -9,6 +9,8 @@ document.getElementById("theme")?.addEventListener("click", () => {
 });
 
 const words = new Intl.RelativeTimeFormat(root.lang, { numeric: "always", style: "short" });
+const hours = new Intl.DateTimeFormat(root.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const days = new Intl.DateTimeFormat(root.lang, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
 function ago(seconds) {
   for (const [size, unit] of [[86400, "day"], [3600, "hour"], [60, "minute"]]) {
     if (Math.abs(seconds) >= size) return words.format(-Math.trunc(seconds / size), unit);
@@ -24,6 +26,14 @@ function tellTimes() {
     }
     const text = ago((now - Date.parse(time.dateTime)) / 1000);
     if (time.textContent !== text) time.textContent = text;
+  }
+  for (const time of document.querySelectorAll("time[data-clock]")) {
+    if (time.dataset.for === time.dateTime) continue;
+    const at = new Date(time.dateTime);
+    time.dataset.for = time.dateTime;
+    time.title = at.toLocaleString(root.lang);
+    const today = at.toDateString() === new Date(now).toDateString();
+    time.textContent = today ? hours.format(at) : days.format(at);
   }
 }
 tellTimes();
@@ -47,6 +57,17 @@ document.addEventListener("htmx:config:request", (event) => {
   const headers = event.detail.ctx?.request?.headers;
   if (token && headers) headers["X-CSRF-Token"] = token;
 });
+
+// Parts of a form that are asked for only with a certain choice.
+function showAsked() {
+  for (const part of document.querySelectorAll("form [data-when]")) {
+    const [name, value] = part.dataset.when.split("=");
+    part.hidden = part.closest("form").elements[name].value !== value;
+  }
+}
+document.addEventListener("change", showAsked);
+document.addEventListener("asked", showAsked);
+showAsked();
 
 document.addEventListener("click", (event) => {
   if (event.target.closest("[data-close]")) event.target.closest("details")?.removeAttribute("open");

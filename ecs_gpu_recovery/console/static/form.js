@@ -1,14 +1,6 @@
-// The form of a new job: what is not asked for is hidden, a template fills the command, a file fills the script.
+// The form of a new job: a template fills the command or the script, a file fills the script, and what is wrong is
+// told beside its field as soon as the field is left.
 const form = document.getElementById("job-form");
-
-function showAsked() {
-  for (const part of form.querySelectorAll("[data-when]")) {
-    const [name, value] = part.dataset.when.split("=");
-    part.hidden = form.elements[name].value !== value;
-  }
-}
-form.addEventListener("change", showAsked);
-showAsked();
 
 // Pressing the button twice, or sending the form again, submits one job.
 const once = document.getElementById("once");
@@ -16,9 +8,11 @@ const renew = () => { once.value = crypto.randomUUID?.() ?? String(Date.now() + 
 renew();
 form.addEventListener("input", renew);
 
-document.getElementById("template").addEventListener("change", (event) => {
-  if (event.target.value) document.getElementById("f-command").value = event.target.value;
-});
+for (const select of document.querySelectorAll("[data-template]")) {
+  select.addEventListener("change", () => {
+    if (select.value) document.getElementById(select.dataset.template).value = select.value;
+  });
+}
 
 document.getElementById("upload")?.addEventListener("change", async (event) => {
   const file = event.target.files[0];
@@ -32,6 +26,58 @@ document.getElementById("upload")?.addEventListener("change", async (event) => {
     return;
   }
   document.getElementById("f-script_text").value = await file.text();
+});
+
+// -- problems beside their fields ------------------------------------------------------------------------------------
+const touched = new Set();
+
+function mark(key, text) {
+  const place = document.getElementById(`p-${key}`);
+  if (!place) return;
+  place.textContent = text;
+  place.hidden = !text;
+  const field = document.getElementById(`f-${key}`);
+  if (text) field?.setAttribute("aria-invalid", "true");
+  else field?.removeAttribute("aria-invalid");
+}
+
+function tell(found, only) {
+  for (const place of form.querySelectorAll(".wrong[id^=p-]")) {
+    const key = place.id.slice(2);
+    if (!only || only.has(key)) mark(key, found[key] ?? "");
+  }
+}
+
+function problemsIn(root) {
+  const found = {};
+  for (const item of root.querySelectorAll("[data-problem]")) {
+    const key = item.dataset.problem;
+    found[key] = found[key] ? `${found[key]} ${item.textContent}` : item.textContent;
+  }
+  return found;
+}
+
+async function examine() {
+  const body = new URLSearchParams(new FormData(form));
+  try {
+    const reply = await fetch("/jobs/new/preview", { method: "POST", body, headers: { Accept: "text/html" } });
+    if (!reply.ok) return;
+    const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+    tell(problemsIn(page), touched);
+  } catch (error) {
+    console.warn(error);
+  }
+}
+
+form.addEventListener("change", (event) => {
+  if (!event.target.name || event.target.type === "radio") return;
+  touched.add(event.target.name);
+  examine();
+});
+// The preview names every problem there is; the fields then show the same.
+document.addEventListener("htmx:after:swap", () => {
+  const preview = document.getElementById("preview");
+  if (preview?.children.length) tell(problemsIn(preview));
 });
 
 // In the editor the tab key indents; Escape gives it back to the keyboard's way through the page.

@@ -161,7 +161,7 @@ function draw() {
   const rem = parseFloat(style.fontSize);
   const axis = { font: `${0.75 * rem}px system-ui, sans-serif`, size: 2.4 * rem, stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   chart = new uPlot({
-    width: Math.max(220, place.clientWidth), height: 14 * rem, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 3.5 * rem }],
+    width: Math.max(220, place.clientWidth), height: (innerWidth >= 62 * 16 ? 22 : 14) * rem, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 3.5 * rem }],
     legend: { live: false },
     series: [{ label: place.dataset.step }, ...attempts.map((attempt, i) => ({
       label: `${place.dataset.attempt} ${attempt}`, stroke: colour(COLOURS[i % COLOURS.length]), width: 2, dash: i % 2 ? [6, 4] : [], points: { show: false },

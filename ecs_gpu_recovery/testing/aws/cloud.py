@@ -31,6 +31,7 @@ from .hosts import Hosts
 from .instances import InstanceActions
 from .model import Knobs
 from .requests import ApiError
+from .rights import Ledger
 from .shapes import Place
 from .ssm import SsmActions
 
@@ -58,6 +59,7 @@ class Cloud:
         self._woken = threading.Event()
         self._ended = threading.Event()
         self._subscribers: list[Subscriber] = []
+        self.ledger = Ledger()
         self._own = OwnDefinitions(self.place, self.agenda.now)
         self._definitions = definitions or self._own
         self.reset(seed)
@@ -69,6 +71,7 @@ class Cloud:
                 setattr(self.knobs, name, value)
             chance = random.Random(seed)  # noqa: S311 - nothing here is secret; a run must be repeatable
             self.agenda.clear()
+            self.ledger.clear()
             self.events: list[Event] = []  #: as they happened, whatever became of them on the way
             self.delivered: list[Event] = []
             self.gate, self.courier = Gate(), Courier(random.Random(chance.random()))  # noqa: S311

@@ -247,7 +247,13 @@ class Control:
         gate = self._cloud.gate
         return {"calls": dict(gate.calls), "refused": dict(gate.refused)}
 
+    def rights(self) -> list[dict[str, Any]]:
+        """Rights that callers needed: who, action, resource, allowed, times. Only where permissions are checked."""
+        return self._cloud.ledger.rows()
+
     def forget_calls(self) -> None:
+        """Calls and rights are counted from here."""
+        self._cloud.ledger.clear()
         with self._cloud.lock:
             self._cloud.gate.calls, self._cloud.gate.refused = Counter(), Counter()
 

@@ -16,6 +16,7 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
+from . import rights
 from .cloud import Cloud
 from .requests import ApiError
 
@@ -23,6 +24,14 @@ log = logging.getLogger("testbed")
 #: Module, name, and the parameters that a function takes first; None for what is no function.
 NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("app", "main", ()),
+    ("app", "pin_request_origin", ("source_ip", "secure_transport")),
+    (
+        "core.iam_actions",
+        "extract_resource_arn",
+        ("service", "method", "path", "headers", "body", "query_params", "region", "account_id"),
+    ),
+    ("core.iam_evaluator", "caller_arn", ()),
+    ("core.iam_evaluator", "enforce", ("access_key_id", "iam_action", "service", "region")),
     ("core.responses", "json_response", ("data", "status")),
     ("core.responses", "error_response_json", ("code", "message", "status")),
     ("core.responses", "request_scope", ("account_id", "region")),
@@ -75,12 +84,24 @@ class MiniStackDefinitions:
     def has_cluster(self, name: str) -> bool:
         return name in self._ecs._clusters
 
+    def roles(self, reference: str) -> tuple[str, ...]:
+        """Those that starting this definition passes on to ECS."""
+        found = self.find(reference) or {}
+        return tuple(found[name] for name in ("taskRoleArn", "executionRoleArn") if found.get(name))
+
 
 def plug_in(cloud: Cloud) -> None:
     """Route calls to the account and its events to the bus. MiniStack must not serve yet."""
     _ecs_actions(cloud)
     _ssm_actions(cloud)
     _retries()
+    rights.install(
+        module("core.iam_actions"),
+        module("core.iam_evaluator"),
+        module("app"),
+        cloud.ledger,
+        MiniStackDefinitions().roles,
+    )
     ecs = module("services.ecs")
     its_reset = ecs.reset
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from ..core.errors import Refused
-from ..core.events import NodeAsked
-from ..core.model import Node, NodeStatus
-from .wiring import Embedded
+from .core.errors import Refused
+from .core.events import NodeAsked
+from .core.model import Node, NodeStatus
+from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
 BY = "idle check"
 LOOK_EVERY = timedelta(seconds=1)
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class IdleChecks:
@@ -27,18 +28,19 @@ class IdleChecks:
         self._every, self._level = every, level
         self._looked_at: datetime | None = None
 
-    def look(self, parts: Embedded, at: datetime) -> str | None:
+    def look(self, runtime: Runtime, at: datetime) -> str | None:
         """Ask the free node that has waited longest, if it is due; its name."""
         if self._looked_at is not None and at < self._looked_at + LOOK_EVERY:
             return None
         self._looked_at = at
-        node = due(parts.store.nodes(), at, self._every)
+        node = due(runtime.store.nodes(), at, self._every)
         if node is None:
             return None
-        why = f"not examined for {self._every.total_seconds() / 60:g} minutes"
+        minutes = f"{self._every.total_seconds() / 60:g} minutes"
+        why = f"not examined for {minutes}" if last_checked(node) else "never examined before"
         ask = NodeAsked(at=at, node=node.name, ask="check", by=BY, why=why, level=self._level)
         try:
-            parts.runtime.handle_node(node.name, [ask])
+            runtime.handle_node(node.name, [ask])
         except Refused as exc:  # a job took it in this moment
             log.info("idle check left out", extra={"node": node.name, "why": str(exc)})
             return None
@@ -51,11 +53,11 @@ def due(nodes: Iterable[Node], at: datetime, every: timedelta) -> Node | None:
     if any(n.status is NodeStatus.PENDING_HEALTHCHECK and not n.job_id for n in every_node):
         return None
     free = [n for n in every_node if n.status is NodeStatus.AVAILABLE and not n.job_id and n.connected]
-    late = [n for n in free if at - last_checked(n) >= every]
-    return min(late, key=lambda n: (last_checked(n), n.name), default=None)
+    late = [n for n in free if (last := last_checked(n)) is None or at - last >= every]
+    return min(late, key=lambda n: (last_checked(n) or _LONG_AGO, n.name), default=None)
 
 
-def last_checked(node: Node) -> datetime:
-    """A node that was never examined counts from its first day."""
-    checked = [entry.at for entry in node.timeline if entry.after == NodeStatus.PENDING_HEALTHCHECK.value]
-    return max([node.created_at, *checked])
+def last_checked(node: Node) -> datetime | None:
+    """None for a node that was never examined: it has just been set up, and is due at once."""
+    checked = (entry.at for entry in node.timeline if entry.after == NodeStatus.PENDING_HEALTHCHECK.value)
+    return max(checked, default=None)

@@ -1,0 +1,51 @@
+"""What the clock does for nodes on which nothing is wrong: daemons where ECS keeps none, and checks of free nodes.
+
+All of it is off unless the deployment asks for it, and none of it may hold up a recovery: it comes after the sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..config import LambdaSettings
+from ..core.errors import Transient
+from ..idle_checks import IdleChecks
+from ..runtime import Runtime
+from .metric_agents import ensure_agents
+
+if TYPE_CHECKING:
+    from mypy_boto3_ecs import ECSClient
+
+log = logging.getLogger("ecs_gpu_recovery")
+
+
+class Upkeep:
+    """Keeps nothing between looks."""
+
+    def __init__(self, ecs: ECSClient, settings: LambdaSettings) -> None:
+        self._ecs, self._cluster, self._families = ecs, settings.cluster, settings.node_daemons
+        every = settings.idle_check_every
+        self._idle = IdleChecks(every, level=settings.idle_check_level) if every else None
+
+    def look(self, runtime: Runtime, at: datetime) -> None:
+        """One look a minute. What did not answer is asked again by the next one."""
+        for family in self._families:
+            self._patiently(family, partial(self._keep, family))
+        if self._idle is not None:
+            self._patiently("idle checks", partial(self._idle.look, runtime, at))
+
+    def _keep(self, family: str) -> None:
+        done = ensure_agents(self._ecs, self._cluster, family)
+        if done.started or done.stopped or done.refused:
+            counts = {"started": len(done.started), "stopped": len(done.stopped)}
+            log.info("daemons kept", extra={"family": family, **counts, "refused": list(done.refused)})
+
+    def _patiently(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Transient as exc:
+            log.warning("put off", extra={"what": what, "why": str(exc)})

@@ -1,0 +1,127 @@
+"""The task definition of a job: found, or made from an image, and looked at before anything starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from ..aws.errors import translated
+from ..aws.task_definition import gpus_of, is_mounted, template, training_container
+from ..core.errors import Refused
+from ..core.model import JobSpec
+from ..jobfile import ContainerRequest, JobRequest
+
+#: ECS takes 8,192 characters of overrides; what every rank is told beside needs some of them.
+_MOST_OVERRIDES = 7000
+
+
+class Definitions:
+    """Asks ECS once for each."""
+
+    def __init__(self, client: Callable[[str], Any], region: str) -> None:
+        self._client, self._region = client, region
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def get(self, name: str) -> dict[str, Any]:
+        from botocore.exceptions import ClientError
+
+        if name not in self._known:
+            try:
+                with translated(f"reading task definition {name}"):
+                    reply = self._client("ecs").describe_task_definition(taskDefinition=name)
+            except ClientError as exc:
+                if exc.response.get("Error", {}).get("Code") != "ClientException":
+                    raise
+                raise Refused(
+                    f"there is no task definition {name} in {self._region}:"
+                    "  aws ecs list-task-definition-families --status ACTIVE"
+                ) from exc
+            self._known[name] = dict(reply["taskDefinition"])
+        return self._known[name]
+
+    def container(self, name: str, chosen: str) -> str:
+        return str(training_container(self.get(name), chosen)["name"])
+
+    def completed(self, request: JobRequest) -> JobRequest:
+        """The request with what its task definition decides. Raises `Refused` where the two disagree."""
+        _must_fit(request.spec)
+        if not request.spec.task_def:
+            if not request.container.image:
+                template(request, gpus=0, region=self._region)
+            self._must_have_log_group(request.container.log_group)
+            return request
+        problems = [
+            f"{name}: the task definition decides that; leave it out, or name an image instead"
+            for name in _not_beside_a_definition(request)
+        ]
+        found = self.get(request.spec.task_def)
+        if found.get("status", "ACTIVE") != "ACTIVE":
+            problems.append(f"task_definition: {request.spec.task_def} is {found['status']}")
+        gpus = gpus_of(training_container(found, request.spec.container))
+        if request.spec.gpus_per_node not in (0, gpus):
+            problems.append(
+                f"gpus_per_node: the task definition takes {gpus}, the job asks for {request.spec.gpus_per_node}"
+            )
+        if problems:
+            raise Refused("the job was not submitted:\n  " + "\n  ".join(problems))
+        # A revision is pinned: every attempt runs the same, whatever is registered meanwhile.
+        pinned = str(found.get("taskDefinitionArn", request.spec.task_def))
+        self._known[pinned] = found
+        return replace(request, spec=replace(request.spec, task_def=pinned, gpus_per_node=gpus))
+
+    def _must_have_log_group(self, name: str) -> None:
+        """A task whose log group is not there never starts, and says so only after minutes."""
+        if not name:
+            return
+        with translated(f"looking for log group {name}"):
+            reply = self._client("logs").describe_log_groups(logGroupNamePrefix=name)
+        if all(group.get("logGroupName") != name for group in reply.get("logGroups", [])):
+            raise Refused(
+                f"the job was not submitted: there is no log group {name} in {self._region}. To make it:"
+                f"  aws logs create-log-group --log-group-name {name}"
+            )
+
+    def register(self, request: JobRequest, gpus: int) -> str:
+        made = template(request, gpus=gpus, region=self._region)
+        with translated("registering the task definition"):
+            reply = self._client("ecs").register_task_definition(**made)["taskDefinition"]
+        self._known[str(reply["taskDefinitionArn"])] = dict(reply)
+        return str(reply["taskDefinitionArn"])
+
+    def drop(self, definition: str) -> None:
+        """Nothing was started from it. If it can't be taken back, an unused revision stays, which costs nothing."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client("ecs").deregister_task_definition(taskDefinition=definition)
+        except ClientError:
+            return
+
+    def doubt(self, definition: str, spec: JobSpec) -> str:
+        """What will hurt later, though nothing refuses it now."""
+        container = training_container(self.get(definition), spec.container)
+        if spec.checkpoint_dir and not is_mounted(container, spec.checkpoint_dir):
+            return (
+                f"checkpoint_dir {spec.checkpoint_dir} is in no mount of the container: what is kept there ends"
+                " with the task, and a restart begins at zero. Mount shared storage with --mount HOST:CONTAINER"
+            )
+        return ""
+
+
+def _not_beside_a_definition(request: JobRequest) -> list[str]:
+    if request.spec.retry_of:  # they are part of the definition that was made for the first run
+        return []
+    given = [f.name for f in fields(ContainerRequest) if getattr(request.container, f.name) != f.default]
+    spec = [("workdir", request.spec.workdir), ("memory_mib", request.spec.memory_mib)]
+    return [*given, *(name for name, value in spec if value)]
+
+
+def _must_fit(spec: JobSpec) -> None:
+    size = len(json.dumps([spec.command, dict(spec.env)]))
+    if size > _MOST_OVERRIDES:
+        raise Refused(
+            f"the job was not submitted: its command and env have {size} characters, ECS takes about"
+            f" {_MOST_OVERRIDES}. Put long values into a script or a file on shared storage"
+        )

@@ -1,0 +1,189 @@
+"""`gpu-recovery doctor --backend aws`: is the deployment whole, and may this person use it? It only reads.
+
+Each check says what it found and what to do. What a check needs and could not be had is said once, by the check before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..aws.discover import instances, registered_gpus
+from ..aws.tables import JOBS, NODES, TASKS
+from ..config import LambdaSettings
+from ..core.errors import RecoveryError
+from . import aws_settings
+from .aws_errors import Where, explained
+from .doctor import Finding
+
+FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
+DEPLOY = "deploy the stack again: cdk deploy (docs/deployment.md)"
+
+
+def examine(env: Mapping[str, str]) -> list[Finding]:
+    """In the order in which one thing needs the other."""
+    findings: list[Finding] = []
+
+    def made(name: str, look: Callable[[], Any]) -> Any:
+        """What a look gives, or nothing, and then it is a finding."""
+        try:
+            return look()
+        except RecoveryError as exc:
+            findings.append(Finding(name, False, str(exc)))
+            return None
+
+    session = made("region", lambda: aws_settings.session(env))
+    if session is None:
+        return findings
+    findings.append(Finding("region", True, str(session.region_name)))
+    checks = _Checks(session, aws_settings.stack_name(env))
+    who = made("credentials", checks.who)
+    if who is None:
+        return findings
+    findings.append(who)
+    settings = made("settings", lambda: checks.asked(lambda: aws_settings.settings(env, session)))
+    if settings is None:
+        return findings
+    findings.append(Finding("settings", True, f"cluster {settings.cluster}, check {settings.check_task}"))
+    checks.settings = settings
+    looks: dict[str, Callable[[], list[Finding]]] = {
+        "tables": checks.tables,
+        "cluster": checks.cluster,
+        "health check": checks.health_check,
+        "messages": checks.messages,
+        "functions": checks.functions,
+    }
+    for name, look in looks.items():
+        findings += made(name, lambda look=look: checks.asked(look)) or []  # type: ignore[misc]
+    return findings
+
+
+class _Checks:
+    """One method per check, each a few calls that change nothing."""
+
+    settings: LambdaSettings
+
+    def __init__(self, session: Any, stack: str) -> None:
+        self._session, self._stack = session, stack
+        self._region = str(session.region_name)
+
+    def asked(self, look: Callable[[], Any]) -> Any:
+        cluster = self.settings.cluster if hasattr(self, "settings") else ""
+        with explained(Where(region=self._region, cluster=cluster)):
+            return look()
+
+    def who(self) -> Finding:
+        with explained(Where(region=self._region)):
+            found = self._session.client("sts").get_caller_identity()
+        return Finding("credentials", True, f"{found['Arn']} in account {found['Account']}")
+
+    def tables(self) -> list[Finding]:
+        dynamodb, found = self._session.client("dynamodb"), []
+        s = self.settings
+        for table, name in ((JOBS, s.job_table), (TASKS, s.task_table), (NODES, s.node_table)):
+            try:
+                with explained(Where(region=self._region, tables=(name,))):
+                    shown = dynamodb.describe_table(TableName=name)["Table"]
+            except RecoveryError as exc:
+                found.append(Finding(f"table {name}", False, str(exc)))
+                continue
+            key = next((k["AttributeName"] for k in shown["KeySchema"] if k["KeyType"] == "HASH"), "")
+            have = {index["IndexName"] for index in shown.get("GlobalSecondaryIndexes", [])}
+            lacks = [index.name for index in table.indexes if index.name not in have]
+            wrong = [f"its key is {key}, not {table.key}"] if key != table.key else []
+            wrong += [f"it lacks the indexes {', '.join(lacks)}"] if lacks else []
+            if shown.get("TableStatus") not in ("ACTIVE", "UPDATING"):
+                wrong.append(f"it is {shown.get('TableStatus')}")
+            said = "; ".join(wrong) or f"{shown.get('ItemCount', 0)} items, about"
+            do = "see docs/upgrade.md, or choose other table names" if wrong else ""
+            found.append(Finding(f"table {name}", not wrong, said, do))
+        return found
+
+    def cluster(self) -> list[Finding]:
+        """The nodes are the cluster's; what is recorded of them is told by `gpu-recovery nodes`."""
+        name = self.settings.cluster
+        seen = list(instances(self._session.client("ecs"), name))
+        away = [str(i["ec2InstanceId"]) for i in seen if not i.get("agentConnected")]
+        without = [
+            str(i["ec2InstanceId"]) for i in seen if i.get("agentConnected") and not registered_gpus(i)
+        ]
+        said = f"{len(seen)} nodes in {name}"
+        said += f"; not connected: {', '.join(away)}" if away else ", all connected" if seen else ""
+        said += f"; no GPUs registered: {', '.join(without)}" if without else ""
+        do = ""
+        if not seen:
+            do = "add container instances with GPUs: docs/deployment.md, docs/ecs-anywhere.md"
+        elif without:
+            do = "set ECS_ENABLE_GPU_SUPPORT=true on the node and start its agent again"
+        return [Finding("cluster", bool(seen) and not without, said, do), *self._reachable(seen)]
+
+    def _reachable(self, seen: list[Mapping[str, Any]]) -> list[Finding]:
+        """A node that SSM does not reach can't be rebooted, and that shows in the worst moment."""
+        hosts = [str(i["ec2InstanceId"]) for i in seen if i.get("ec2InstanceId")]
+        if not hosts:
+            return []
+        ssm, online = self._session.client("ssm"), set()
+        for start in range(0, len(hosts), 50):
+            reply = ssm.describe_instance_information(
+                Filters=[{"Key": "InstanceIds", "Values": hosts[start : start + 50]}], MaxResults=50
+            )
+            for row in reply.get("InstanceInformationList", []):
+                if row.get("PingStatus") == "Online":
+                    online.add(str(row["InstanceId"]))
+        lost = [host for host in hosts if host not in online]
+        if not lost:
+            return [Finding("reboots", True, f"SSM reaches all {len(hosts)} nodes")]
+        do = "give the node's role AmazonSSMManagedInstanceCore and see that amazon-ssm-agent runs"
+        return [Finding("reboots", False, f"SSM does not reach {', '.join(lost)}", do)]
+
+    def health_check(self) -> list[Finding]:
+        ecs, name = self._session.client("ecs"), self.settings.check_task
+        hints = {"ClientException": f"there is no task definition {name} in {self._region}: {DEPLOY}"}
+        with explained(Where(region=self._region, hints=hints)):
+            found = ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
+        image = ", ".join(str(c.get("image")) for c in found["containerDefinitions"])
+        active = found.get("status", "ACTIVE") == "ACTIVE"
+        said = f"{name} runs {image}" + ("" if active else f"; it is {found['status']}")
+        return [Finding("health check", active, said, "" if active else DEPLOY)]
+
+    def messages(self) -> list[Finding]:
+        topic = self.settings.topic_arn
+        hints = {
+            "NotFound": f"there is no topic {topic}: {DEPLOY}",
+            "NotFoundException": f"there is no topic {topic}: {DEPLOY}",
+        }
+        with explained(Where(region=self._region, hints=hints)):
+            found = self._session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"]
+        heard, waiting = (int(found.get(f"Subscriptions{x}", 0)) for x in ("Confirmed", "Pending"))
+        said = f"{topic.rpartition(':')[2]}: {heard} subscribers" + (
+            f", {waiting} unconfirmed" if waiting else ""
+        )
+        do = (
+            ""
+            if heard
+            else f"nobody hears of failures:  aws sns subscribe --topic-arn {topic} --protocol email"
+        )
+        return [
+            Finding("messages", bool(heard), said, do and f"{do} --notification-endpoint YOU@EXAMPLE.COM")
+        ]
+
+    def functions(self) -> list[Finding]:
+        """Whether all are there, and the sweeper swept: without it nothing that was missed is ever found."""
+        client, missing, different = self._session.client("lambda"), [], []
+        for name in FUNCTIONS:
+            full = f"{self._stack}-{name}"
+            try:
+                found = client.get_function_configuration(FunctionName=full)
+            except client.exceptions.ResourceNotFoundException:
+                missing.append(full)
+                continue
+            cluster = found.get("Environment", {}).get("Variables", {}).get("ECS_CLUSTER_NAME", "")
+            if cluster != self.settings.cluster:
+                different.append(f"{full} watches {cluster or 'no cluster'}")
+        if missing:
+            do = f"{DEPLOY}, or set STACK_NAME to the name of your stack"
+            return [Finding("functions", False, f"not there: {', '.join(missing)}", do)]
+        if different:
+            do = "set ECS_CLUSTER_NAME to the cluster of the stack, or STACK_NAME to that of the cluster"
+            return [Finding("functions", False, "; ".join(different), do)]
+        return [Finding("functions", True, f"all {len(FUNCTIONS)} of {self._stack}")]

@@ -1,0 +1,77 @@
+"""Which deployment a command acts on: told by variables, or asked of the deployment itself.
+
+A person's command decides and records like the functions do, so it must do so with their policy and their tables. What
+they were deployed with is in the environment of any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import OLDER_NAMES, POLICY_VARIABLES, Config, LambdaSettings, lambda_settings
+from ..core.errors import Refused
+from .aws_errors import NO_REGION, Where, explained
+
+#: Nothing can stand in for these; where all are set, nobody is asked.
+NEEDED = ("ECS_CLUSTER_NAME", "DCGM_HEALTH_CHECK_TASK", "SNS_TOPIC_ARN")
+_TABLES = ("TASK_TABLE_NAME", "JOB_TABLE_NAME", "NODE_TABLE_NAME")
+_POLICY = tuple(variable for variable, *_ in POLICY_VARIABLES)
+#: The function whose environment is read; all four have the same.
+ASKED = "EcsTaskHandler"
+#: Where events end that nobody could handle. Only whoever looks at them asks for it.
+QUEUE = "DEAD_LETTER_QUEUE_URL"
+
+
+def session(env: Mapping[str, str]) -> Any:
+    """boto3 by itself reads AWS_DEFAULT_REGION only; the AWS command and CloudShell set AWS_REGION."""
+    import boto3
+
+    with explained(Where()):
+        made = boto3.session.Session(region_name=env.get("AWS_REGION") or None)
+    if not made.region_name:
+        raise Refused(NO_REGION)
+    return made
+
+
+def stack_name(env: Mapping[str, str]) -> str:
+    return env.get("STACK_NAME", "").strip() or Config.STACK_NAME
+
+
+def settings(env: Mapping[str, str], made: Any) -> LambdaSettings:
+    """Variables of the person come before what the deployment says."""
+    if all(env.get(name, "").strip() for name in NEEDED):
+        return lambda_settings(env)
+    mine = {name: env[name] for name in (*NEEDED, *_TABLES, *_POLICY) if env.get(name, "").strip()}
+    for name, older in OLDER_NAMES.items():
+        for one in older:
+            if env.get(one, "").strip():
+                mine.setdefault(name, env[one])
+    return lambda_settings({**deployed(made, stack_name(env)), **mine})
+
+
+def dead_letter_queue(env: Mapping[str, str], made: Any) -> str:
+    """The address of the queue: the person's variable, or what the deployment says."""
+    stack = stack_name(env)
+    url = env.get(QUEUE, "").strip() or deployed(made, stack).get(QUEUE, "").strip()
+    if not url:
+        raise Refused(
+            f"the stack {stack} does not tell where its dead letters are: deploy it again, or set {QUEUE} to its"
+            f" output DeadLetterQueueUrl (aws cloudformation describe-stacks --stack-name {stack})"
+        )
+    return url
+
+
+def deployed(made: Any, stack: str) -> dict[str, str]:
+    """The environment of a deployed function."""
+    region = str(made.region_name)
+    missing = (
+        f"no stack {stack} was found in {region}: deploy it (docs/deployment.md), choose its region with"
+        " AWS_REGION or its name with STACK_NAME."
+        f" Or name the parts yourself: set {', '.join(NEEDED[:-1])} and {NEEDED[-1]}"
+    )
+    hints = {"ResourceNotFoundException": missing}
+    with explained(Where(region=region, hints=hints)):
+        found = made.client("lambda").get_function_configuration(FunctionName=f"{stack}-{ASKED}")
+    variables = found.get("Environment", {}).get("Variables", {})
+    return {str(name): str(value) for name, value in variables.items()}

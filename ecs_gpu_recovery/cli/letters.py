@@ -1,0 +1,164 @@
+"""Commands about dead letters: events that nobody could handle. Only AWS has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import Refused
+from .options import BackendOption, JsonOption
+
+if TYPE_CHECKING:
+    from ..aws.dead_letters import Letter, Sent
+    from .aws_backend import AwsBackend
+
+letters_app = typer.Typer(
+    help="Events that nobody could handle (AWS): list them, send them again, or put them away.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+NONE_HERE = (
+    "No dead letters here: the embedded control plane has no queue, and its sweeper sends stuck orders again by itself."
+    " For those of a deployment:  gpu-recovery letters --backend aws"
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(letters_app, name="letters")
+
+
+@contextmanager
+def _queue(backend: str) -> Iterator[AwsBackend]:
+    from .aws_backend import AwsBackend
+    from .backend import opened
+
+    with opened(backend, None) as side:
+        if not isinstance(side, AwsBackend):
+            raise Refused(
+                "dead letters are handled with --backend aws, or on the console's page of alerts: open"
+                f" {backend}/alerts"
+            )
+        yield side
+
+
+def letter_json(letter: Letter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "at": letter.at.isoformat() if letter.at else None,
+        "from": letter.sender,
+        "function": letter.function,
+        "error": letter.error,
+        "understood": letter.understood,
+        "event": letter.event,
+    }
+
+
+@letters_app.callback()
+def list_letters(
+    ctx: typer.Context,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+) -> None:
+    """List the events that nobody could handle: who left them, the error, and what the event says."""
+    from . import render
+    from .terminal import printable
+
+    if ctx.invoked_subcommand is not None:
+        source = ctx.get_parameter_source("backend")
+        if source is not None and source.name == "COMMANDLINE":  # it would be lost: each command has its own
+            raise typer.BadParameter(
+                f"write it behind the command: letters {ctx.invoked_subcommand} --backend ..."
+            )
+        return
+    if backend == "local":
+        render.emit_json({"letters": [], "more": 0, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        return
+    with _queue(backend) as side:
+        seen = side.letters()
+        if as_json:
+            render.emit_json({"letters": [letter_json(one) for one in seen.letters], "more": seen.more})
+            return
+        for one in seen.letters:
+            left = render.ago(one.at, side.now()) if one.at else "at an unknown time"
+            print(f"{one.id}  {left}, from {printable(one.sender or 'an unknown sender')}")
+            for name, text in (("error", one.error), ("event", one.understood), ("for", one.function)):
+                print(f"    {name:6} {printable(text or '-')}")
+        if seen.more:
+            print(
+                f"About {seen.more} more are in the queue, or in somebody's hands: look again in half a minute."
+            )
+        elif not seen.letters:
+            print("No dead letters: every event was handled.")
+        if seen.letters:
+            print("To send one again:  gpu-recovery letters resend ID --backend aws   (or --all)")
+
+
+@letters_app.command("resend")
+def resend(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every letter that is found, oldest first.")
+    ] = False,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+) -> None:
+    """Give events to their functions again; what is done leaves the queue, what fails stays.
+
+    It is safe: an event that was applied already changes nothing. The exit code is 1 if a function failed.
+    """
+    from . import render
+
+    if bool(names) is everything:
+        raise typer.BadParameter("give the ids of letters, or --all")
+    if backend == "local":
+        render.emit_json({"sent": [], "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        return
+    with _queue(backend) as side:
+        sent = side.send_letters_again(*(names or ()))
+    _tell(sent, as_json)
+    raise typer.Exit(0 if all(one.done for one in sent) else 1)
+
+
+def _tell(sent: Sequence[Sent], as_json: bool) -> None:
+    from . import render
+    from .terminal import printable
+
+    if as_json:
+        told = [
+            {"id": one.letter.id, "function": one.letter.function, "done": one.done, "said": one.said}
+            for one in sent
+        ]
+        render.emit_json({"sent": told})
+        return
+    for one in sent:
+        print(f"{one.letter.id}  {'done, ' if one.done else 'kept: '}{printable(one.said)}")
+    if not sent:
+        print("No dead letters: every event was handled.")
+
+
+@letters_app.command("discard")
+def discard(
+    name: Annotated[str, typer.Argument(metavar="ID", help="The letter, or the beginning of its id.")],
+    why: Annotated[str, typer.Option("--why", help="The reason; it is printed with the letter.")],
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+) -> None:
+    """Put a letter away unhandled. The whole letter is printed with who and why, since nothing else keeps it."""
+    from . import render
+
+    if not why.strip():
+        raise typer.BadParameter("--why: whoever misses the event will ask for the reason")
+    if backend == "local":
+        render.emit_json({"discarded": None, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        return
+    with _queue(backend) as side:
+        by = side.who()
+        gone = letter_json(side.discard_letter(name))
+    if not as_json:
+        print(f"{gone['id']}  discarded by {by}: {why}. It said:")
+    render.emit_json({"discarded": gone, "by": by, "why": why} if as_json else gone)

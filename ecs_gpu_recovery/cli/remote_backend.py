@@ -1,0 +1,299 @@
+"""The commands' third side: a console somewhere, over its HTTP API. `--backend https://console.example` is enough.
+
+Who you are comes from the environment: a token, or a name and a password. The standard library does the talking,
+so that a command needs nothing more than it does for the embedded mode.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import secrets
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from .. import __version__
+from ..core import codec
+from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
+from ..core.model import Job, JobStatus, Node
+from ..jobfile import JobRequest
+from ..ports import JobLine, Page
+from .backend import LogSource
+
+TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)
+USER_VARIABLE = "GPU_RECOVERY_CONSOLE_USER"
+PASSWORD_VARIABLE = "GPU_RECOVERY_CONSOLE_PASSWORD"  # noqa: S105 (a name)
+CA_VARIABLE = "GPU_RECOVERY_CONSOLE_CA"
+INSECURE_VARIABLE = "GPU_RECOVERY_CONSOLE_INSECURE"
+TIMEOUT_S = 30.0
+#: How often a request that only asks is sent before it counts as not answered.
+TRIES = 3
+LARGEST_ANSWER = 64 << 20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """An answer from elsewhere is none: the password must not travel there."""
+
+    def redirect_request(self, *args: Any, **more: Any) -> None:
+        return None
+
+
+class RemoteBackend:
+    """What the commands need, asked of a console."""
+
+    local_files = False
+    poll_s = 1.0
+
+    def __init__(self, address: str, env: Mapping[str, str] = os.environ) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+            raise Refused(
+                f"{address!r} is not the address of a console: use https://HOST or http://HOST:PORT"
+            )
+        self.name = self._base = address.rstrip("/")
+        self.remark = ""
+        self._headers = {"accept": "application/json", "user-agent": f"gpu-recovery/{__version__}"}
+        if word := _authorization(env):
+            if parts.scheme == "http" and not _here(parts.hostname) and env.get(INSECURE_VARIABLE) != "1":
+                raise Refused(
+                    f"a password or token is not sent to {parts.hostname} without TLS: use https, or set"
+                    f" {INSECURE_VARIABLE}=1 if nobody can listen in between"
+                )
+            self._headers["authorization"] = word
+        handlers: list[Any] = [_NoRedirects()]
+        if parts.scheme == "https":
+            handlers.append(urllib.request.HTTPSHandler(context=_trust(env.get(CA_VARIABLE, ""))))
+        if _here(parts.hostname):
+            handlers.append(urllib.request.ProxyHandler({}))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    # -- talking ---------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, **query: object) -> Any:
+        asked = urlencode({key: value for key, value in query.items() if value not in ("", None)})
+        for tried in range(TRIES):
+            try:
+                return self._ask("GET", f"{path}?{asked}" if asked else path)
+            except Transient:
+                if tried == TRIES - 1:
+                    raise
+                time.sleep(0.3 * 2**tried)
+        raise AssertionError("unreachable")
+
+    def _post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
+        return self._ask("POST", path, json.dumps(body).encode(), **headers)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
+        more = {"content-type": "application/json"} if body is not None else {}
+        request = urllib.request.Request(  # noqa: S310 (http or https, as checked)
+            self._base + path, body, {**self._headers, **more, **headers}, method=method
+        )
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as reply:
+                return json.loads(reply.read(LARGEST_ANSWER))
+        except urllib.error.HTTPError as exc:
+            with exc:
+                raise _refusal(exc, self._base) from None
+        except (OSError, http.client.HTTPException) as exc:
+            raise Transient(f"the console at {self._base} can't be reached: {exc}") from exc
+        except ValueError as exc:
+            raise Refused(f"{self._base} does not answer as a console does") from exc
+
+    # -- what the commands ask for -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def warning(self) -> str:
+        return ""
+
+    def submit(self, request: JobRequest) -> Job:
+        """Sent with a key: an answer that got lost on the way does not become a second job."""
+        if request.spec.retry_of:  # the console has the variables; here some are hidden
+            path = f"/api/jobs/{quote(request.spec.retry_of, safe='')}/retry"
+            return _job(self._post(path, {"nodes": list(request.nodes)}))
+        key = {"Idempotency-Key": secrets.token_urlsafe(16)}
+        for tried in range(TRIES):
+            try:
+                return _job(self._post("/api/jobs", body_of(request), **key))
+            except Transient:
+                if tried == TRIES - 1:
+                    raise
+                time.sleep(0.5 * 2**tried)
+        raise AssertionError("unreachable")
+
+    def job(self, job_id: str) -> Job:
+        return _job(self._get(f"/api/jobs/{quote(job_id, safe='')}"))
+
+    def jobs(self, status: JobStatus | None, limit: int, after: str) -> Page:
+        found: list[JobLine] = []
+        while True:
+            wanted = min(limit - len(found), 200)
+            page = self._get("/api/jobs", status=status and status.value, limit=wanted, after=after)
+            found += [_line(line) for line in page["jobs"]]
+            after = str(page["next"])
+            if not after or len(found) >= limit:
+                return Page(jobs=tuple(found), next=after)
+
+    def stop(self, job_id: str, why: str) -> Job:
+        if (found := self.job(job_id)).status.final:
+            return found
+        return _job(self._post(f"/api/jobs/{quote(job_id, safe='')}/stop", {"why": why}))
+
+    def nodes(self) -> Sequence[Node]:
+        return [codec.load_node(data) for data in self._pages("/api/nodes", "nodes", limit=1000)]
+
+    def node(self, name: str) -> Node:
+        return codec.load_node(self._get(f"/api/nodes/{quote(name, safe='')}"))
+
+    def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
+        return codec.load_node(
+            self._post(f"/api/nodes/{quote(name, safe='')}/{ask}", {"why": why, "level": level})
+        )
+
+    def log_sources(self, job: Job) -> Sequence[LogSource]:
+        found = self._pages(f"/api/jobs/{quote(job.id, safe='')}/logs", "logs", limit=1000)
+        return [
+            LogSource(rank=one["rank"], attempt=one["attempt"], node=one["node"], task_id=one["task"])
+            for one in found
+        ]
+
+    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
+        """New lines, and where to go on; a few parts at a time."""
+        path = f"/api/jobs/{quote(job.id, safe='')}/logs/{quote(source.task_id, safe='')}"
+        at, text = int(position or 0), ""
+        for _ in range(16):
+            part = self._get(path, offset=at, limit=256 * 1024)
+            text += part["text"]
+            moved, at = int(part["next"]) > at, int(part["next"])
+            if not moved or at >= int(part["size"]):
+                break
+        return text.removesuffix("\n").split("\n") if text else [], str(at)
+
+    def notices(self, limit: int) -> Sequence[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for notice in self._pages("/api/alerts", "alerts", limit=min(limit, 200)):
+            found.append(notice)
+            if len(found) >= limit:
+                break
+        return found
+
+    def _pages(self, path: str, key: str, *, limit: int) -> Iterator[dict[str, Any]]:
+        after: object = ""
+        while True:
+            page = self._get(path, limit=limit, after=after)
+            yield from page[key]
+            after = page["next"]
+            if not after:
+                return
+
+
+def body_of(request: JobRequest) -> dict[str, Any]:
+    """A request in the keys of a job file."""
+    spec, box = request.spec, request.container
+    body: dict[str, Any] = {
+        "name": spec.name,
+        "id": request.job_id,
+        "command": list(spec.command),
+        "nodes": list(request.nodes),
+        "any_nodes": request.any_nodes,
+        "env": dict(spec.env),
+        "workdir": spec.workdir,
+        "checkpoint_dir": spec.checkpoint_dir,
+        "port": spec.master_port,
+        "gpus_per_node": spec.gpus_per_node,
+        "memory_mib": spec.memory_mib,
+        "task_definition": spec.task_def,
+        "container": spec.container,
+        "image": box.image,
+        "mounts": list(box.mounts),
+        "shared_memory_mib": box.shared_memory_mib,
+        "infiniband": box.infiniband,
+        "log_group": box.log_group,
+        "task_role": box.task_role,
+        "execution_role": box.execution_role,
+    }
+    body = {key: value for key, value in body.items() if value}
+    body["check"] = spec.check_level if request.check else "none"
+    if request.max_retries is not None:
+        body["max_retries"] = request.max_retries
+    return body
+
+
+def _job(data: Mapping[str, Any]) -> Job:
+    return codec.load_job(data)
+
+
+def _line(data: Mapping[str, Any]) -> JobLine:
+    return JobLine(
+        id=data["id"],
+        name=data["name"],
+        status=JobStatus(data["status"]),
+        attempt=int(data["attempt"]),
+        nodes=int(data["nodes"]),
+        created_at=datetime.fromisoformat(data["created_at"]),
+        updated_at=datetime.fromisoformat(data["updated_at"]),
+    )
+
+
+def _authorization(env: Mapping[str, str]) -> str:
+    """A token before a password; nothing where neither is set."""
+    token, user = env.get(TOKEN_VARIABLE, "").strip(), env.get(USER_VARIABLE, "").strip()
+    if token:
+        if not token.isascii() or not token.isprintable():
+            raise Refused(f"{TOKEN_VARIABLE} holds no token")
+        return f"Bearer {token}"
+    if user:
+        return "Basic " + base64.b64encode(f"{user}:{env.get(PASSWORD_VARIABLE, '')}".encode()).decode()
+    return ""
+
+
+def _trust(path: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=path or None)
+    except (OSError, ssl.SSLError) as exc:
+        raise Refused(f"{CA_VARIABLE}={path}: {exc}") from exc
+
+
+def _here(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _refusal(exc: urllib.error.HTTPError, base: str) -> RecoveryError:
+    """The console's problem document as the error it was made from."""
+    try:
+        problem = json.loads(exc.read(1 << 20))
+        detail = str(problem["detail"])
+        errors = [
+            f"  {e['field']}: {e['message']}" if e["field"] else f"  {e['message']}"
+            for e in problem.get("errors", [])
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        detail, errors = f"{base} answered {exc.code} {exc.reason}", []
+    if exc.code == 401:
+        return Refused(
+            f"{base} does not know you: {detail}. Set {TOKEN_VARIABLE}, or {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+        )
+    if 300 <= exc.code < 400:
+        return Refused(
+            f"{base} sends you elsewhere: it wants a person to sign in with a browser."
+            " On AWS use --backend aws with your own credentials"
+        )
+    if exc.code == 404:
+        return NotFound(detail)
+    if exc.code in (408, 429, 502, 503, 504):
+        return Transient(detail)
+    if exc.code == 409 and "exists already" in detail:
+        return JobExists(detail)
+    return Refused("\n".join(["the console refused it:", *errors]) if errors else detail)

@@ -1,0 +1,158 @@
+"""Numbers of nodes over time, for the charts: from the embedded history; on AWS they are in CloudWatch."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi import Path as InPath
+
+from ..core.errors import Transient
+from ..metrics.catalogue import PREFIX
+from ..metrics.cloudwatch_agent import NAMESPACE
+from ..metrics.series import FILE, Series, read_series
+from .context import ConsoleArg
+from .desk import Backend
+from .models import Answer
+from .problems import RESPONSES
+
+router = APIRouter(prefix="/api", responses=RESPONSES)
+Name = Annotated[str, InPath(min_length=1, max_length=128)]
+Seconds = Annotated[int, Query(ge=60, le=86_400, description="how far back to look")]
+#: A chart shows about so many points of each line.
+POINTS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture: a metric, its unit as people read it, and what to multiply with to get there."""
+
+    key: str
+    metric: str
+    unit: str
+    scale: float = 1.0
+
+
+CHARTS = (
+    Chart("GPU utilisation", "gpu_utilization_ratio", "%", 100.0),
+    Chart("GPU memory", "gpu_memory_used_bytes", "GiB", 1 / (1 << 30)),
+    Chart("GPU temperature", "gpu_temperature_celsius", "°C"),
+    Chart("GPU power", "gpu_power_watts", "W"),
+    Chart("Processors in use", "node_cpu_cores", ""),
+    Chart("Memory", "node_memory_bytes", "GiB", 1 / (1 << 30)),
+)
+JOB_CHARTS = (CHARTS[0], CHARTS[3], CHARTS[4])
+
+
+class LineView(Answer):
+    """One line of a chart; null where there is no number."""
+
+    label: str
+    values: list[float | None]
+
+
+class ChartView(Answer):
+    """One chart: moments in seconds since 1970, and a value of every line for each."""
+
+    title: str
+    unit: str
+    at: list[float]
+    lines: list[LineView]
+
+
+class ChartList(Answer):
+    """`elsewhere` says where the numbers are if they are not here."""
+
+    charts: list[ChartView]
+    elsewhere: str
+
+
+_SHAPE: dict[str, Any] = {"response_model": None, "responses": {200: {"model": ChartList}}}
+
+
+def _read(state: Path, chart: Chart, labels: Mapping[str, str], seconds: int) -> list[Series]:
+    now = time.time()
+    try:
+        return read_series(
+            state / FILE, PREFIX + chart.metric, labels, since=now - seconds, step=max(10.0, seconds / POINTS)
+        )
+    except sqlite3.Error as exc:
+        raise Transient(f"the history of metrics can't be read: {exc}") from exc
+
+
+def _drawn(chart: Chart, lines: Iterable[tuple[str, Mapping[float, float]]]) -> dict[str, Any]:
+    """All lines over one list of moments; where a line has no number, it has none."""
+    found = [(label, points) for label, points in lines if points]
+    moments = sorted({at for _, points in found for at in points})
+    return {
+        "title": chart.key,
+        "unit": chart.unit,
+        "at": moments,
+        "lines": [
+            {
+                "label": label,
+                "values": [round(points[at] * chart.scale, 3) if at in points else None for at in moments],
+            }
+            for label, points in found
+        ],
+    }
+
+
+def _mean(series: Iterable[Series]) -> dict[float, float]:
+    sums: dict[float, list[float]] = {}
+    for line in series:
+        for at, value in line.points:
+            sums.setdefault(at, []).append(value)
+    return {at: sum(values) / len(values) for at, values in sums.items()}
+
+
+def _elsewhere(state: Path | None) -> str:
+    return "" if state is not None else f"CloudWatch: {NAMESPACE}"
+
+
+@router.get("/nodes/{name}/metrics", tags=["nodes"], **_SHAPE)
+async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
+    """GPU and host numbers of a node over the last time, one line per GPU."""
+    state = console.state
+
+    def read(side: Backend) -> list[dict[str, Any]]:
+        node = side.node(name).name
+        if state is None:
+            return []
+        return [
+            _drawn(
+                chart,
+                [
+                    (f"GPU {line.labels['gpu']}" if "gpu" in line.labels else node, dict(line.points))
+                    for line in _read(state, chart, {"node": node}, seconds)
+                ],
+            )
+            for chart in CHARTS
+        ]
+
+    return {"charts": await console.desk.ask(read), "elsewhere": _elsewhere(state)}
+
+
+@router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_SHAPE)
+async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
+    """GPU numbers of the job's nodes over the last time, one line per node."""
+    state = console.state
+
+    def read(side: Backend) -> list[dict[str, Any]]:
+        ranks = side.job(job_id).ranks[:32]
+        if state is None:
+            return []
+        return [
+            _drawn(
+                chart,
+                [(rank.node, _mean(_read(state, chart, {"node": rank.node}, seconds))) for rank in ranks],
+            )
+            for chart in JOB_CHARTS
+        ]
+
+    return {"charts": await console.desk.ask(read), "elsewhere": _elsewhere(state)}

@@ -1,0 +1,138 @@
+"""Lists in pages: nothing that can grow is ever given whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..core.model import Job, Node
+from ..metrics.series import FILE, read_series
+from .context import Console
+from .desk import Backend, either
+from .snapshot import Snapshots, count_live, live_ids, some_jobs
+
+#: So many lines, of so many points each, are drawn at once.
+MOST_SERIES, MOST_POINTS = 200, 720
+#: Orders of so many jobs are looked at.
+MOST_DUE = 300
+
+
+def by_place(key: str, found: Sequence[Any], limit: int, after: int) -> dict[str, Any]:
+    """A part of a list that only grows at its end."""
+    end = after + limit
+    return {key: list(found[after:end]), "next": end if end < len(found) else 0}
+
+
+def by_name(
+    key: str,
+    found: Sequence[Any],
+    limit: int,
+    after: str,
+    *,
+    name: Callable[[Any], str],
+    order: Callable[[str], Any] = str,
+) -> dict[str, Any]:
+    """A part of a list that is in the order of its names, after one of them, whether it is still there or not."""
+    rest = [item for item in found if order(name(item)) > order(after)] if after else list(found)
+    return {key: rest[:limit], "next": name(rest[limit - 1]) if len(rest) > limit else ""}
+
+
+def plain(value: Any) -> Any:
+    """What JSON can carry: a report may hold numbers that are none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def alerts(side: Backend, limit: int, after: str) -> dict[str, Any]:
+    """Messages, newest first. A place in the list is a time and a key, so new ones don't shift it."""
+    store = side.parts.store
+    if hasattr(store, "read"):
+        at, _, key = after.partition(" ")
+        where = "WHERE (at, key) < (?, ?)" if after else ""
+        rows = store.read(
+            f"SELECT at, body FROM notice {where} ORDER BY at DESC, key DESC LIMIT ?",  # noqa: S608
+            *([at, key] if after else []),
+            limit + 1,
+        )
+        found = [{"at": when, **json.loads(body)} for when, body in rows]
+    else:
+        found = [notice for notice in side.notices(1000) if not after or _place(notice) < after][: limit + 1]
+    return {"alerts": found[:limit], "next": _place(found[limit - 1]) if len(found) > limit else ""}
+
+
+def _place(notice: dict[str, Any]) -> str:
+    return f"{notice['at']} {notice['key']}"
+
+
+def pending_orders(side: Backend) -> list[dict[str, Any]]:
+    """Orders that are committed and not yet known to be carried out, by record and key.
+
+    Whoever has one is in the index of what is due some day; so this costs a few reads, however many jobs there are.
+    """
+    store = side.parts.store
+    some_day = side.now() + timedelta(days=3650)
+
+    def few() -> tuple[list[Node], list[str]]:
+        names = list(store.due_nodes(some_day))[:MOST_DUE]
+        near = [side.node(name) for name in names] if len(names) <= 3 else list(side.nodes())
+        return near, list(store.due_jobs(some_day, MOST_DUE))
+
+    nodes, ids = either(side, few, lambda: (list(side.nodes()), live_ids(side)[:MOST_DUE]))
+    jobs = some_jobs(side, ids)
+    records: list[tuple[str, Job | Node]] = [(f"node/{node.name}", node) for node in nodes]
+    records += [(f"job/{job.id}", job) for job in jobs]
+    found = [
+        {
+            "record": record,
+            "key": order.key,
+            "do": type(order.effect).__name__,
+            "due": order.due.isoformat(),
+            "tries": order.tries,
+            "error": order.error,
+        }
+        for record, holder in records
+        for order in holder.outbox
+    ]
+    return sorted(found, key=lambda order: (order["record"], order["key"]))
+
+
+def numbers(side: Backend, snapshots: Snapshots) -> dict[str, Any]:
+    """Counts of now."""
+    nodes: dict[str, int] = {}
+    gpus = {"all": 0, "free": 0, "in_use": 0, "out_of_use": 0}
+    for node in snapshots.fleet(side).nodes:
+        nodes[node["status"]] = nodes.get(node["status"], 0) + 1
+        gpus["all"] += node["gpus"]
+        gpus["in_use" if node["job_id"] else "free" if node["free"] else "out_of_use"] += node["gpus"]
+    return {"nodes": nodes, "gpus": gpus, "jobs": count_live(side)}
+
+
+def history(side: Backend, console: Console, name: str, node: str, job: str, minutes: int) -> dict[str, Any]:
+    """Lines of one metric from the embedded control plane's own file."""
+    if console.state is None:
+        return {"name": name, "series": [], "more": False}
+    labels = {key: value for key, value in (("node", node), ("job", job)) if value}
+    now: datetime = side.now()
+    found = read_series(
+        console.state / FILE,
+        name,
+        labels,
+        since=now.timestamp() - minutes * 60,
+        step=max(10.0, minutes * 60 / MOST_POINTS),
+    )
+    shown = [
+        {
+            "labels": dict(one.labels),
+            "points": [list(point) for point in one.points if math.isfinite(point[1])],
+        }
+        for one in found[:MOST_SERIES]
+    ]
+    return {"name": name, "series": shown, "more": len(found) > MOST_SERIES}

@@ -1,0 +1,384 @@
+"""The shapes of the API: what may be sent, and what comes back. The description of the API is made from these.
+
+Answers are not passed through these shapes at run time: a thousand nodes would cost more to check than to read.
+The tests check that every answer fits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, WithJsonSchema
+
+from ..core.model import JobStatus, NodeStatus
+from . import forms
+
+Text = Annotated[StrictStr, Field(max_length=4096)]
+Words = Annotated[list[Annotated[StrictStr, Field(max_length=32_768)]], Field(max_length=1000)]
+#: A whole number. JSON knows no difference between 15 and 15.0; true and "15" are none.
+Whole = Annotated[int, Field(strict=True), WithJsonSchema({"type": "integer"})]
+
+
+class Body(BaseModel):
+    """What is sent. A key that is not known is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobBody(Body):
+    """A job, with the keys of a job file."""
+
+    name: Text | None = None
+    id: Text | None = None
+    command: Words | None = None
+    script: Text | None = None
+    script_text: Annotated[StrictStr, Field(max_length=forms.LARGEST_SCRIPT)] | None = None
+    args: Words | None = None
+    nodes: Annotated[list[Text], Field(max_length=4096)] | None = None
+    any_nodes: Whole | None = None
+    env: (
+        Annotated[dict[StrictStr, Annotated[StrictStr, Field(max_length=32_768)]], Field(max_length=1000)]
+        | None
+    ) = None
+    workdir: Text | None = None
+    checkpoint_dir: Text | None = None
+    port: Whole | None = None
+    gpus_per_node: Whole | None = None
+    memory_mib: Whole | None = None
+    check: Text | None = None
+    max_retries: Whole | None = None
+    task_definition: Text | None = None
+    container: Text | None = None
+    image: Text | None = None
+    mounts: Annotated[list[Text], Field(max_length=100)] | None = None
+    shared_memory_mib: Whole | None = None
+    infiniband: StrictBool | None = None
+    log_group: Text | None = None
+    task_role: Text | None = None
+    execution_role: Text | None = None
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class ReasonBody(Body):
+    """Why something is done; it is kept."""
+
+    why: Annotated[StrictStr, Field(max_length=400)] = ""
+
+
+class NodeBody(ReasonBody):
+    """A wish to a node."""
+
+    level: Literal["quick", "1", "2", "3", "4"] = "quick"
+
+
+class RetryBody(Body):
+    """Where an ended job is run again; on the same nodes if none are named."""
+
+    nodes: Annotated[list[Text], Field(max_length=4096)] = Field(default_factory=list)
+
+
+class OrderBody(Body):
+    """An order that is pending."""
+
+    record: Annotated[StrictStr, Field(pattern=r"^(job|node)/.{1,128}$")]
+    key: Annotated[StrictStr, Field(max_length=400)]
+
+
+# -- what comes back --------------------------------------------------------------------------------------
+
+
+class Answer(BaseModel):
+    """What comes back. More fields may come with later releases."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class JobLineView(Answer):
+    """A job in a list."""
+
+    id: str
+    name: str
+    status: JobStatus
+    attempt: int
+    nodes: int
+    created_at: str
+    updated_at: str
+    final: bool
+
+
+class JobList(Answer):
+    """Newest first; `next` asks for the rest."""
+
+    jobs: list[JobLineView]
+    next: str
+
+
+class EntryView(Answer):
+    """One line of a timeline: what changed, when, why, on what evidence."""
+
+    at: str
+    subject: str
+    before: str
+    after: str
+    why: str
+    evidence: str
+    attempt: int
+
+
+class RankView(Answer):
+    """One rank and its node."""
+
+    index: int
+    node: str
+    node_status: NodeStatus
+    task_id: str
+    exit_code: int | None
+    verdict: str | None
+
+
+class SpecView(Answer):
+    """What was asked for. Values that look like secrets are hidden."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str]
+    submitted_by: str
+    retry_of: str
+
+
+class OrderInJob(Answer):
+    """An order in a record's outbox."""
+
+    due: str
+    tries: int
+    error: str
+
+
+class PhaseView(Answer):
+    """A stretch of a job's life."""
+
+    name: str
+    status: JobStatus
+    attempt: int
+    start: str
+    end: str
+    seconds: float
+
+
+class JobView(Answer):
+    """Everything about a job."""
+
+    id: str
+    cluster: str
+    spec: SpecView
+    status: JobStatus
+    final: bool
+    attempt: int
+    max_retries: int
+    ranks: list[RankView]
+    timeline: list[EntryView]
+    outbox: list[OrderInJob]
+    phases: list[PhaseView]
+    created_at: str
+    updated_at: str
+    outcome: str
+    version: int
+    seconds: float
+    effective: float | None
+
+
+class Timeline(Answer):
+    """Oldest first; `next` asks for the rest, and is 0 at the end."""
+
+    entries: list[EntryView]
+    next: int
+
+
+class ProgressPoints(Answer):
+    """Columns of equal length, as the training reported them."""
+
+    count: int
+    step: list[int]
+    loss: list[float]
+    attempt: list[int]
+    at: list[float]
+
+
+class LogView(Answer):
+    """A log there is."""
+
+    rank: int
+    attempt: int
+    node: str
+    task: str
+    size: int
+
+
+class LogList(Answer):
+    logs: list[LogView]
+    next: int
+
+
+class LogPart(Answer):
+    """Text of a log; `next` is the byte to go on at."""
+
+    task: str
+    offset: int
+    next: int
+    size: int
+    text: str
+
+
+class Hit(Answer):
+    line: int
+    text: str
+
+
+class Hits(Answer):
+    """Lines that hold a text; `more` where there are more than are shown, from line `next` on."""
+
+    task: str
+    hits: list[Hit]
+    more: bool
+    next: int
+
+
+class HoldView(Answer):
+    by: str
+    why: str
+    at: str
+
+
+class NodeView(Answer):
+    """A node."""
+
+    name: str
+    cluster: str
+    status: NodeStatus
+    gpus: int
+    job_id: str
+    free: bool
+    refusal: str
+    hold: HoldView | None
+    timeline: list[EntryView]
+    version: int
+
+
+class OneNode(NodeView):
+    """A node, with the report of its last check where it can be read."""
+
+    report: dict[str, Any] | None
+
+
+class NodeList(Answer):
+    """By name; `next` asks for the rest."""
+
+    nodes: list[NodeView]
+    next: str
+
+
+class Alert(Answer):
+    """A message to people."""
+
+    at: str
+    key: str
+    subject: str
+    happened: str
+    evidence: str
+    done: str
+    next: str
+
+
+class AlertList(Answer):
+    """Newest first; `next` asks for older ones."""
+
+    alerts: list[Alert]
+    next: str
+
+
+class DeedView(Answer):
+    """Who did what, why, from where, and how it ended."""
+
+    id: int
+    at: str
+    who: str
+    role: str
+    action: str
+    subject: str
+    why: str
+    outcome: str
+    address: str
+
+
+class DeedList(Answer):
+    """Newest first; `next` asks for older ones, and is 0 at the end."""
+
+    audit: list[DeedView]
+    next: int
+
+
+class PendingOrder(Answer):
+    """An order that is committed and not yet known to be carried out."""
+
+    record: str
+    key: str
+    do: str
+    due: str
+    tries: int
+    error: str
+
+
+class OrderList(Answer):
+    orders: list[PendingOrder]
+    next: str
+
+
+class SentAgain(Answer):
+    record: str
+    key: str
+
+
+class Preview(Answer):
+    """What would run; nothing is kept."""
+
+    command: list[str]
+    nodes: list[str]
+    refusal: str
+    check: str
+    environment: dict[str, str]
+    task_definition: dict[str, Any] | None
+
+
+class FleetNumbers(Answer):
+    """Counts of now."""
+
+    nodes: dict[str, int]
+    gpus: dict[str, int]
+    jobs: dict[str, int]
+    viewers: int
+
+
+class SeriesView(Answer):
+    """One line of a graph."""
+
+    labels: dict[str, str]
+    points: list[tuple[float, float]]
+
+
+class History(Answer):
+    """The lines of one metric; `more` where there are more than are given."""
+
+    name: str
+    series: list[SeriesView]
+    more: bool
+
+
+class Who(Answer):
+    """Who the console takes you for."""
+
+    name: str
+    role: str
+    backend: str
+    version: str

@@ -1,0 +1,51 @@
+"""One making of a page's regions for everyone who may see the same.
+
+What differs from person to person is not in them: the role is part of the key, and where a form needs its viewer's
+own token there stands a placeholder until it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from . import regions
+from .auth import Identity
+from .context import Console
+from .live import CSRF, Part
+
+#: What each page's regions depend on; anything else in an address is not looked at.
+ARGS: Mapping[str, tuple[str, ...]] = {
+    "overview": (),
+    "jobs": ("status", "after"),
+    "new": ("nodes",),
+    "job": ("job_id",),
+    "node": ("name",),
+    "alerts": ("before",),
+}
+
+
+async def shared(
+    console: Console, writer: regions.Writer, page: str, args: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """A page's regions, with `CSRF` in place of the token; `own` puts it in."""
+    wanted = ARGS.get(page)
+    known = {k: str(v)[:400] for k, v in args.items() if v and (wanted is None or k in wanted)}
+    role = writer.who.role if writer.who else ""
+    somebody = replace(writer, who=Identity(name="", role=role, csrf=CSRF) if writer.who else None)
+
+    async def make() -> regions.Regions:
+        made, facts = await regions.PAGES[page](console, somebody, {**dict.fromkeys(args, ""), **known})
+        return {name: Part(html) for name, html in made.items()}, facts
+
+    key = (page, writer.language, role, json.dumps(known, sort_keys=True))
+    found: regions.Regions = await console.shared.get(key, make)
+    return dict(found[0]), found[1]
+
+
+def own(parts: Mapping[str, str], writer: regions.Writer) -> dict[str, Any]:
+    """The regions with the viewer's own token in them."""
+    token = writer.who.csrf if writer.who else ""
+    return {name: html.replace(CSRF, token) for name, html in parts.items()}

@@ -1,0 +1,131 @@
+"""What every node of the cluster runs beside its tasks.
+
+ECS keeps a daemon service on each EC2 instance. It has none for ECS Anywhere: there the sweeper starts the same
+task definition (`aws.metric_agents`).
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, Stack
+from aws_cdk import aws_ecs as ecs
+from aws_cdk import aws_iam as iam
+from constructs import Construct, IDependable
+
+from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
+from ..config import Config
+from .image import Image
+from .naming import Name, accept
+from .task_definitions import TaskDefinitions
+
+_Definition = ecs.CfnTaskDefinition
+#: Where the watch remembers, on the node, what it has told: its container may be replaced at any time.
+_MEMORY = "/var/lib/gpu-recovery"
+
+
+def ecs_tasks() -> iam.ServicePrincipal:
+    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
+    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)
+
+
+def daemon_service(
+    scope: Construct, *, config: Config, definition: ecs.CfnTaskDefinition, after: IDependable | None
+) -> ecs.CfnService:
+    """One on every EC2 instance. `after` is the cluster, where the stack makes one."""
+    service = ecs.CfnService(
+        scope,
+        "Daemon",
+        cluster=config.ECS_CLUSTER_NAME,
+        task_definition=definition.ref,
+        launch_type="EC2",
+        scheduling_strategy="DAEMON",
+        enable_ecs_managed_tags=True,
+        propagate_tags="TASK_DEFINITION",
+    )
+    if after is not None:
+        service.node.add_dependency(after)
+    return service
+
+
+class NodeWatch(Construct):
+    """`gpu-health watch` on every node: a GPU fault is on the bus the moment the kernel log has it.
+
+    It runs from the health check's image, reads the kernel log through one device and one capability, and may put
+    one kind of event on the bus. It reserves no GPU. `family` is what the sweeper starts on external nodes; `roles`
+    are those that it must pass on for that.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: Config,
+        image: Image,
+        tasks: TaskDefinitions,
+        after: IDependable | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.family = f"{Stack.of(self).stack_name}-watch"
+        task = self._task_role()
+        self.roles = [task.role_arn, tasks.execution.role_arn]
+        self.definition = self._definition(image, tasks, task)
+        daemon_service(self, config=config, definition=self.definition, after=after)
+
+    def _task_role(self) -> iam.Role:
+        """One source and one kind of event, on the default bus."""
+        tell = iam.PolicyStatement(
+            actions=["events:PutEvents"],
+            resources=[Name("events", "event-bus/default").arn],
+            conditions={"StringEquals": {"events:source": WATCH_SOURCE, "events:detail-type": WATCH_TYPE}},
+        )
+        return iam.Role(
+            self,
+            "TaskRole",
+            assumed_by=ecs_tasks(),
+            description="What the watch on a node may do",
+            inline_policies={"Tell": iam.PolicyDocument(statements=[tell])},
+        )
+
+    def _definition(self, image: Image, tasks: TaskDefinitions, role: iam.Role) -> ecs.CfnTaskDefinition:
+        memory = _Definition.HostVolumePropertiesProperty(source_path=_MEMORY)
+        made = _Definition(
+            self,
+            "Watch",
+            family=self.family,
+            requires_compatibilities=["EC2", "EXTERNAL"],
+            network_mode="host",  # the ECS agent answers on the host's own address only
+            task_role_arn=role.role_arn,
+            execution_role_arn=tasks.execution.role_arn,
+            volumes=[_Definition.VolumeProperty(name="memory", host=memory)],
+            container_definitions=[
+                _Definition.ContainerDefinitionProperty(
+                    name="watch",
+                    image=image.uri,
+                    command=[
+                        "gpu-health",
+                        "watch",
+                        "--ecs",
+                        "--eventbridge",
+                        "--state",
+                        f"{_MEMORY}/watch.json",
+                    ],
+                    essential=True,
+                    cpu=32,
+                    memory_reservation=96,
+                    memory=256,
+                    readonly_root_filesystem=True,
+                    environment=[
+                        _Definition.KeyValuePairProperty(name="AWS_DEFAULT_REGION", value=Aws.REGION)
+                    ],
+                    linux_parameters=tasks.kernel_log(),
+                    mount_points=[
+                        _Definition.MountPointProperty(
+                            source_volume="memory", container_path=_MEMORY, read_only=False
+                        )
+                    ],
+                    log_configuration=tasks.logging("watch"),
+                )
+            ],
+        )
+        accept(made, "ECS2", "The region, which is no secret.")
+        return made

@@ -1,0 +1,151 @@
+"""A commit that takes the rows of some ranks along, in one call and without reading them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ecs_gpu_recovery.core.errors import VersionConflict
+from ecs_gpu_recovery.core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from tests.aws.place import Place
+from tests.aws.wire import answer, cancelled
+from tests.contract.worlds import MINUTE, T0, a_job, after, ended, running, some_nodes, task_of, with_ranks
+
+pytestmark = pytest.mark.ministack
+
+
+def started(place: Place, nodes: int = 2) -> Job:
+    """A job that runs, its rows written."""
+    job = a_job("j1", some_nodes(place.store, nodes))
+    place.store.create(job)
+    job = running(job)
+    assert place.store.commit_with_rows(job, range(nodes))
+    return job
+
+
+def failing(job: Job) -> Job:
+    """Rank 0 died."""
+
+    def change(rank: Rank) -> Rank:
+        if rank.index:
+            return rank
+        return replace(
+            rank, task_status=TaskStatus.TERMINATED, exit_code=1, node_status=NodeStatus.PENDING_HEALTHCHECK
+        )
+
+    return with_ranks(job, change, status=JobStatus.PENDING_HEALTHCHECK)
+
+
+def task_row(place: Place, task_id: str) -> dict[str, dict[str, str]]:
+    key = {"ecs_task_id": {"S": task_id}}
+    return place.client.get_item(TableName=place.names["task_table"], Key=key).get("Item", {})  # type: ignore[return-value]
+
+
+def test_record_and_rows_are_one_call(place: Place) -> None:
+    job = started(place)
+    place.wire.taken()
+    failed = failing(job)
+    assert place.store.commit_with_rows(failed, [0])
+    assert place.wire.taken() == ["TransactWriteItems"]
+    assert place.store.job("j1") == failed
+    row = task_row(place, task_of(job, 0))
+    assert (row["task_status"], row["exit_code"]) == ({"S": "TERMINATED"}, {"S": "1"})
+    assert row["created_at"] == {"S": (T0 + MINUTE).isoformat()}
+    node = place.store.node("n000")
+    assert (node.status, node.job_id, node.job_version) == (
+        NodeStatus.PENDING_HEALTHCHECK,
+        "j1",
+        failed.version,
+    )
+    assert node.updated_at == failed.updated_at
+    assert [n.status for n in place.store.nodes()] == [NodeStatus.PENDING_HEALTHCHECK, NodeStatus.IN_PROGRESS]
+
+
+def test_of_a_stale_record_nothing_is_written(place: Place) -> None:
+    job = started(place)
+    before = list(place.store.nodes())
+    place.store.commit(after(job, outcome="theirs"))
+    with pytest.raises(VersionConflict):
+        place.store.commit_with_rows(failing(job), [0])
+    assert place.store.job("j1").outcome == "theirs"
+    assert list(place.store.nodes()) == before
+    assert task_row(place, task_of(job, 0))["task_status"] == {"S": "IN_PROGRESS"}
+
+
+def test_a_node_that_is_not_the_job_s_any_more_keeps_all_of_it_from_being_written(place: Place) -> None:
+    job = started(place)
+    held = place.store.node("n000")
+    place.store.commit_node(replace(held, job_id="", job_version=0, version=held.version + 1))
+    assert not place.store.commit_with_rows(failing(job), [0])
+    assert place.store.job("j1") == job
+    assert task_row(place, task_of(job, 0))["task_status"] == {"S": "IN_PROGRESS"}
+    place.store.commit(failing(job))
+
+
+def test_more_rows_than_a_transaction_takes_are_not_begun(place: Place) -> None:
+    job = a_job("j1", some_nodes(place.store, 50))
+    place.store.create(job)
+    place.wire.taken()
+    assert not place.store.commit_with_rows(running(job), range(50))
+    assert place.wire.taken() == []
+    assert place.store.commit_with_rows(running(job), range(49))
+
+
+def test_another_transaction_in_the_way_counts_as_somebody_faster(place: Place) -> None:
+    """Whoever meets it reads again and decides again; nothing is lost, and no handler fails."""
+    job = started(place)
+    place.wire.plan("TransactWriteItems", cancelled("TransactionConflict", "None", "None"))
+    with pytest.raises(VersionConflict):
+        place.store.commit_with_rows(failing(job), [0])
+    place.wire.plan("UpdateItem", answer("TransactionConflictException"))
+    with pytest.raises(VersionConflict):
+        place.store.commit(failing(job))
+    assert place.store.job("j1") == job
+
+
+def test_what_a_node_itself_knows_survives(place: Place) -> None:
+    """A drain that was decided on an older look is refused, and gets the node as it is now."""
+    job = started(place)
+    seen = place.store.node("n000")
+    assert place.store.commit_with_rows(failing(job), [0])
+    with pytest.raises(VersionConflict) as refused:
+        place.store.commit_node(replace(seen, boot_id="new", version=seen.version + 1))
+    newest = refused.value.newest
+    assert isinstance(newest, Node)
+    assert newest == place.store.node("n000")
+    place.store.commit_node(replace(newest, boot_id="new", version=newest.version + 1))
+    node = place.store.node("n000")
+    assert (node.status, node.boot_id) == (NodeStatus.PENDING_HEALTHCHECK, "new")
+
+
+def test_an_older_record_never_overwrites_what_came_along(place: Place) -> None:
+    job = started(place)
+    assert place.store.commit_with_rows(failing(job), [0])
+    before = list(place.store.nodes()), task_row(place, task_of(job, 0))
+    place.store.write_rows(job)
+    place.store.write_rows(job, None, [0])
+    assert (list(place.store.nodes()), task_row(place, task_of(job, 0))) == before
+
+
+def test_a_job_that_ends_gives_back_nodes_whose_rows_came_along(place: Place) -> None:
+    job = started(place)
+    assert place.store.commit_with_rows(failing(job), [0])
+    over = ended(failing(job), JobStatus.FAILED)
+    place.store.commit(over)
+    place.store.write_rows(over)
+    assert all(node.claimable for node in place.store.nodes())
+
+
+def test_a_status_that_makes_no_sense_is_not_taken_from_a_row(place: Place) -> None:
+    """A row that came along is newer than the node's own record, but anybody can write into it."""
+    job = started(place)
+    place.client.update_item(
+        TableName=place.names["node_table"],
+        Key={"node_name": {"S": "n000"}},
+        UpdateExpression="SET node_status = :s",
+        ExpressionAttributeValues={":s": {"S": "WORN OUT"}},
+    )
+    assert place.store.node("n000").status is NodeStatus.ASSIGNED
+    assert place.store.commit_with_rows(failing(job), [0])
+    assert place.store.node("n000").status is NodeStatus.PENDING_HEALTHCHECK

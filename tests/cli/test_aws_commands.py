@@ -1,0 +1,275 @@
+"""What a person sees of jobs on AWS, and does to them: jobs, job, logs, stop, notices, doctor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from tests.cli.aws_person import LOG_GROUP, Person, a_person
+from tests.cli.conftest import run_command
+from tests.stories.other_tool import OtherTool
+
+
+@pytest.fixture
+def person() -> Iterator[Person]:
+    with a_person() as made:
+        yield made
+
+
+@pytest.fixture
+def running(person: Person) -> Person:
+    """A job j1 on both nodes."""
+    assert person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none").code == 0
+    person.world.pass_time(2)
+    return person
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_newest_first_and_by_state(person: Person) -> None:
+    assert "No jobs yet" in person("jobs").out
+    for number, node in enumerate(("n0", "n1")):
+        assert person.submit("--nodes", node, "--id", f"j{number}", "--check", "none").code == 0
+        person.world.pass_time(5)
+    assert [line["id"] for line in person.done("jobs")["jobs"]] == ["j1", "j0"]
+    first = person.done("jobs", "--limit", "1")
+    assert [line["id"] for line in first["jobs"]] == ["j1"]
+    rest = person.done("jobs", "--limit", "1", "--after", first["next"])
+    assert [line["id"] for line in rest["jobs"]] == ["j0"]
+    assert person.done("jobs", "--status", "FAILED")["jobs"] == []
+    assert "No job is FAILED." in person("jobs", "--status", "failed").out
+    shown = person("jobs").out
+    assert "j0" in shown
+    assert "IN_PROGRESS" in shown
+
+
+def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
+    running.world.finish_attempt(1)
+    running.world.cloud.control.script(
+        env={"JOB_ATTEMPT": "1"}, family="gpu-training-run", times=None, exit_code=0, after_s=30
+    )
+    running.world.cloud.control.health("n1", 1)
+    running.world.fail_rank(0)
+    told = running("job", "j1", "--watch")
+    assert told.code == 0, told
+    for word in ("PENDING_HEALTHCHECK", "REBOOTING", "RESTARTING", "COMPLETE"):
+        assert word in told.out
+    shown = running("job", "j1").out
+    assert "attempt 1 of at most 1" in shown
+    assert "n1" in shown
+    data = running.done("job", "j1")
+    assert (data["status"], data["attempt"]) == ("COMPLETE", 1)
+    assert {phase["name"] for phase in data["phases"]} >= {"running", "rebooting"}
+
+
+def test_a_job_that_is_not_there_is_code_3_and_says_where_to_look(person: Person) -> None:
+    for args in (("job", "x"), ("logs", "x"), ("stop", "x"), ("retry", "x")):
+        told = person(*args)
+        assert told.code == 3, told
+        assert "no job x in cluster gpus" in told.err
+        assert "gpu-recovery jobs --backend aws" in told.err
+
+
+def test_a_job_of_another_tool_that_was_not_taken_over_is_named_as_such(person: Person) -> None:
+    other = OtherTool(person.world)
+    person.world.events = False
+    other.submit()
+    told = person("job", "t1")
+    assert told.code == 3
+    assert "recorded by another tool" in told.err
+
+
+# -- logs ----------------------------------------------------------------------------------------------------
+
+
+def test_logs_come_from_cloudwatch_with_the_rank_in_front(running: Person) -> None:
+    assert "nothing was written yet" in running("logs", "j1").err
+    running.logs.write(running.world.task_of(0), "step 1", "step 2", "step 3")
+    running.logs.write(running.world.task_of(1), "hello")
+    assert running("logs", "j1").out == "[0] step 1\n[0] step 2\n[0] step 3\n[1] hello\n"
+    assert running("logs", "j1", "--rank", "1").out == "[1] hello\n"
+    assert running("logs", "j1", "--rank", "2").code == 4
+    assert "no attempt 1 yet" in running("logs", "j1", "--attempt", "1").err
+
+
+def test_logs_as_json_are_one_object_a_line(running: Person) -> None:
+    running.logs.write(running.world.task_of(1), 'said "hi"')
+    (line,) = running("logs", "j1", "--json").out.splitlines()
+    assert json.loads(line) == {
+        "rank": 1,
+        "attempt": 0,
+        "node": "n1",
+        "task": running.world.task_of(1),
+        "line": 'said "hi"',
+    }
+
+
+def test_following_ends_with_the_job_and_repeats_nothing(running: Person) -> None:
+    """Two attempts: each rank's lines come once, and those of the second attempt say so."""
+    world, logs = running.world, running.logs
+    world.cloud.control.script(
+        env={"JOB_ATTEMPT": "1"}, family="gpu-training-run", times=None, exit_code=0, after_s=40
+    )
+    world.cloud.control.health("n0", 1)
+    logs.write(world.task_of(0), "first")
+    seen: list[str] = []
+
+    def write(*_: object) -> None:
+        """The restarted rank writes as soon as it has a task."""
+        job = world.job()
+        if job.ranks[0].task_attempt and job.ranks[0].task_id and not seen:
+            seen.append(job.ranks[0].task_id)
+            logs.write(job.ranks[0].task_id, "second")
+
+    world.wire.before.append(write)
+    world.fail_rank(0)
+    told = running("logs", "j1", "-f")
+    assert told.code == 0, told
+    assert told.out.splitlines() == ["[0] first", "[0 attempt 1] second"]
+    assert running("logs", "j1", "--all").out.count("first") == 1
+    assert running("logs", "j1").out == "[0 attempt 1] second\n"
+
+
+def test_a_long_log_is_read_to_its_end(running: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ecs_gpu_recovery.cli.aws_backend._PAGES", 2)
+    running.logs.write(running.world.task_of(0), *(f"line {n}" for n in range(23)))
+    for rank in range(2):
+        running.world.cloud.control.exit_task(running.world.task_of(rank), 0)
+    running.world.run()
+    assert len(running("logs", "j1", "--rank", "0").out.splitlines()) == 23
+
+
+def test_a_log_group_that_is_gone_is_told_of(running: Person) -> None:
+    running.logs.groups.remove(LOG_GROUP)
+    told = running("logs", "j1")
+    assert told.code == 4
+    assert f"there is no log group {LOG_GROUP}" in told.err
+
+
+def test_a_job_without_a_log_group_says_how_to_get_one(person: Person) -> None:
+    assert (
+        person("submit", "--any", "1", "--id", "j1", "--image", "x:1", "--check", "none", "--", "a").code == 0
+    )
+    person.world.pass_time(2)
+    told = person("logs", "j1")
+    assert told.code == 4
+    assert "--log-group" in told.err
+
+
+# -- stop ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_stopped_with_a_name_and_a_reason(running: Person) -> None:
+    told = running("stop", "j1", "--why", "wrong data", "--wait")
+    assert told.code == 0, told
+    assert "stopping j1" in told.out
+    job = running.world.run()
+    assert job.status is JobStatus.USER_STOPPED
+    story = running("job", "j1").out
+    assert "assumed-role/Researchers/ann" in story
+    assert "wrong data" in story
+    assert running.world.tasks(live=True) == []
+    again = running("stop", "j1")
+    assert again.code == 4
+    assert "has already ended (USER_STOPPED)" in again.err
+
+
+def test_stopping_as_json_shows_the_record(running: Person) -> None:
+    assert running.done("stop", "j1")["ending"]["status"] == "USER_STOPPED"
+    assert running.world.run().status is JobStatus.USER_STOPPED
+
+
+def test_what_a_person_may_not_stop_the_functions_stop(running: Person) -> None:
+    running.world.wire.fail_all[("ecs", "stop_task")] = "AccessDeniedException"
+    told = running("stop", "j1")
+    assert told.code == 0, told
+    assert "the deployed functions carry it out within minutes" in told.err
+    running.world.wire.fail_all.clear()
+    assert running.world.run().status is JobStatus.USER_STOPPED
+
+
+# -- who is needed -------------------------------------------------------------------------------------------
+
+
+def test_notices_name_what_needs_a_person(running: Person) -> None:
+    assert "nobody is needed" in running("notices").out
+    assert running.done("notices") == {"notices": []}
+    running.world.cloud.control.health("n1", 2)
+    running.world.fail_rank(0)
+    running.world.run()
+    shown = running("notices").out
+    assert "Job j1 failed" in shown
+    assert "Node n1 failed" in shown
+    notices = running.done("notices")["notices"]
+    sent = running.world.messages()
+    assert {n["subject"] for n in notices} >= {said.splitlines()[0] for said in sent}
+    assert all(n["next"] for n in notices)
+    assert len(running.done("notices", "--limit", "1")["notices"]) == 1
+
+
+# -- doctor --------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_deployment_passes_every_check(person: Person) -> None:
+    told = person("doctor", "--json")
+    assert told.code == 0, told
+    checks = {check["name"]: check for check in told.data["checks"]}
+    assert list(checks) == [
+        "region",
+        "credentials",
+        "settings",
+        *(f"table {name}" for name in ("ecs_job", "ecs_task", "ecs_node")),
+        *("cluster", "reboots", "health check", "messages", "functions"),
+    ]
+    assert checks["cluster"]["found"] == "2 nodes in gpus, all connected"
+    assert "ok    credentials" in person("doctor").out
+
+
+def test_the_doctor_only_reads(person: Person) -> None:
+    person("doctor")
+    assert not [name for _, name in person.made() if not name.startswith(("get_", "describe_", "list_"))]
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(person: Person) -> None:
+    person.subscribers[0] = 0
+    person.functions.names.remove("EcsGpuRecoveryStack-RecoverySweeper")
+    person.world.cloud.control.ssm_agent("n1", False)
+    person.world.cloud.control.add_node(name="cpu", cluster="gpus", gpus=0)
+    told = person("doctor")
+    assert told.code == 1
+    assert "FAIL  messages" in told.out
+    assert "aws sns subscribe --topic-arn" in told.out
+    assert "not there: EcsGpuRecoveryStack-RecoverySweeper" in told.out
+    assert "SSM does not reach mi-" in told.out
+    assert "AmazonSSMManagedInstanceCore" in told.out
+    assert "no GPUs registered: i-" in told.out
+
+
+@pytest.mark.parametrize(
+    ("variables", "word"),
+    [
+        ({"JOB_TABLE_NAME": "elsewhere"}, "a table is missing in us-east-1 (elsewhere)"),
+        ({"ECS_CLUSTER_NAME": "none"}, "there is no ECS cluster 'none'"),
+        ({"DCGM_HEALTH_CHECK_TASK": "none:1"}, "there is no task definition none:1"),
+        ({"STACK_NAME": "Other"}, "no stack Other was found in us-east-1"),
+        ({"MAX_RETRIES": "many"}, "MAX_RETRIES='many': use a whole number"),
+    ],
+)
+def test_the_doctor_names_each_missing_part(
+    person: Person, variables: dict[str, str], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    told = person("doctor")
+    assert told.code == 1, told
+    assert word in told.out
+
+
+def test_the_doctor_knows_two_backends() -> None:
+    told = run_command("doctor", "--backend", "moon")
+    assert told.code == 4
+    assert "no backend 'moon'" in told.err

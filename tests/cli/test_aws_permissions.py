@@ -1,0 +1,161 @@
+"""The two policies for people hold what the commands do: every call is allowed, and nothing that nobody makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.config import Config
+from ecs_gpu_recovery.infra import people
+from tests.aws.letter_queue import of_rule
+from tests.cli.aws_person import Person, a_person
+from tests.infra.test_permissions import fits, forms
+from tools import permissions as page
+
+ROLE = "arn:aws:iam::123456789012:role/train"
+WHERE = {"account": "123456789012", "region": "us-east-1"}
+#: IAM has no action for these calls: it asks for what they consist of.
+PARTS = {
+    "dynamodb:TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem"},
+    "lambda:Invoke": {"lambda:InvokeFunction"},
+    "sqs:ChangeMessageVisibilityBatch": {"sqs:ChangeMessageVisibility"},
+}
+#: To look at a queue is to take its messages for a moment, and to let them go again.
+LOOKING = {"sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"}
+#: Needed with a task definition that names roles; RegisterTaskDefinition asks for it.
+WITH_ROLES = {"iam:PassRole"}
+#: Only where a start is sent again or a stop comes before the task's name; the tests of the fleet show it.
+IN_TROUBLE = {"ecs:ListTasks"}
+
+
+@pytest.fixture
+def person() -> Iterator[Person]:
+    with a_person(nodes=4) as made:
+        yield made
+
+
+def asked(person: Person) -> set[str]:
+    """The actions of the calls that the person's commands made, and nobody else's."""
+    return set().union(*(PARTS.get(call, {call}) for call in person.mine)) - people.FREE
+
+
+def look_at_everything(person: Person) -> None:
+    """Every command that only shows."""
+    for args in (
+        ("jobs",),
+        ("jobs", "--status", "FAILED"),
+        ("job", "j1"),
+        ("logs", "j1"),
+        ("nodes",),
+        ("node", "show", "n0"),
+        ("notices",),
+        ("letters",),
+        ("doctor",),
+    ):
+        assert person(*args).code in (0, 1), args
+
+
+def use_everything(person: Person) -> None:
+    """Every command that acts."""
+    for _ in range(3):
+        person.queue.put(of_rule({"source": "aws.ecs", "detail-type": "any"}))
+    assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0
+    assert person.submit("--nodes", "n1", "--id", "j2").code == 0
+    person.theirs(lambda: person.world.pass_time(30))
+    person.logs.write(person.world.task_of(0), "hello")
+    for args in (
+        ("node", "drain", "n2", "--why", "x"),
+        ("node", "release", "n2", "--why", "x"),
+        ("node", "check", "n2", "--wait"),
+        ("node", "reboot", "n3", "--why", "x", "--wait"),
+        ("nodes", "check", "--all-idle", "--wait"),
+        ("stop", "j1", "--wait"),
+        ("stop", "j2", "--wait"),
+        ("retry", "j1"),
+        ("letters", "resend", "00000001"),
+        ("letters", "discard", "00000002", "--why", "x"),
+    ):
+        assert person(*args).code == 0, args
+    refuse_a_start(person)
+
+
+def refuse_a_start(person: Person) -> None:
+    """One that fails at once, so that the command itself has to tell people."""
+    person.world.cloud.control.fail_call(action="StartTask", code="ClientException", status=400, times=1)
+    assert person.submit("--nodes", "n1", "--id", "j9", "--check", "none").code == 1
+    taken_back(person)
+
+
+def taken_back(person: Person) -> None:
+    """Somebody is faster, so that the definition is retired."""
+    done: list[str] = []
+
+    def others(service: str, action: str, request: dict[str, Any]) -> None:
+        if action == "register_task_definition" and not done:
+            done.append(action)
+            person.theirs(lambda: person.world.submit(["n2"], job_id="faster"))
+
+    person.world.wire.before.append(others)
+    assert person.submit("--nodes", "n2").code == 4
+
+
+def test_an_operator_may_do_all_that_the_commands_do_and_nothing_else(person: Person) -> None:
+    use_everything(person)
+    look_at_everything(person)
+    assert asked(person) == people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE
+
+
+def test_a_viewer_may_see_everything_and_change_nothing(person: Person) -> None:
+    use_everything(person)
+    person.mine.clear()
+    look_at_everything(person)
+    assert asked(person) == people.actions(people.VIEWER)
+    verbs = {action.partition(":")[2] for action in people.actions(people.VIEWER) - LOOKING}
+    assert all(verb.startswith(("BatchGet", "Describe", "Get", "List", "Query")) for verb in verbs)
+
+
+@pytest.mark.parametrize("who", people.ROLES)
+@pytest.mark.parametrize("tag", ["", "GpuRecovery=yes"])
+def test_every_action_exists_and_fits_its_resources_and_conditions(who: str, tag: str) -> None:
+    config = Config.from_env({"NODE_TAG": tag, "TRAINING_TASK_FAMILIES": "llm-*,bert"})
+    made = people.document(who, config, role_arns=[ROLE], **WHERE)
+    for statement in made["Statement"]:
+        for action in statement["Action"]:
+            known = forms(action)
+            for place in statement["Resource"]:
+                alone = any(form["resource_arn_format"] == "*" for form in known)
+                fit = alone if place == "*" else any(fits(place, f["resource_arn_format"]) for f in known)
+                assert fit, f"{action} on {place}"
+            keys = {key.replace("${TagKey}", "") for form in known for key in form["condition_keys"]}
+            for tests in statement.get("Condition", {}).values():
+                for key in tests:
+                    assert key in keys or any(k.endswith("/") and key.startswith(k) for k in keys), key
+
+
+def test_an_operator_may_touch_one_cluster_only() -> None:
+    made = people.document(
+        "operator", Config.from_env({"ECS_CLUSTER_NAME": "mine"}), role_arns=[ROLE], **WHERE
+    )
+    changing = {"ecs:StartTask", "ecs:StopTask", "ecs:PutAttributes", "ecs:ListTasks"}
+    for statement in made["Statement"]:
+        if changing & set(statement["Action"]):
+            assert statement["Condition"]["ArnEquals"]["ecs:cluster"].endswith(":cluster/mine")
+
+
+@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov"])
+def test_a_policy_is_of_its_partition_and_small_enough_for_iam(partition: str) -> None:
+    for who in people.ROLES:
+        made = page.policy(
+            who, **WHERE, partition=partition, role_arns=[ROLE.replace(":aws:", f":{partition}:")]
+        )
+        arns = [place for s in made["Statement"] for place in s["Resource"] if place != "*"]
+        assert all(place.startswith(f"arn:{partition}:") for place in arns)
+        assert len(json.dumps(made, separators=(",", ":"))) < 6144
+
+
+def test_without_roles_nobody_may_pass_one() -> None:
+    made = people.document("operator", Config.from_env({}), role_arns=[], **WHERE)
+    assert not [s for s in made["Statement"] if "iam:PassRole" in s["Action"]]

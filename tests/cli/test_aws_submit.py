@@ -1,0 +1,361 @@
+"""gpu-recovery submit --backend aws: nodes from the cluster, a task definition, and all tasks or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.core.model import JobStatus
+from tests.cli.aws_person import ARN, LOG_GROUP, Person, a_person
+from tests.stories.other_tool import text
+from tests.stories.world import CLUSTER, TRAIN
+
+
+@pytest.fixture
+def person() -> Iterator[Person]:
+    with a_person() as made:
+        yield made
+
+
+def definitions(person: Person, family: str = "gpu-training-run") -> dict[str, Any]:
+    """The newest task definition of a family, as ECS keeps it."""
+    ecs = person.world.cloud.client("ecs")
+    found: dict[str, Any] = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
+    return found
+
+
+def test_nodes_that_nobody_knew_are_found_and_the_job_starts_on_them(person: Person) -> None:
+    told = person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none")
+    assert told.code == 0, told
+    assert "submitted j1 on n0, n1" in told.out
+    assert "gpu-recovery job j1 --watch --backend aws" in told.out
+    person.world.pass_time(2)
+    job = person.world.job()
+    assert job.status is JobStatus.IN_PROGRESS
+    assert job.cluster == CLUSTER
+    assert "assumed-role/Researchers/ann" in job.spec.submitted_by
+    rows = person.world.account.rows("node_table")
+    assert {name: row["node_status"] for name, row in rows.items()} == {
+        "n0": "IN_PROGRESS",
+        "n1": "IN_PROGRESS",
+    }
+    assert [task["lastStatus"] for task in person.world.tasks()] == ["RUNNING", "RUNNING"]
+    assert rows["n0"]["ip"], "the ranks meet at the address that SSM knows"
+
+
+def test_the_nodes_are_examined_first_and_the_job_starts_when_they_pass(person: Person) -> None:
+    told = person.submit("--any", "2", "--id", "j1", "--json")
+    assert told.data["status"] == "PENDING_HEALTHCHECK"
+    assert person.world.tasks() == []
+    person.world.pass_time(30)
+    assert person.world.job().status is JobStatus.IN_PROGRESS
+
+
+def test_waiting_ends_with_the_job(person: Person) -> None:
+    person.world.cloud.control.script(family="gpu-training-run", times=None, exit_code=0, after_s=20)
+    told = person.submit("--any", "2", "--id", "j1", "--wait")
+    assert told.code == 0, told
+    assert "COMPLETE" in told.out
+
+
+def test_the_task_definition_holds_what_was_asked_for(person: Person, tmp_path: Path) -> None:
+    """FSx and a workspace mounted, shared memory, InfiniBand, limits, GPUs, roles, logs."""
+    file = tmp_path / "job.toml"
+    file.write_text(f"""
+        name = "llm"
+        id = "j1"
+        image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/llm:7"
+        script = "/workspace/train.py"
+        args = ["--lr", "3e-4"]
+        any_nodes = 2
+        workdir = "/workspace"
+        checkpoint_dir = "/fsx/llm"
+        mounts = ["/fsx:/fsx", "/home/ann/work:/workspace:ro"]
+        shared_memory_mib = 65536
+        infiniband = true
+        gpus_per_node = 8
+        memory_mib = 16000
+        log_group = "{LOG_GROUP}"
+        task_role = "arn:aws:iam::123456789012:role/train"
+        execution_role = "arn:aws:iam::123456789012:role/exec"
+        check = "none"
+        env = {{ EPOCHS = "3" }}
+    """)
+    told = person("submit", "--file", file)
+    assert told.code == 0, told
+    assert not told.err
+    made = definitions(person, "gpu-training-llm")
+    assert (made["networkMode"], made["requiresCompatibilities"]) == ("host", ["EC2", "EXTERNAL"])
+    assert made["taskRoleArn"].endswith(":role/train")
+    assert made["executionRoleArn"].endswith(":role/exec")
+    assert [v["host"]["sourcePath"] for v in made["volumes"]] == ["/fsx", "/home/ann/work"]
+    (box,) = made["containerDefinitions"]
+    assert box["command"] == ["python3", "/workspace/train.py", "--lr", "3e-4"]
+    assert box["image"].endswith("/llm:7")
+    assert box["workingDirectory"] == "/workspace"
+    assert [(p["containerPath"], p["readOnly"]) for p in box["mountPoints"]] == [
+        ("/fsx", False),
+        ("/workspace", True),
+    ]
+    assert box["linuxParameters"]["sharedMemorySize"] == 65536
+    assert box["linuxParameters"]["devices"][0]["hostPath"] == "/dev/infiniband"
+    assert box["resourceRequirements"] == [{"type": "GPU", "value": "8"}]
+    assert (box["memory"], "memoryReservation" in box) == (16000, False)
+    limits = {u["name"]: u["softLimit"] for u in box["ulimits"]}
+    assert limits["memlock"] == -1
+    assert limits["nofile"] >= 65536
+    assert box["logConfiguration"]["options"]["awslogs-group"] == LOG_GROUP
+    env = person.world.tasks()[0]["env"]
+    assert env["EPOCHS"] == "3"
+    assert env["CHECKPOINT_DIR"] == "/fsx/llm"
+    assert env["MASTER_PORT"] == "29500"
+
+
+def test_all_gpus_of_the_smallest_node_are_taken_if_nothing_is_said(person: Person) -> None:
+    person.world.cloud.control.add_node(
+        name="small", cluster=CLUSTER, gpus=4, attributes={"node_name": "small"}
+    )
+    assert person.submit("--nodes", "n0,small", "--check", "none").code == 0
+    assert definitions(person)["containerDefinitions"][0]["resourceRequirements"][0]["value"] == "4"
+
+
+def test_a_task_definition_that_exists_is_used_and_its_revision_pinned(person: Person) -> None:
+    args = ("submit", "--id", "j1", "--any", "2", "--check", "none", "--task-definition", TRAIN)
+    told = person(*args, "-e", "LR=1", "--", "torchrun", "train.py")
+    assert told.code == 0, told
+    job = person.world.job()
+    assert job.spec.task_def.endswith(f"task-definition/{TRAIN}:1")
+    assert (job.spec.container, job.spec.gpus_per_node) == ("main", 8)
+    (one, _) = person.world.cloud.client("ecs").describe_tasks(
+        cluster=CLUSTER, tasks=[rank.task_id for rank in job.ranks]
+    )["tasks"]
+    (override,) = one["overrides"]["containerOverrides"]
+    assert override["command"] == ["torchrun", "train.py"], "the command that was given runs"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--gpus", "4"), "gpus_per_node: the task definition takes 8, the job asks for 4"),
+        (("--workdir", "/w"), "workdir: the task definition decides that"),
+        (("--image", "x:1"), "image: the task definition decides that"),
+        (("--mount", "/a:/b"), "mounts: the task definition decides that"),
+    ],
+)
+def test_what_a_task_definition_decides_is_not_overruled_silently(
+    person: Person, more: tuple[str, ...], said: str
+) -> None:
+    told = person("submit", "--any", "1", "--task-definition", TRAIN, *more)
+    assert told.code == 4, told
+    assert said in told.err
+
+
+def test_a_task_definition_that_is_not_there_is_told_of(person: Person) -> None:
+    told = person("submit", "--any", "1", "--task-definition", "nowhere:3")
+    assert told.code == 4
+    assert "there is no task definition nowhere:3 in us-east-1" in told.err
+
+
+def test_a_job_without_image_and_definition_is_told_what_it_lacks(person: Person) -> None:
+    told = person("submit", "--any", "1", "--", "python", "train.py")
+    assert told.code == 4
+    assert "--image" in told.err
+    assert "--task-definition" in told.err
+
+
+def test_a_log_group_that_is_not_there_is_told_of_before_anything_starts(person: Person) -> None:
+    told = person("submit", "--any", "1", "--image", "x:1", "--log-group", "/none", "--", "true")
+    assert told.code == 4
+    assert "aws logs create-log-group --log-group-name /none" in told.err
+    assert person.world.account.rows("job_table") == {}
+
+
+def test_checkpoints_that_would_end_with_the_task_are_warned_of(person: Person) -> None:
+    told = person.submit(
+        "--any", "1", "--check", "none", "--checkpoint-dir", "/tmp/c", "--mount", "/fsx:/fsx"
+    )
+    assert told.code == 0
+    assert "checkpoint_dir /tmp/c is in no mount" in told.err
+    told = person.submit(
+        "--any", "1", "--check", "none", "--checkpoint-dir", "/fsx/c", "--mount", "/fsx:/fsx"
+    )
+    assert (told.code, told.err) == (0, "")
+
+
+# -- refusals: nothing is started and nothing is left --------------------------------------------------------
+
+
+def refused(person: Person, *args: object, code: int = 4) -> str:
+    before = person.world.account.rows("job_table")
+    told = person.submit(*args)
+    assert told.code == code, told
+    assert person.world.account.rows("job_table") == before
+    return told.err
+
+
+def test_a_node_that_is_busy_is_refused_by_name(person: Person) -> None:
+    assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0
+    said = refused(person, "--nodes", "n0,n1")
+    assert "n0: in use by job j1" in said
+    assert "n1:" not in said
+    assert "See: gpu-recovery nodes" in said
+
+
+def test_every_node_that_is_wrong_is_named_at_once(person: Person) -> None:
+    control = person.world.cloud.control
+    control.disconnect("n0")
+    person.world.pass_time(5)
+    person("nodes")
+    person("node", "drain", "n1", "--why", "broken fan")
+    said = refused(person, "--nodes", "n0,n1,n9")
+    assert "n0: is UNKNOWN; its ECS agent is not connected" in said
+    assert "n1: drained by" in said
+    assert "broken fan" in said
+    assert "n9: no such node" in said
+
+
+def test_a_node_that_ecs_drains_is_refused(person: Person) -> None:
+    ecs, node = person.world.cloud.client("ecs"), person.world.cloud.control.node("n0")
+    ecs.update_container_instances_state(cluster=CLUSTER, containerInstances=[node["arn"]], status="DRAINING")
+    assert "n0: is UNKNOWN" in refused(person, "--nodes", "n0")
+    ecs.update_container_instances_state(cluster=CLUSTER, containerInstances=[node["arn"]], status="ACTIVE")
+    person.world.pass_time(1)
+    person("nodes")
+    ecs.update_container_instances_state(cluster=CLUSTER, containerInstances=[node["arn"]], status="DRAINING")
+    assert "n0: the cluster says DRAINING" in refused(person, "--nodes", "n0")
+
+
+def test_a_node_that_left_the_cluster_is_refused(person: Person) -> None:
+    person("nodes")
+    node = person.world.cloud.control.node("n0")
+    person.world.events = False  # nobody has heard of it yet
+    person.world.cloud.client("ecs").deregister_container_instance(
+        cluster=CLUSTER, containerInstance=node["arn"], force=True
+    )
+    assert "n0: it is not in the cluster any more" in refused(person, "--nodes", "n0")
+
+
+def test_too_few_free_nodes_are_counted(person: Person) -> None:
+    assert "it wants 3 nodes and 2 are free" in refused(person, "--any", "3")
+    assert "it wants 1 nodes with 16 GPUs each and 0 are free" in refused(
+        person, "--any", "1", "--gpus", "16"
+    )
+
+
+def test_any_node_means_one_on_which_a_task_can_start(person: Person) -> None:
+    person.world.cloud.control.disconnect("n0")
+    person.world.pass_time(1)
+    assert person.submit("--any", "1", "--id", "j1", "--check", "none").code == 0
+    assert [rank.node for rank in person.world.job().ranks] == ["n1"]
+
+
+def test_an_id_is_used_once(person: Person) -> None:
+    assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0
+    said = refused(person, "--nodes", "n1", "--id", "j1")
+    assert "job j1 exists already (IN_PROGRESS)" in said
+    row = {"job_id": text("t1"), "job_status": text("IN_PROGRESS"), "cluster_name": text(CLUSTER)}
+    person.world.account.write("job_table", row | {"created_at": text("2026-11-15T01:00:00Z")})
+    assert "another tool has recorded a job t1" in refused(person, "--nodes", "n1", "--id", "t1")
+
+
+def test_when_others_are_faster_the_task_definition_is_taken_back(person: Person) -> None:
+    """Between the choice and the claim another person takes the node."""
+    person("nodes")
+    world = person.world
+    taken = []
+
+    def others(service: str, action: str, request: dict[str, Any]) -> None:
+        if action == "register_task_definition" and not taken:
+            taken.append(action)
+            world.submit(["n0"], job_id="faster")
+
+    world.wire.before.append(others)
+    said = refused_after(person, "--nodes", "n0")
+    assert "n0: in use by job faster" in said
+    family = definitions_of(person, "gpu-training-run")
+    assert [d["status"] for d in family] == ["INACTIVE"]
+
+
+def refused_after(person: Person, *args: object) -> str:
+    told = person.submit(*args)
+    assert told.code == 4, told
+    assert list(person.world.account.rows("job_table")) == ["faster"]
+    return told.err
+
+
+def definitions_of(person: Person, family: str) -> list[dict[str, Any]]:
+    return person.world.cloud._own._families[family]
+
+
+def test_a_start_that_the_cluster_refuses_ends_the_job_and_the_command_says_so(person: Person) -> None:
+    """All tasks or none: the rank that did start is stopped."""
+    person.world.cloud.control.fail_call(action="StartTask", code="ClientException", status=400, times=1)
+    told = person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none")
+    assert told.code == 1, told
+    assert "j1 could not be started" in told.err
+    assert "ClientException" in told.err
+    assert person.world.run().status is JobStatus.FAILED
+    assert person.world.tasks(live=True) == []
+    assert person.world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}
+
+
+def test_a_command_too_long_for_ecs_is_told_of(person: Person) -> None:
+    said = refused(person, "--any", "1", "--", "python", "-c", "x" * 8000)
+    assert "ECS takes about 7000" in said
+
+
+def test_what_a_person_may_not_start_the_functions_start(person: Person) -> None:
+    world = person.world
+    world.wire.fail_all[("ecs", "start_task")] = "AccessDeniedException"
+    told = person.submit("--nodes", "n0", "--id", "j1", "--check", "none")
+    assert told.code == 0, told
+    assert "the deployed functions carry it out within minutes" in told.err
+    assert "docs/permissions.md" in told.err
+    del world.wire.fail_all[("ecs", "start_task")]
+    world.until(lambda: len(world.tasks(live=True)) == 1, minutes=10)
+
+
+def test_the_functions_policy_counts_not_the_one_of_the_terminal(person: Person) -> None:
+    person.functions.environment["MAX_RETRIES"] = "4"
+    assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0
+    assert person.world.job().max_retries == 4
+    assert person.submit("--nodes", "n1", "--id", "j2", "--check", "none", "--max-retries", "0").code == 0
+    assert person.world.job("j2").max_retries == 0
+
+
+def test_the_json_of_a_submission_is_the_record(person: Person) -> None:
+    told = person.submit("--nodes", "n0", "--id", "j1", "--json")
+    data = json.loads(told.out)
+    assert (data["id"], data["spec"]["submitted_by"].endswith(f"({ARN.rpartition(':')[2]})")) == ("j1", True)
+
+
+# -- again ---------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_job_runs_again_from_the_same_definition(person: Person) -> None:
+    args = ("--nodes", "n0", "--id", "j1", "--check", "none", "--workdir", "/w", "--mount", "/fsx:/fsx")
+    assert person.submit(*args).code == 0
+    person.world.pass_time(2)
+    assert person("retry", "j1").code == 4
+    person.world.fail_rank(0, code=3)
+    person.world.run()
+    data = person.done("retry", "j1")
+    assert data["spec"]["retry_of"] == "j1"
+    assert data["spec"]["task_def"] == person.world.job().spec.task_def
+    assert data["ranks"][0]["node"] == "n0"
+
+
+def test_what_another_tool_started_is_not_run_again_by_half(person: Person) -> None:
+    from tests.stories.other_tool import OtherTool
+
+    other = OtherTool(person.world)
+    tasks = other.submit()
+    person.world.cloud.control.exit_task(tasks[0], 3)
+    person.world.run("t1")
+    told = person("retry", "t1")
+    assert told.code == 4
+    assert "was started by another tool" in told.err

@@ -1,0 +1,129 @@
+"""Dead letters at a terminal: listed with their meaning, sent again, put away with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from tests.aws.event_builders import TRAIN, stopped
+from tests.aws.letter_queue import HANDLER, STACK, URL, of_function, of_rule
+from tests.cli.aws_person import ARN, Person, a_person
+from tests.cli.conftest import Command
+
+ENDED = stopped(env=TRAIN)
+
+
+@pytest.fixture(scope="module")
+def someone() -> Iterator[Person]:
+    with a_person(nodes=1) as made:
+        yield made
+
+
+@pytest.fixture
+def person(someone: Person) -> Person:
+    """Nothing is in the queue, and all functions work."""
+    someone.queue.kept.clear()
+    someone.functions.given.clear()
+    someone.functions.failing.clear()
+    someone.functions.environment["DEAD_LETTER_QUEUE_URL"] = URL
+    return someone
+
+
+def test_a_letter_is_listed_with_who_left_it_and_what_it_says(person: Person) -> None:
+    name = person.queue.put(of_rule(ENDED))
+    told = person("letters")
+    assert told.code == 0, told
+    for part in (name, f"rule {STACK}-RulesTrainingTask", "NO_PERMISSIONS", HANDLER, "letters resend ID"):
+        assert part in told.out
+    (listed,) = person.done("letters")["letters"]
+    assert (listed["id"], listed["function"], listed["event"]) == (name, HANDLER, ENDED)
+    assert listed["understood"].startswith("task: ")
+
+
+def test_without_letters_it_says_that_all_is_well(person: Person) -> None:
+    assert person("letters").out == "No dead letters: every event was handled.\n"
+    assert person.done("letters") == {"letters": [], "more": 0}
+
+
+def test_a_letter_is_sent_again_by_the_beginning_of_its_id(person: Person) -> None:
+    first, second = (person.queue.put(of_function(ENDED)) for _ in range(2))
+    told = person("letters", "resend", first[:8])
+    assert (told.code, told.out) == (0, f"{first}  done, taken: rank 2 of job j1 has stopped\n")
+    assert (list(person.queue.kept), person.functions.given) == ([second], [(HANDLER, ENDED)])
+
+
+def test_a_letter_that_fails_again_is_kept_and_the_exit_code_says_so(person: Person) -> None:
+    name = person.queue.put(of_rule(ENDED))
+    person.functions.failing.add(HANDLER)
+    told = person("letters", "resend", "--all", "--json")
+    assert told.code == 1
+    (sent,) = told.data["sent"]
+    assert (sent["id"], sent["done"]) == (name, False)
+    assert "failed again" in sent["said"]
+    assert name in person.queue.kept
+
+
+def test_a_discarded_letter_is_printed_whole_with_who_and_why(person: Person) -> None:
+    name = person.queue.put(of_rule(ENDED))
+    gone = person.done("letters", "discard", name, "--why", "the job is over")
+    assert (gone["discarded"]["event"], gone["why"]) == (ENDED, "the job is over")
+    assert ARN.rpartition(":")[2] in gone["by"]
+    assert (person.queue.kept, person.functions.given) == ({}, [])
+
+
+def test_what_is_not_there_is_not_found(person: Person) -> None:
+    told = person("letters", "resend", "no-such")
+    assert told.code == 3
+    assert "no dead letter no-such" in told.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("resend",),
+        ("resend", "x", "--all"),
+        ("discard", "x"),
+        ("discard", "x", "--why", " "),
+    ],
+)
+def test_a_command_that_does_not_say_what_is_refused(person: Person, args: tuple[str, ...]) -> None:
+    name = person.queue.put(of_rule(ENDED))
+    assert person("letters", *args).code == 2
+    assert list(person.queue.kept) == [name]
+
+
+def test_a_backend_before_the_command_is_not_lost_silently(command: Command) -> None:
+    told = command("letters", "--backend", "aws", "resend", "x")
+    assert told.code == 2
+    assert "behind the command" in told.err
+
+
+def test_a_variable_tells_where_the_queue_is(person: Person) -> None:
+    del person.functions.environment["DEAD_LETTER_QUEUE_URL"]
+    told = person("letters")
+    assert told.code == 4
+    assert "DEAD_LETTER_QUEUE_URL" in told.err
+    with patch.dict(os.environ, {"DEAD_LETTER_QUEUE_URL": URL}):
+        assert person("letters").code == 0
+
+
+def test_who_may_not_look_is_told_whom_to_ask(person: Person) -> None:
+    person.world.wire.fail_all["sqs", "receive_message"] = "AccessDenied"
+    try:
+        told = person("letters")
+    finally:
+        person.world.wire.fail_all.clear()
+    assert told.code == 4
+    assert "docs/permissions.md" in told.err
+
+
+def test_the_embedded_mode_has_no_letters_and_says_why(command: Command) -> None:
+    for args in (("letters",), ("letters", "resend", "--all"), ("letters", "discard", "x", "--why", "y")):
+        told = command(*args, "--backend", "local")
+        assert told.code == 0
+        assert "the embedded control plane has no queue" in told.out
+    assert json.loads(command("letters", "--json", "--backend", "local").out)["letters"] == []

@@ -1,0 +1,291 @@
+"""What the functions really ask AWS for, over all stories, and what a synthesized role lets them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.testing.aws import rights
+from tests.infra.stacks import Made
+from tests.stories.account import Died
+from tests.stories.functions import handler_of
+from tests.stories.other_tool import NODES, OtherTool, text
+from tests.stories.plots import BY_NAME, PLOTS
+from tests.stories.world import CLUSTER, MINUTE, World, a_world
+
+ACCOUNT = "123456789012"
+PLACE = f"us-east-1:{ACCOUNT}"
+FUNCTIONS = {
+    "ecs_task_handler": "EcsTaskHandler",
+    "dcgm_task_monitor": "DcgmTaskMonitor",
+    "ecs_instance_monitor": "EcsInstanceMonitor",
+    "recovery_sweeper": "RecoverySweeper",
+}
+ROLES = (f"arn:aws:iam::{ACCOUNT}:role/TasksTrainingRole", f"arn:aws:iam::{ACCOUNT}:role/TasksExecutionRole")
+#: The parts of a transaction, which IAM knows as the actions that they are.
+PARTS = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """A function needed this right."""
+
+    function: str
+    action: str
+    resource: str
+    told: tuple[tuple[str, str], ...] = ()
+
+
+# -- what they ask for -----------------------------------------------------------------------------------------
+
+
+def all_needs() -> set[Need]:
+    """Every story with its events; some with none, so that the sweeper does it all; and other tools' jobs."""
+    found: set[Need] = set()
+    for plot in PLOTS:
+        with a_world(policy=plot.policy) as world:
+            record(world, found)
+            plot.tell(world)
+    for name in ("gpu fault", "both nodes bad", "retry spent", "job stopped by a person", "terminated"):
+        with a_world() as world:
+            record(world, found)
+            world.events = False
+            BY_NAME[name].tell(world)
+    for number, name in enumerate(
+        ("gpu fault", "both nodes bad", "retry spent", "task stopped by a person") * 4
+    ):
+        with a_world(seed=number) as world:
+            record(world, found)
+            _with_deaths(world, name, number)
+    for tell in (
+        _their_job,
+        _their_job_unseen,
+        _their_restart,
+        _a_long_name,
+        _a_free_node,
+        _a_claim_of_no_job,
+    ):
+        with a_world() as world:
+            record(world, found)
+            tell(world)
+    return found
+
+
+def record(world: World, found: set[Need]) -> None:
+    """Notes the calls of each function; those of people, between the events, are their own business."""
+    at_work: list[str] = []
+    deliver = world.deliver
+
+    def delivered(event: dict[str, Any], *rest: Any) -> None:
+        at_work.append(FUNCTIONS[handler_of(event)])
+        try:
+            deliver(event, *rest)
+        finally:
+            at_work.pop()
+
+    def heard(service: str, action: str, request: Mapping[str, Any]) -> None:
+        if at_work:
+            found.update(needs(at_work[-1], service, action, request))
+
+    world.deliver = delivered  # type: ignore[method-assign]
+    world.wire.before.append(heard)
+
+
+def needs(function: str, service: str, action: str, request: Mapping[str, Any]) -> Iterator[Need]:
+    name = "".join(word.capitalize() for word in action.split("_"))
+    if service == "dynamodb":
+        for one, resource in _tables(name, request):
+            yield Need(function, f"dynamodb:{one}", f"arn:aws:dynamodb:{PLACE}:table/{resource}")
+    elif service == "sns":
+        yield Need(function, "sns:Publish", "the topic")
+    else:
+        checks = rights.needed(service, name, request, PLACE, lambda definition: ROLES)
+        for check in checks:
+            yield Need(function, check.action, check.resource, check.told)
+        if not checks:
+            yield Need(function, f"{service}:{name}", "*")
+
+
+def _tables(action: str, request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if action == "TransactWriteItems":
+        for item in request["TransactItems"]:
+            for part, about in item.items():
+                yield PARTS[part], about["TableName"]
+    elif action.startswith("Batch"):
+        yield from ((action, table) for table in request["RequestItems"])
+    else:
+        index = f"/index/{request['IndexName']}" if "IndexName" in request else ""
+        yield action, request["TableName"] + index
+
+
+def _with_deaths(world: World, name: str, seed: int) -> None:
+    """About one call in eight is the last of its process, so that others find out what it has done and go on."""
+    chance = random.Random(seed)
+    BY_NAME[name].begin(world)
+    world.wire.die_by_chance = lambda: chance.random() < 0.12
+    BY_NAME[name].then(world)
+    world.run()
+
+
+def _in_bad_weather(world: World, name: str, seed: int) -> None:
+    """Events come late, twice, in any order, or not at all, processes die, and for an hour no minute is sent to the
+    sweeper: so other functions than usual complete the picture, and go on where one has died."""
+    chance, tick, late = random.Random(seed), world.tick, world.now() + 60 * MINUTE
+    BY_NAME[name].begin(world)
+    world.tick = lambda: tick() if world.now() > late else None  # type: ignore[method-assign]
+    world.wire.die_by_chance = lambda: chance.random() < 0.1
+    world.cloud.control.knobs(health_events=True)
+    world.cloud.control.weather(drop=0.05, duplicate=0.7, late=0.7, late_s=900.0, reorder_s=60.0)
+    for number in range(20):
+        world.cloud.agenda.after(97 * number, lambda: world.cloud.control.disconnect("n0", 20))
+    BY_NAME[name].then(world)
+    world.run()
+
+
+def _their_restart(world: World) -> None:
+    """Another tool had a node rebooted; the command's end is what leads to its job."""
+    other = OtherTool(world)
+    tasks = other.submit()
+    world.events = False
+    for rank, task in enumerate(tasks):
+        world.cloud.control.exit_task(task, 1)
+        other.write_task(task, NODES[rank], rank, task_status="TERMINATED")
+    other.write_job(tasks, job_status=text("PENDING_RESTART"))
+    other.write_node("gpu-b", "REBOOTING")
+    world.pass_time(1)
+    world.events = True
+    world.finish_attempt(1)
+    world.cloud.control.reboot("gpu-b")
+    world.run("t1")
+
+
+def _their_job(world: World) -> None:
+    tasks = OtherTool(world).submit()
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-a", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    world.run("t1")
+
+
+def _their_job_unseen(world: World) -> None:
+    world.events = False
+    OtherTool(world).submit()
+    world.tick()
+    world.finish_attempt(0, after_s=1)
+    world.until(lambda: "version" in world.account.rows("job_table")["t1"], minutes=30)
+
+
+def _a_long_name(world: World) -> None:
+    """A command's comment has no room for it, so the command's end has to be looked up among the waiting jobs."""
+    name = "a-job-with-a-name-" + "that-goes-on-" * 7
+    world.submit(world.add_nodes(2), job_id=name)
+    world.finish_attempt(1)
+    world.cloud.control.health("n1", 1)
+    world.cloud.control.exit_task(world.task_of(0, name), 1)
+    world.run(name)
+
+
+def _a_free_node(world: World) -> None:
+    """A person has it checked, rebooted, and checked again."""
+    world.add_nodes(2)
+    for name in ("n0", "n1"):
+        world.cloud.control.health(name, 1)
+        for ask in ("check", "reboot"):
+            asked = NodeAsked(at=world.now(), node=name, ask=ask, by="ann", why="odd noises")
+            world.side.runtime.handle_node(name, [asked])
+            world.until(lambda name=name: world.node_statuses()[name] in ("AVAILABLE", "FAILED"), minutes=40)
+
+
+def _a_claim_of_no_job(world: World) -> None:
+    """The command that submitted a job died between claiming its nodes, too many for one write, and the record."""
+    names = world.add_nodes(120)
+
+    def die(service: str, action: str, request: Mapping[str, Any]) -> None:
+        if action == "transact_write_items":
+            raise Died(action)
+
+    world.wire.after.append(die)
+    with suppress(Died):
+        world.submit(names)
+    world.wire.after.remove(die)
+    world.new_process()
+    claimed = [row for row in world.account.rows("node_table").values() if row.get("job_id")]
+    assert claimed
+    world.until(
+        lambda: not any(row.get("job_id") for row in world.account.rows("node_table").values()), step=30
+    )
+
+
+# -- what they may ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One action on one resource, with its conditions."""
+
+    function: str
+    action: str
+    resource: str
+    conditions: tuple[tuple[str, str, str], ...] = ()
+
+    def covers(self, need: Need) -> bool:
+        if (self.function, self.action) != (need.function, need.action):
+            return False
+        told = dict(need.told)
+        return _matches(self.resource, need.resource) and all(
+            told.get(key) == value for _, key, value in self.conditions
+        )
+
+
+def _matches(pattern: str, resource: str) -> bool:
+    wild = re.escape(pattern).replace(r"\*", ".*")
+    return re.fullmatch(wild, resource) is not None
+
+
+def grants(made: Made, statements: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Grant]:
+    """Of the four functions, in the world's words: its cluster, its tables, its topic, the tasks' roles."""
+    for role, statement in statements:
+        function = next((f for f in FUNCTIONS.values() if role.startswith(f"Functions{f}Role")), "")
+        for action in _list(statement["Action"]) if function else ():
+            for place in _list(statement["Resource"]):
+                conditions = tuple(
+                    (test, key, _said(value, made))
+                    for test, keys in statement.get("Condition", {}).items()
+                    for key, value in keys.items()
+                )
+                yield Grant(function, action, _said(place, made), conditions)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _said(value: Any, made: Made) -> str:
+    """A value of the template as it would be after the deployment of the world that the stories play in."""
+    pseudo = {"AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": ACCOUNT}
+    if isinstance(value, str):
+        return re.sub(r"\b(cluster|task|container-instance)/gpu-cluster\b", rf"\1/{CLUSTER}", value)
+    if "Fn::Join" in value:
+        return _said("".join(_said(part, made) for part in value["Fn::Join"][1]), made)
+    name = value["Ref"] if "Ref" in value else value["Fn::GetAtt"][0]
+    if name in pseudo:
+        return pseudo[name]
+    resource = made.template["Resources"][name]
+    kind, about = resource["Type"], resource.get("Properties", {})
+    if kind == "AWS::DynamoDB::Table":
+        return f"arn:aws:dynamodb:{PLACE}:table/{about['TableName']}"
+    if kind == "AWS::SNS::Topic":
+        return "the topic"
+    if kind == "AWS::IAM::Role":
+        return next((role for role in ROLES if name.startswith(role.rpartition("/")[2])), name)
+    return f"{kind} {name}"

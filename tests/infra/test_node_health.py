@@ -1,0 +1,245 @@
+"""Daemons and idle checks: all there when asked for, with rights for just that, and nothing when not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ecs_gpu_recovery.config import Config, ConfigError, lambda_settings
+from ecs_gpu_recovery.health import sinks
+from tests.infra.stacks import synthesize
+from tests.infra.test_permissions import ARNS, fits, forms, statements
+from tests.infra.test_rules import resolved, takers
+
+if TYPE_CHECKING:
+    from tests.infra.stacks import Made
+
+pytestmark = pytest.mark.xdist_group("infra")
+ARNS.setdefault("AWS::SSM::Parameter", "/name")  # its ARN is put together from its name
+WATCH, METRICS = "Nodes-watch", "Nodes-metrics-agent"
+ASKED = {
+    "STACK_NAME": "Nodes",
+    "CREATE_ECS_CLUSTER": "true",
+    "WATCH_NODES": "true",
+    "METRICS_AGENT_IMAGE": "example.com/agent:1",
+    "IDLE_CHECK_MINUTES": "720",
+    "IDLE_CHECK_LEVEL": "1",
+    "TRAINING_TASK_FAMILIES": "train-*",
+}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """With all of it, checked against the AWS Solutions rules while it is made."""
+    return synthesize(tmp_path_factory.mktemp("nodes"), ASKED, nag=True)
+
+
+def definitions(made: Made) -> dict[str, dict[str, Any]]:
+    return {d["Family"]: d for d in made.properties("AWS::ECS::TaskDefinition")}
+
+
+def rights(made: Made, function: str) -> list[tuple[str, str]]:
+    """Action and place, for each right of one function."""
+    return [
+        (action, place)
+        for role, _, actions, places in statements(made)
+        if role.startswith(f"Functions{function}Role")
+        for action in actions
+        for place in places
+    ]
+
+
+def test_without_being_asked_for_there_is_none_of_it(stack: Made) -> None:
+    assert stack.all("AWS::ECS::Service") == {}
+    assert not [family for family in definitions(stack) if family.endswith(("-watch", "-metrics-agent"))]
+    for function in stack.functions().values():
+        told = function["Environment"]["Variables"]
+        assert not {"NODE_DAEMON_TASKS", "IDLE_CHECK_MINUTES", "IDLE_CHECK_LEVEL"} & set(told)
+    for function in stack.functions():
+        assert "ecs:ListContainerInstances" not in {action for action, _ in rights(stack, function)}
+
+
+def test_every_ec2_node_gets_both_daemons_after_the_cluster_is_there(asked: Made) -> None:
+    services = asked.all("AWS::ECS::Service")
+    assert len(services) == 2
+    (cluster,) = asked.all("AWS::ECS::Cluster")
+    for service in services.values():
+        properties = service["Properties"]
+        assert (properties["SchedulingStrategy"], properties["LaunchType"]) == ("DAEMON", "EC2")
+        assert properties["Cluster"] == "gpu-cluster"
+        assert cluster in service["DependsOn"]
+
+
+def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
+    definition = definitions(asked)[WATCH]
+    assert definition["RequiresCompatibilities"] == ["EC2", "EXTERNAL"]
+    assert definition["NetworkMode"] == "host", "the ECS agent answers on the host's own address only"
+    (container,) = definition["ContainerDefinitions"]
+    check = definitions(asked)["gpu-dcgm-health-check"]["ContainerDefinitions"][0]
+    assert container["Image"] == check["Image"]
+    assert container["LinuxParameters"] == check["LinuxParameters"]
+    assert "ResourceRequirements" not in container, "a GPU that it holds is one the training lacks"
+    assert not container.get("Privileged")
+    assert container["ReadonlyRootFilesystem"] is True
+    (mount,) = container["MountPoints"]
+    assert container["Command"][-1].startswith(mount["ContainerPath"] + "/"), (
+        "what it remembers is on the node"
+    )
+
+
+def test_the_watch_is_started_with_options_that_it_has(asked: Made, tmp_path: Path) -> None:
+    (container,) = definitions(asked)[WATCH]["ContainerDefinitions"]
+    command = container["Command"]
+    assert command[0] == "gpu-health"
+    env = {**os.environ, "GPU_HEALTH_SIMULATED": str(tmp_path)}
+    state = str(tmp_path / "watch.json")
+    program = [sys.executable, "-m", "ecs_gpu_recovery.health", *command[1:-1], state, "--once"]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_watch_may_put_one_kind_of_event_on_one_bus_and_nothing_else(asked: Made) -> None:
+    (found,) = [
+        (statement, actions, places)
+        for role, statement, actions, places in statements(asked)
+        if role.startswith("WatchTaskRole")
+    ]
+    statement, actions, places = found
+    assert actions == ["events:PutEvents"]
+    assert [place.rpartition(":")[2] for place in places] == ["event-bus/default"]
+    assert statement["Condition"] == {
+        "StringEquals": {"events:source": sinks.SOURCE, "events:detail-type": sinks.DETAIL_TYPE}
+    }
+
+
+def test_the_functions_are_told_of_both_daemons_and_of_the_idle_checks(asked: Made) -> None:
+    told = asked.functions()["RecoverySweeper"]["Environment"]["Variables"]
+    plain = {name: value for name, value in told.items() if isinstance(value, str)}
+    topic = "arn:aws:sns:us-east-1:123456789012:topic"
+    settings = lambda_settings({**plain, "SNS_TOPIC_ARN": topic, "DCGM_HEALTH_CHECK_TASK": "check"})
+    assert settings.node_daemons == (WATCH, METRICS)
+    assert set(settings.node_daemons) <= set(definitions(asked))
+    assert settings.idle_check_every is not None
+    assert (settings.idle_check_every.total_seconds(), settings.idle_check_level) == (720 * 60, "1")
+
+
+def test_only_the_sweeper_gets_more_rights_and_just_those_it_needs(stack: Made, asked: Made) -> None:
+    def plain(made: Made, function: str) -> set[str]:
+        return {action for action, _ in rights(made, function)}
+
+    for function in ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor"):
+        assert plain(asked, function) == plain(stack, function)
+        started = [place for action, place in rights(asked, function) if action == "ecs:StartTask"]
+        assert not [place for place in started if "watch" in place or "metrics-agent" in place]
+    assert plain(asked, "RecoverySweeper") - plain(stack, "RecoverySweeper") == {"ecs:ListContainerInstances"}
+    started = [
+        place.rpartition("/")[2]
+        for action, place in rights(asked, "RecoverySweeper")
+        if action == "ecs:StartTask"
+    ]
+    assert started == ["gpu-dcgm-health-check:*", "train-*:*", f"{WATCH}:*", f"{METRICS}:*"]
+    (listing,) = [
+        place for action, place in rights(asked, "RecoverySweeper") if action == "ecs:ListContainerInstances"
+    ]
+    assert listing.endswith(":cluster/gpu-cluster")
+
+
+def test_every_role_of_a_daemon_may_be_passed_on_by_the_sweeper(asked: Made) -> None:
+    wanted = set()
+    for family in (WATCH, METRICS):
+        definition = definitions(asked)[family]
+        wanted |= {asked.name(definition[key]) for key in ("TaskRoleArn", "ExecutionRoleArn")}
+    resources = asked.template["Resources"]
+    (sweeper,) = [
+        r["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]
+        for name, r in resources.items()
+        if name.startswith("FunctionsRecoverySweeperRole") and r["Type"] == "AWS::IAM::Role"
+    ]
+    passed = set()
+    for statement in sweeper:
+        if statement["Action"] == "iam:PassRole":
+            places = (
+                statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+            )
+            passed |= {asked.name(place) for place in places}
+            assert statement["Condition"] == {
+                "StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}
+            }
+    assert wanted <= passed
+
+
+def test_every_right_exists_and_fits_its_resource_and_conditions(asked: Made) -> None:
+    for role, statement, actions, places in statements(asked):
+        for action in actions:
+            known = forms(action)
+            sorts = {form["resource_arn_format"] for form in known}
+            for place in places:
+                assert place == "*" or any(fits(place, sort) for sort in sorts), (
+                    f"{role}: {action} on {place}"
+                )
+            keys = {key for form in known for key in form["condition_keys"]}
+            for tests in statement.get("Condition", {}).values():
+                assert all(key in keys or key.startswith("ssm:resourceTag/") for key in tests), (role, action)
+
+
+def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -> None:
+    rules = stack.properties("AWS::Events::Rule")
+    patterns = {
+        stack.name(rule["Targets"][0]["Arn"]).removeprefix("Functions")[:-8]: [resolved(rule["EventPattern"])]
+        for rule in rules
+        if rule["EventPattern"]["source"] == [sinks.SOURCE]
+    }
+    event = {"source": sinks.SOURCE, "detail-type": sinks.DETAIL_TYPE, "detail": {"cluster": "gpu-cluster"}}
+    assert takers(patterns, event) == ["EcsInstanceMonitor"]
+    assert takers(patterns, {**event, "detail": {"node": "n1"}}) == ["EcsInstanceMonitor"]
+    assert takers(patterns, {**event, "detail": {"cluster": "gpu-cluster-2"}}) == []
+    assert takers(patterns, {**event, "detail-type": "something else"}) == []
+    (rule,) = [rule for rule in rules if rule["EventPattern"]["source"] == [sinks.SOURCE]]
+    (target,) = rule["Targets"]
+    assert stack.name(target["DeadLetterConfig"]["Arn"]) == next(iter(stack.all("AWS::SQS::Queue")))
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 30}
+
+
+def test_two_pages_show_the_fleet_and_its_nodes(asked: Made) -> None:
+    pages = {page["DashboardName"]: page for page in asked.properties("AWS::CloudWatch::Dashboard")}
+    assert set(pages) == {"Nodes", "Nodes-nodes"}
+    body = json.dumps(pages["Nodes-nodes"]["DashboardBody"])
+    assert body.count("SEARCH(") > 8, "a node that comes tomorrow is on the page tomorrow"
+
+
+def test_people_hear_of_unhealthy_nodes_stuck_jobs_and_dead_letters(stack: Made, asked: Made) -> None:
+    for made, prefix in ((stack, "EcsGpuRecoveryStack"), (asked, "Nodes")):
+        alarms = {alarm["AlarmName"] for alarm in made.properties("AWS::CloudWatch::Alarm")}
+        assert {f"{prefix}-{name}" for name in ("UnhealthyNodes", "StuckJobs", "DeadLetters")} <= alarms
+
+
+def test_the_template_has_no_mistake_that_a_linter_knows(asked: Made) -> None:
+    linter = Path(sys.executable).with_name("cfn-lint")
+    ran = subprocess.run(
+        [linter, "--ignore-checks", "W3005", "--", asked.path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WATCH_NODES", "perhaps"),
+        ("IDLE_CHECK_MINUTES", "-1"),
+        ("IDLE_CHECK_MINUTES", "often"),
+        ("IDLE_CHECK_LEVEL", "5"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Config.from_env({name: value})

@@ -1,0 +1,130 @@
+"""What each measured number means, and what it should be. One table for all topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """One key of build/bench.json. `most` and `least` are the aims; a number without one is told for orientation."""
+
+    topic: str
+    what: str
+    unit: str = ""
+    most: float | None = None
+    least: float | None = None
+
+    def holds(self, value: float) -> bool | None:
+        """Whether the aim is met; None where there is none."""
+        if self.most is None and self.least is None:
+            return None
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+    @property
+    def aim(self) -> str:
+        if self.most is not None and self.most in (self.least, 0):
+            return f"{self.most:g}"
+        parts = [f"≤ {self.most:g}"] if self.most is not None else []
+        parts += [f"≥ {self.least:g}"] if self.least is not None else []
+        return " and ".join(parts)
+
+
+#: Topics in the order of the page, with a title each.
+TOPICS = {
+    "aws_calls": "What a recovery costs on AWS",
+    "embedded": "The embedded control plane",
+    "health": "Verdicts about GPUs",
+    "fleet": "The fleet model",
+    "imports": "Starting up",
+    "console": "The console",
+    "load": "Under load",
+    "chaos": "Under fire",
+}
+
+FUNCTIONS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
+MEANINGS: dict[str, Meaning] = {
+    # -- aws_calls
+    "calls_recovery_2": Meaning("aws_calls", "calls of AWS for one recovery, 2 nodes"),
+    "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes"),
+    "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes"),
+    "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes"),
+    "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, when every event meets a new process"),
+    "calls_per_node": Meaning("aws_calls", "calls that one more node adds", most=15),
+    "calls_growth_rows_100k": Meaning(
+        "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
+    ),
+    "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive at once on 16 threads"),
+    "modify_calls_per_s_256": Meaning(
+        "aws_calls", "most modifying calls of ECS in one second, 256 nodes (ECS allows 40)", most=40
+    ),
+    # -- embedded
+    "decide_per_s": Meaning("embedded", "decisions of the pure core, gang of 4", "a second"),
+    "sqlite_events_per_s": Meaning("embedded", "facts decided, committed and dispatched", "a second"),
+    "sqlite_raw_events_per_s": Meaning(
+        "embedded", "the same writes by bare SQLite, one commit each", "a second"
+    ),
+    "sqlite_ratio_to_raw": Meaning("embedded", "ours over bare SQLite in the same run", least=0.5),
+    "sqlite_cost_growth_100k": Meaning(
+        "embedded",
+        "cost of an event with 100,000 finished jobs in the store, over the cost with 10",
+        most=1.2,
+    ),
+    # -- health
+    "verdict_cases": Meaning("health", "broken, sound, misused and untestable nodes examined"),
+    "verdict_precision": Meaning("health", "of the nodes called bad, the share called rightly so", least=1.0),
+    "verdict_recall": Meaning(
+        "health", "of the bad nodes, the share called bad, with the right remedy", least=1.0
+    ),
+    "verdict_actions_right": Meaning(
+        "health",
+        "share of the cases in which the node was then rebooted, set aside or left alone rightly",
+        least=1.0,
+    ),
+    "healthy_condemned": Meaning("health", "sound nodes rebooted or set aside", most=0),
+    "reboots_on_inconclusive": Meaning("health", "reboots of nodes that could not be tested", most=0),
+    "verdicts_per_s": Meaning("health", "nodes broken, examined and dealt with", "a second"),
+    "health_overhead_s": Meaning("health", "CPU time of one quick check of a sound node", "s", most=1.0),
+    # -- fleet
+    "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
+    "fleet_growth": Meaning("fleet", "cost of four times the nodes, over four times the cost", most=1.2),
+    # -- imports
+    **{
+        f"import_ratio_{name}": Meaning(
+            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.5
+        )
+        for name in FUNCTIONS
+    },
+    **{f"import_ms_{name}": Meaning("imports", f"CPU time to start `{name}`", "ms") for name in FUNCTIONS},
+    # -- console
+    "console_p50_ms": Meaning(
+        "console", "a page or a list, 1,000 nodes, 10,000 jobs, 50 live viewers; median", "ms"
+    ),
+    "console_p95_ms": Meaning("console", "the same, the slowest of twenty", "ms"),
+    "console_cpu_share": Meaning("console", "of one core, what the console takes with 50 viewers"),
+    "console_rss_mb": Meaning("console", "its memory", "MB"),
+    "console_rss_growth": Meaning("console", "memory after viewers came and went, over before", most=1.2),
+    "recovery_slowdown_with_viewers": Meaning(
+        "console", "time of a recovery with 50 viewers, over the same without", most=1.5
+    ),
+    "recovery_cpu_with_viewers": Meaning("console", "the same in CPU time of the recovery itself", most=1.2),
+    # -- load
+    "load_events_per_s": Meaning("load", "events of a burst of 1,000, 1,000 nodes and 100 jobs", "a second"),
+    "load_burst_s": Meaning("load", "how long such a burst takes", "s"),
+    "load_p50_ms": Meaning("load", "one event of it once it has its turn, median", "ms"),
+    "load_p99_ms": Meaning("load", "the same, the slowest of a hundred", "ms"),
+    "load_rss_mb": Meaning("load", "memory of the process", "MB"),
+    "load_rss_grown_mb": Meaning("load", "of that, since before the load", "MB"),
+    "load_growth": Meaning(
+        "load", "CPU time of an event, 1,000 nodes and 100 jobs over 100 and 10", most=1.5
+    ),
+    "load_growth_nodes": Meaning("load", "the same, ten times the nodes only", most=1.5),
+    "load_growth_jobs": Meaning("load", "the same, ten times the jobs only", most=1.5),
+    "load_growth_gang": Meaning(
+        "load", "the same, gangs of 100 over gangs of 10 (10 would be linear)", most=10
+    ),
+    "load_growth_look": Meaning(
+        "load", "one sweep, ten times as much of everything (10 would be linear)", most=10
+    ),
+    "load_look_ms": Meaning("load", "CPU time of one sweep, 1,000 nodes and 100 jobs", "ms"),
+}

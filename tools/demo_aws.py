@@ -1,0 +1,173 @@
+"""`make demo-aws`: the stack is deployed with the CDK command, a training job loses a GPU, and the functions heal it.
+
+The AWS is a local one that checks permissions; its nodes, tasks and GPUs are simulated. The template, the roles, the
+rules, the tables and the functions are what a deployment to an account would get.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ecs_gpu_recovery.cli.demo import news
+from ecs_gpu_recovery.cli.render import console, plain, styled
+from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.report import phases
+from ecs_gpu_recovery.testing.aws.deployment import CommandFailed, Deployment, People
+from ecs_gpu_recovery.testing.aws.server import serve
+from tools import environment, node
+from tools.project import ROOT, ProblemError
+
+LIMIT_S = 600.0
+#: What breaks: what a health check finds on the node, how the job must end, in which attempt, and in words.
+FAULTS = {
+    "gpu": (1, JobStatus.COMPLETE, 1, "a GPU falls off the bus; the rank on it dies"),
+    "app": (0, JobStatus.FAILED, 0, "a rank dies of a mistake in the program; the GPUs are healthy"),
+}
+
+
+class Show:
+    """One job on the deployed stack, told line by line."""
+
+    def __init__(self, fault: str, nodes: int) -> None:
+        self._verdict, self._status, self._attempt, self._says = FAULTS[fault]
+        self._names = [f"node-{number + 1}" for number in range(nodes)]
+        self._victim = self._names[nodes // 2]
+        self._out, self._began, self._told = console(), time.monotonic(), set[Any]()
+        self._heard = 0.0
+
+    def say(self, text: str, style: str = "") -> None:
+        line = f"[{style}]{text}[/]" if style else text
+        self._out.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/]  {line}")
+        sys.stdout.flush()
+
+    def watch(self, seconds: float, line: str) -> None:
+        """A sign of life every few seconds, with what the command says it does."""
+        if time.monotonic() - self._heard >= 5:
+            self._heard = time.monotonic()
+            self.say(f"       [dim]{seconds:.0f} s: {plain(line[:120]) or 'working'}[/]")
+
+    def play(self, python: Path) -> int:
+        self.say("starting a local AWS that checks permissions")
+        with serve(python, auth=True) as server, tempfile.TemporaryDirectory(prefix="demo-aws-") as place:
+            self.say(f"it answers at {server.url}, on this machine only")
+            stack = Deployment(server, root=ROOT, folder=Path(place), watch=self.watch)
+            self._step("cdk bootstrap", stack.bootstrap)
+            self._step("cdk deploy[/], which synthesizes the app first[bold]", stack.deploy)
+            self._show_stack(stack)
+            people = People(stack)
+            people.add_nodes(self._names)
+            self.say(f"{len(self._names)} nodes have joined, 8 GPUs each; every other one is ECS Anywhere")
+            job = self._follow(people)
+            good = self._report(people, job)
+            self._step("cdk destroy", stack.destroy)
+        self.say("the local AWS has ended; nothing is left running")
+        return 0 if good else 1
+
+    def _step(self, name: str, do: Any) -> None:
+        self.say(f"[bold]{name}[/]")
+        self._heard = time.monotonic()
+        do()
+
+    def _show_stack(self, stack: Deployment) -> None:
+        aws = stack.server.client
+        found = aws("cloudformation").describe_stacks(StackName="EcsGpuRecoveryStack")["Stacks"][0]
+        tables = ", ".join(aws("dynamodb").list_tables()["TableNames"])
+        rules = len(aws("events").list_rules()["Rules"])
+        self.say(f"{found['StackName']} is {found['StackStatus']}: tables {tables}; {rules} rules;")
+        for one in aws("lambda").list_functions()["Functions"]:
+            self.say(f"       {one['FunctionName']} as {one['Role'].rpartition('/')[2]}")
+
+    def _follow(self, people: People) -> Job:
+        """Submit, break something once all ranks run, and let the job end."""
+        job = people.submit("demo", self._names)
+        self.say(f"submitted [bold]{job.id}[/] over {len(job.ranks)} nodes; once it runs, {self._says}")
+        broken = finished = False
+        limit = time.monotonic() + LIMIT_S
+        while not (job.status.final and not job.outbox):
+            if time.monotonic() > limit:
+                raise ProblemError(f"The demo did not end within {LIMIT_S:.0f} s; the job is {job.status}.")
+            time.sleep(0.1)
+            job = people.job(job.id)
+            for line in news(job, self._told):
+                self.say(line)
+            if _runs(job, 0) and not broken:
+                self.say(f"{self._victim}: {self._says}", "bold red")
+                self._break(people, job)
+                broken = True
+            if _runs(job, 1) and not finished:
+                self.say("all ranks run again, from the last checkpoint on; the training ends", "green")
+                for rank in job.ranks:
+                    people.server.control("exit_task", task=rank.task_id, exit_code=0)
+                finished = True
+        return job
+
+    def _break(self, people: People, job: Job) -> None:
+        people.server.control("health", node=self._victim, verdict=self._verdict)
+        rank = next(rank for rank in job.ranks if rank.node == self._victim)
+        people.server.control("exit_task", task=rank.task_id, exit_code=1)
+
+    def _report(self, people: People, job: Job) -> bool:
+        """What it took, and whether it ended as it should."""
+        out, control = self._out, people.server.control
+        out.print()
+        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {plain(job.outcome)}")
+        for phase in phases(job, people.now()):
+            tail = f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else ""
+            out.print(f"  {phase.seconds:6.1f} s  {phase.name}{tail}")
+        reboots = {name: control("node", node=name)["boots"] - 1 for name in self._names}
+        told = ", ".join(
+            f"{name} {times} time{'s' * (times > 1)}" for name, times in reboots.items() if times
+        )
+        out.print(f"  attempts {job.attempt + 1}; rebooted: {told or 'no node'}")
+        rights = [row for row in control("rights") if ":assumed-role/EcsGpuRecoveryStack-" in row["who"]]
+        refused = [row for row in rights if not row["allowed"]]
+        asked = sum(row["times"] for row in rights)
+        out.print(f"  the functions needed a right {asked} times and were refused {len(refused)} times")
+        for message in people.told():
+            out.print(f"  message to people: {message['Subject']}", markup=False)
+        wanted = {name: int(name == self._victim and self._verdict == 1) for name in self._names}
+        good = (job.status, job.attempt, reboots) == (self._status, self._attempt, wanted) and not refused
+        out.print(
+            "  as it should be" if good else f"  NOT as it should be: expected {self._status}, {wanted}"
+        )
+        out.print()
+        return good
+
+
+def _runs(job: Job, attempt: int) -> bool:
+    """The functions have seen every rank run."""
+    current = job.status is JobStatus.IN_PROGRESS and job.attempt == attempt
+    return current and all(rank.task_id and rank.deadline is None for rank in job.ranks)
+
+
+def _end_early(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo-aws", description=__doc__)
+    parser.add_argument("--fault", choices=list(FAULTS), default="gpu", help="what goes wrong")
+    parser.add_argument("--nodes", type=int, default=4, choices=range(2, 17), metavar="2..16")
+    options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends the demo early: nothing of it may run on
+        signal.signal(number, _end_early)
+    node.ensure()
+    environment.ensure("ministack", environment.folder_of("ministack"))
+    python = environment.folder_of("ministack") / "bin" / "python"
+    return Show(options.fault, options.nodes).play(python)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (ProblemError, CommandFailed) as problem:
+        sys.exit(f"\n{problem}")
+    except KeyboardInterrupt:
+        sys.exit("\nEnded early; nothing is left running.")

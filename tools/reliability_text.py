@@ -1,0 +1,126 @@
+"""The words of docs/reliability.md. Numbers stand in build/proof.json; here is what they are numbers of."""
+
+from __future__ import annotations
+
+#: Title, its number, the number of what went wrong with it, and how it is made.
+KINDS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "nights simulated",
+        "seeds_run",
+        "seeds_failed",
+        "the real runtime, sweeper and rules in a world that means harm, judged after every step",
+    ),
+    (
+        "troubles in them",
+        "troubles",
+        "",
+        "faults, lost and late news, crashes, stalls, people; counted below",
+    ),
+    (
+        "states searched",
+        "model_states",
+        "model_failed",
+        "everything that can happen in {model_worlds} small worlds ({model_worlds_cut_short} of them cut short);"
+        " each state is shown to come to an end",
+    ),
+    (
+        "processes killed",
+        "kills",
+        "kills_failed",
+        "`kill -9` of controllers, agents, supervisors, ranks and writers on a real machine",
+    ),
+    (
+        "deaths at a chosen call",
+        "crash_points",
+        "crash_points_failed",
+        "a function dies right after its k-th call of AWS, for every k of whole stories, on a simulated AWS",
+    ),
+    (
+        "malformed events",
+        "bad_inputs",
+        "bad_inputs_failed",
+        "every field of every kind of event missing, empty or of a wrong type",
+    ),
+    (
+        "nodes examined",
+        "verdict_cases",
+        "verdict_wrong",
+        "broken, sound, misused and untestable nodes of the embedded mode, each judged and dealt with (`make bench`)",
+    ),
+)
+
+#: The invariants of the design, and what holds the code against them.
+PROMISES: tuple[tuple[str, str], ...] = (
+    (
+        "At most one live task per rank, and never two attempts of a job at once",
+        "nights, search, kills, crash points",
+    ),
+    ("A node is held by one job at most; a job that ended holds none", "nights, search, kills, crash points"),
+    (
+        "No reboot without a verdict of the failed attempt, never two for one verdict, never under a task that is meant"
+        " to run",
+        "nights, search, kills, crash points",
+    ),
+    ("Retries only grow, and never beyond `MAX_RETRIES`", "nights, search"),
+    ("A job that has ended stays so, unless a person acts", "nights, search"),
+    ("Every wait has a deadline: a job comes to its end, whatever gets lost", "nights, search, crash points"),
+    (
+        "What was decided is carried out, though processes die in between",
+        "nights, search, kills, crash points",
+    ),
+    (
+        "Whoever must know of a failed job is told once (twice only if the process died right after it had told them)",
+        "nights, search, crash points",
+    ),
+    ("A commit that was acknowledged is never lost", "kills"),
+    ("A malformed event moves no job and stops no function", "malformed events"),
+)
+
+LIMITS: tuple[str, ...] = (
+    "AWS itself was not there: ECS, SSM and DynamoDB are simulated after their documentation.",
+    "In the nights two processes take turns only in the way of a stack: one stands still while others run to their end."
+    " The search takes every order, in small worlds.",
+    "Leases hold only between clocks that agree within 45 s while senders can stand still; the nights keep to that.",
+    "A task that could not be told to stop within its deadline is given up, and people are told. Until the stop gets"
+    " through it may share its node with another job's task, where the node has room for both.",
+    "A start that is withdrawn while its sender stands still can get through all the same. Such a task is stopped when"
+    " it is seen; until then the next attempt may begin beside it.",
+    "The rates of trouble were raised until every planted bug was found. So the number of nights says that they can see"
+    " such bugs, not how likely another one is.",
+)
+
+#: The troubles of a night in words, in the order of the weather.
+TROUBLES: dict[str, str] = {
+    "lost": "news lost",
+    "repeated": "news repeated",
+    "late": "news late",
+    "reordered": "news out of order",
+    "crash": "process dies",
+    "stall": "process stands still",
+    "transient": "call fails",
+    "unanswered": "answer lost",
+    "throttles": "call throttled",
+    "skew_s": "sweeper's clock jumps",
+    "jolt_s": "clock of the news jumps",
+    "gpu_faults": "GPU fault",
+    "dead_gpus": "GPU dead for good",
+    "crashes": "program crashes",
+    "other_exits": "other bad exit",
+    "power_cuts": "power cut",
+    "flaps": "agent flaps",
+    "terminations": "instance terminated",
+    "lies": "exit 0 of a dead task",
+    "refused": "start refused",
+    "no_cure": "reboot cures nothing",
+    "slow_reboot": "reboot takes long",
+    "no_return": "node never returns",
+    "fewer_gpus": "GPU missing after reboot",
+    "reboot_fails": "reboot fails",
+    "hung_check": "check hangs",
+    "broken_check": "check can't run",
+    "wrong_check": "check is wrong",
+    "deaf": "task ignores its stop",
+    "stops": "person stops a job",
+    "task_stops": "person stops a task",
+    "node_asks": "person asks a node",
+}

@@ -1,0 +1,212 @@
+"""Makes docs/schema.md and docs/schema.zh.md: the three tables, from the code that makes and writes them.
+
+The words about attributes are in `tools.schema_words`; keys, indexes, types and states come from the code.
+"""
+# ruff: noqa: E501 (the row of a table is one line)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
+from tools.schema_words import INDEX_ZH, JOB, NODE, STATUS_ZH, TASK, Attribute
+from tools.state_docs import comments
+
+MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
+KINDS = {
+    "en": {"S": "text", "N": "number", "L": "list of texts"},
+    "zh": {"S": "字符串", "N": "数字", "L": "字符串列表"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table: its schema, what its attributes are, and which states its items have."""
+
+    table: Table
+    attributes: tuple[Attribute, ...]
+    states: type[StrEnum]
+    name: str
+    en: str
+    zh: str
+
+
+PARTS = (
+    Part(
+        TASKS,
+        TASK,
+        TaskStatus,
+        "task",
+        "One row for each task that was started. Rows follow the job's record, a moment later. Rows of earlier"
+        " attempts stay.",
+        "每个启动过的任务一行。任务行在作业记录之后写入，可能略有延迟。早先尝试的任务行会保留。",
+    ),
+    Part(
+        JOBS,
+        JOB,
+        JobStatus,
+        "job",
+        "One item for each job, and the truth about it: every rank, its task and its node, the orders that are not"
+        " yet sent, and the history are in `record`. One conditional write moves it.",
+        "每个作业一条记录，也是该作业的事实来源：每个 rank 及其任务和节点、尚未发送的指令和历史都在 `record` 中。"
+        "每次变化只有一次带条件的写入。",
+    ),
+    Part(
+        NODES,
+        NODE,
+        NodeStatus,
+        "node",
+        "One row for each node. While a job holds the node, the job's record is the truth and this row follows it;"
+        " the row may then be ahead of the `record` beside it. A free node answers for itself.",
+        "每个节点一行。节点被作业占用时，作业记录是事实来源，该行随之更新，可能比旁边的 `record` 更新。"
+        "空闲节点由自己的记录决定。",
+    ),
+)
+
+EN_HEAD = """\
+# The tables
+
+[中文](schema.zh.md)
+
+Three DynamoDB tables, paid by request, encrypted, restorable to any second of the last 35 days. Names are the defaults;
+`TASK_TABLE_NAME`, `JOB_TABLE_NAME` and `NODE_TABLE_NAME` choose others. States and moves: [states](states.md). Why one
+item holds a job: [decision 0003](decisions/0003-one-item-per-job.md).
+
+## Who writes, who reads
+
+| attributes | written by | other tools |
+| --- | --- | --- |
+| **schema**: names and types as published | the functions and the command, after every change | may read all of them, and may write them for jobs and nodes of their own, see below |
+| **added**: beside them | the functions and the command only | may read `exit_code`, `exit_reason`, `job_name`; must not write any |
+
+- Our writes set our attributes and leave all others alone: a tool may keep attributes of its own in the same items.
+- Everything in the schema is text, or a list of texts. Counts (`retry`, `num_nodes`, `node_index_in_job`) are digits.
+- Times are ISO 8601 in UTC with an offset, such as `2026-11-15T02:41:07.120000+00:00`.
+- Read a record consistently (`ConsistentRead`); lists come from indexes, which may be a moment old. Nothing scans a
+  table.
+- Nothing is deleted by the functions. There is no time to live: delete old rows when you like, never those of a job
+  that has not ended.
+
+**A job of another tool.** Write rows with the schema's attributes alone and start the tasks yourself. The first event
+of one of its tasks, or the sweeper within minutes, makes a record beside them: from then on the job is recovered like
+any other. It needs `job_id`, `job_status` (one that is not final), `cluster_name`, `assigned_nodes` and
+`submitted_ecs_task_ids`, one task for each node; `ecs_task` rows with `ecs_task_id`, `job_id`, `node_name`,
+`node_index_in_job` and `task_def_arn` say which task is which rank. Lists may also be one text with commas. A restart
+uses the task definition and the overrides with which each task was first started.
+
+**A node of another tool.** A row with `node_name`, `container_instance_id`, `cluster_name`, `node_status`, and if you
+have them `ip` and `ibdev`. The next `gpu-recovery nodes` or `submit` takes it into use under its name, if its status is
+AVAILABLE.
+
+**Do not** change `job_status` or `node_status` of items that have a `record`: the next change writes over it. Ask
+instead: `gpu-recovery stop`, `gpu-recovery node drain`.
+
+"""
+ZH_HEAD = """\
+# DynamoDB 表结构
+
+[English](schema.md)
+
+共三张 DynamoDB 表，按请求计费，已加密，可恢复到最近 35 天内的任意一秒。下面是默认表名；可以用 `TASK_TABLE_NAME`、
+`JOB_TABLE_NAME` 和 `NODE_TABLE_NAME` 改用其他名称。状态及转换见 [states](states.md)（英文）。
+
+## 谁写入，谁读取
+
+| 属性 | 由谁写入 | 其他工具 |
+| --- | --- | --- |
+| **公开**：名称和类型与公开的表结构一致 | Lambda 函数和命令行，每次变化之后 | 可以读取全部；可以为自己的作业和节点写入，见下文 |
+| **附加**：写在旁边 | 仅 Lambda 函数和命令行 | 可以读取 `exit_code`、`exit_reason`、`job_name`；不得写入 |
+
+- 我们的写入只设置自己的属性，不改动其他属性：其他工具可以在同一条记录中保存自己的属性。
+- 公开的属性都是字符串或字符串列表。计数（`retry`、`num_nodes`、`node_index_in_job`）是数字字符串。
+- 时间为 ISO 8601 格式的 UTC 时间，带时区偏移，例如 `2026-11-15T02:41:07.120000+00:00`。
+- 读取单条记录请使用一致性读取（`ConsistentRead`）；列表来自索引，可能稍旧。任何路径都不扫描整张表。
+- 函数不删除任何记录，也没有设置 TTL。旧记录可以随时删除，但不要删除未结束作业的记录。
+
+**其他工具的作业。** 只用公开的属性写入，并自行启动任务。收到其任务的第一个事件时，或最迟几分钟内由清扫函数，
+会在旁边建立记录，此后该作业与其他作业一样得到恢复。必需的属性：`job_id`、`job_status`（未结束的状态）、`cluster_name`、
+`assigned_nodes` 和 `submitted_ecs_task_ids`，每个节点一个任务；`ecs_task` 行中的 `ecs_task_id`、`job_id`、`node_name`、
+`node_index_in_job` 和 `task_def_arn` 说明哪个任务是哪个 rank。列表也可以写成以逗号分隔的一个字符串。
+重启时使用原来的任务定义，以及每个任务首次启动时的覆盖参数（overrides）。
+
+**其他工具的节点。** 一行包含 `node_name`、`container_instance_id`、`cluster_name`、`node_status`，以及可选的 `ip` 和 `ibdev`。
+状态为 AVAILABLE 时，下一次 `gpu-recovery nodes` 或 `submit` 会以该名称将其投入使用。
+
+**请勿**修改已有 `record` 的记录中的 `job_status` 或 `node_status`：下一次变化会覆盖它。请使用 `gpu-recovery stop` 或
+`gpu-recovery node drain`。
+
+"""
+
+
+def english() -> str:
+    return MADE + EN_HEAD + "\n".join(_part(part, "en") for part in PARTS)
+
+
+def chinese() -> str:
+    return MADE + ZH_HEAD + "\n".join(_part(part, "zh") for part in PARTS)
+
+
+def _part(part: Part, lang: str) -> str:
+    english = lang == "en"
+    titles = {"task": "任务表", "job": "作业表", "node": "节点表"}
+    head = f"## `{part.table.name}`" if english else f"## {titles[part.name]} (`{part.table.name}`)"
+    columns = (
+        ("attribute", "type", "", "what it is", "example")
+        if english
+        else ("属性", "类型", "", "描述", "示例")
+    )
+    index = ("index", "keys", "carries", "why") if english else ("索引", "键", "包含", "用途")
+    state = ("state", "meaning") if english else ("状态", "含义")
+    states = [(f"`{one.value}`", _meaning(part, one, lang)) for one in part.states]
+    made = [
+        head,
+        part.en if english else part.zh,
+        _table(columns, [_row(attribute, part.table, lang) for attribute in part.attributes]),
+    ]
+    if part.table.indexes:
+        made.append(
+            _table(index, [_index(part.table, number, lang) for number in range(len(part.table.indexes))])
+        )
+    else:
+        none = "No index: every question about a task starts with its id."
+        made.append(none if english else "没有索引：对任务的查询都从任务 ID 开始。")
+    made.append(_table(state, states))
+    return "\n\n".join(made) + "\n"
+
+
+def _row(attribute: Attribute, table: Table, lang: str) -> tuple[str, ...]:
+    english = lang == "en"
+    kind = KINDS[lang][attribute.kind]
+    if attribute.name == "record":
+        kind += " or binary" if english else "或二进制"
+    if attribute.name == table.key:
+        kind += ", **key**" if english else "（**主键**）"
+    origin = ("schema" if attribute.seed else "added") if english else ("公开" if attribute.seed else "附加")
+    said = attribute.en if english else attribute.zh
+    return (f"`{attribute.name}`", kind, origin, said, f"`{attribute.example}`")
+
+
+def _index(table: Table, number: int, lang: str) -> tuple[str, ...]:
+    index = table.indexes[number]
+    everything = "everything" if lang == "en" else "全部属性"
+    extra = [name for name in index.carries if name not in index.keys]
+    carries = everything if index.carries == ("*",) else ", ".join(f"`{name}`" for name in extra)
+    why = index.why if lang == "en" else INDEX_ZH[table.name, index.name]
+    return (f"`{index.name}`", ", ".join(f"`{key}`" for key in index.keys), carries or "-", why)
+
+
+def _meaning(part: Part, one: StrEnum, lang: str) -> str:
+    if lang == "zh":
+        return STATUS_ZH[part.name][one.value]
+    return comments(part.states)[one.name]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+PAGES: dict[str, Callable[[], str]] = {"schema.md": english, "schema.zh.md": chinese}
