@@ -123,7 +123,7 @@ class DeadLetters:
                 part = self._part(seconds)
                 fresh = [letter for letter in part if letter.id not in taken]
                 taken |= {letter.id: letter for letter in part}
-                if not fresh or len(taken) >= max(count, 1):
+                if not fresh or (len(part) < PART and len(taken) >= count):
                     break
             yield taken
         finally:

@@ -136,7 +136,6 @@ Send again=重新发送
 Dead letters=死信
 Every event was handled.=所有事件均已处理。
 Event=事件
-From=来源
 More in the queue, or in somebody's hands=队列中或他人正在查看的还有
 Tries=次数
 Due=到期

@@ -35,6 +35,8 @@ _REMEMBERED = 200
 _MOST_UNSENT = 1000
 _PID = re.compile(r"pid='?(\d+)")
 _RETRY_S = (1.0, 60.0)
+#: The log and the driver tell of the same fault within this time.
+_ECHO_S = 5.0
 
 _TEXT = """\
 Follows the kernel log and tells of every Xid and SXid as it happens: one line of JSON each, on standard
@@ -49,7 +51,7 @@ class Watch:
 
     def __init__(self, rules: policy.Policy, node: str, boot_id: str | None, boot: datetime | None) -> None:
         self._rules, self._node, self._boot_id, self._boot = rules, node, boot_id, boot
-        self._recent: deque[KernelEvent] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[tuple[KernelEvent, float, bool]] = deque(maxlen=_REMEMBERED)
         self.told: dict[str, float] = {}
 
     def take(self, line: str, source: str) -> list[Event]:
@@ -58,13 +60,27 @@ class Watch:
         seen = kernel_log.parse_line(line, now, self._boot)
         if seen is None:
             return []
-        self._recent.append(seen)
+        if not self._keep(seen, (seen.at or now).timestamp(), source == driver_events.DriverEvents.name):
+            return []
         found = [
             f
-            for f in xid.judge(self._recent, self._rules)
+            for f in xid.judge([event for event, _, _ in self._recent], self._rules)
             if f.action is not Action.NONE and _is_of(f, seen) and self._is_new(f, seen, now)
         ]
         return [self._event(f, seen, source, now) for f in found]
+
+    def _keep(self, seen: KernelEvent, at: float, by_driver: bool) -> bool:
+        """The driver tells what the log tells. One fault counts once, and the log knows more of it."""
+        for kept in self._recent:
+            event, when, driver_said = kept
+            same = (event.kind, event.code, event.device) == (seen.kind, seen.code, seen.device)
+            if same and driver_said is not by_driver and abs(when - at) <= _ECHO_S:
+                if by_driver:
+                    return False
+                self._recent.remove(kept)
+                break
+        self._recent.append((seen, at, by_driver))
+        return True
 
     def _is_new(self, finding: Finding, seen: KernelEvent, now: datetime) -> bool:
         """A stuck GPU repeats itself, and the driver tells what the log tells: once is enough.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +132,7 @@ class Called:
 
     given: list[tuple[str, Any]] = field(default_factory=list)
     failing: set[str] = field(default_factory=set)  #: names of functions
+    take: Callable[[Any], object] = id  #: what they do with an event
 
     def invoke(self, *, FunctionName: str, InvocationType: str, Payload: bytes) -> dict[str, Any]:
         assert InvocationType == "RequestResponse"
@@ -142,5 +144,6 @@ class Called:
                 "FunctionError": "Unhandled",
                 "Payload": io.BytesIO(json.dumps(said).encode()),
             }
+        self.take(json.loads(Payload))
         answer = {"kind": "task", "taken": True, "why": "rank 2 of job j1 has stopped", "record": "job/j1"}
         return {"StatusCode": 200, "Payload": io.BytesIO(json.dumps(answer).encode())}

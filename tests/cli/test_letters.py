@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from ecs_gpu_recovery.core.model import JobStatus
 from tests.aws.event_builders import TRAIN, stopped
 from tests.aws.letter_queue import HANDLER, STACK, URL, of_function, of_rule
 from tests.cli.aws_person import ARN, Person, a_person
@@ -73,6 +74,31 @@ def test_a_discarded_letter_is_printed_whole_with_who_and_why(person: Person) ->
     assert (gone["discarded"]["event"], gone["why"]) == (ENDED, "the job is over")
     assert ARN.rpartition(":")[2] in gone["by"]
     assert (person.queue.kept, person.functions.given) == ({}, [])
+
+
+def test_an_event_that_was_lost_is_made_up_for_and_sent_twice_it_changes_nothing() -> None:
+    """The real engine takes the events here: a rank dies, no function hears of it, a person sends it again."""
+    with a_person(nodes=2) as person:
+        assert person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none").code == 0
+        world = person.world
+        person.theirs(lambda: world.pass_time(30))
+        world.invocations = 0
+        world.fail_rank(1)
+        person.theirs(lambda: world.pass_time(5))
+        lost, world.dead_letters = world.dead_letters, []
+        assert lost
+        assert world.job().status is JobStatus.IN_PROGRESS
+        world.invocations = 3
+        person.functions.take = world.deliver
+        after = []
+        for _ in range(2):
+            for event in lost:
+                person.queue.put(of_function(event))
+            assert person("letters", "resend", "--all").code == 0
+            after.append((world.job(), dict(world.node_statuses())))
+        assert after[0][0].status is JobStatus.PENDING_HEALTHCHECK
+        assert after[0] == after[1]
+        assert (person.queue.kept, world.dead_letters) == ({}, [])
 
 
 def test_what_is_not_there_is_not_found(person: Person) -> None:

@@ -122,5 +122,8 @@ def test_a_queue_that_may_not_be_read_leaves_the_page_standing(guarded: httpx.Cl
 
 def test_an_embedded_control_plane_has_none(client: httpx.Client) -> None:
     assert client.get("/api/letters").json() == {"letters": [], "more": 0}
-    assert '<div id="letters" class="maybe"></div>' in client.get("/alerts").text
+    assert (
+        '<section id="letters" class="panel maybe" aria-label="Dead letters"></section>'
+        in client.get("/alerts").text
+    )
     assert client.post("/api/letters/again", json={"id": "x"}).status_code == 404

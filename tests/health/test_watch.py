@@ -122,6 +122,19 @@ def test_the_echo_of_a_fault_is_not_told(once: Told, log: Path) -> None:
     assert [event["code"] for event in once()] == [79]
 
 
+@pytest.mark.parametrize("first", ["the driver", "/dev/kmsg"])
+def test_the_log_and_the_driver_tell_of_one_fault_that_counts_once(first: str) -> None:
+    def say(source: str, pid: int) -> Any:
+        end = f"pid={pid}, name=python3" if source == "/dev/kmsg" else "reported by the driver"
+        return watch.take(f"NVRM: Xid (PCI:0000:01:00): 43, {end}", source)
+
+    watch = Watch(policy.load(), "n1", "boot", None)
+    second = {"the driver": "/dev/kmsg", "/dev/kmsg": "the driver"}[first]
+    told = [*say(first, 1), *say(second, 1), *say("/dev/kmsg", 2), *say("the driver", 2)]
+    assert told[-1]["count"] == 2
+    assert "pid=2" in told[-1]["evidence"]
+
+
 def test_a_rotated_log_is_followed_to_its_end_and_from_its_beginning(log: Path) -> None:
     follower = follow.FileFollower(log, None)
     append(log, "one\ntwo\nhal")

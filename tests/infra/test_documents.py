@@ -44,12 +44,13 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
         "CONTAINER_INSTANCE_TABLE_NAME",
         "GPU_RECOVERY_BACKEND",
         "AWS_REGION",
+        "DEAD_LETTER_QUEUE_URL",
     }
     text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"export ([A-Z0-9_]+)=", text)) | set(
         re.findall(r"`([A-Z0-9]+(?:_[A-Z0-9]+)+)", text)
     )
-    words = {"CREATE_COMPLETE", "RULE_ARN", "TARGET_ARN", "ERROR_CODE", "NO_PERMISSIONS"}
+    words = {"CREATE_COMPLETE", "RULE_ARN", "SCHEDULE_ARN", "TARGET_ARN", "ERROR_CODE", "NO_PERMISSIONS"}
     assert named - words <= known
 
 

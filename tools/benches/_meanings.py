@@ -45,12 +45,12 @@ TOPICS = {
 FUNCTIONS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
-    "calls_recovery_2": Meaning("aws_calls", "calls of AWS for one recovery, 2 nodes"),
-    "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes"),
-    "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes"),
-    "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes"),
+    "calls_recovery_2": Meaning("aws_calls", "calls of AWS for one recovery, 2 nodes", most=8 * 2 + 20),
+    "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
+    "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
+    "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
     "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, when every event meets a new process"),
-    "calls_per_node": Meaning("aws_calls", "calls that one more node adds", most=15),
+    "calls_per_node": Meaning("aws_calls", "calls that one more node adds", most=8),
     "calls_growth_rows_100k": Meaning(
         "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
     ),
@@ -84,14 +84,14 @@ MEANINGS: dict[str, Meaning] = {
     "healthy_condemned": Meaning("health", "sound nodes rebooted or set aside", most=0),
     "reboots_on_inconclusive": Meaning("health", "reboots of nodes that could not be tested", most=0),
     "verdicts_per_s": Meaning("health", "nodes broken, examined and dealt with", "a second"),
-    "health_overhead_s": Meaning("health", "CPU time of one quick check of a sound node", "s", most=1.0),
+    "health_overhead_s": Meaning("health", "CPU time of one quick check of a sound node", "s", most=5),
     # -- fleet
     "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
     "fleet_growth": Meaning("fleet", "cost of four times the nodes, over four times the cost", most=1.2),
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
-            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.5
+            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.15
         )
         for name in FUNCTIONS
     },
@@ -105,7 +105,7 @@ MEANINGS: dict[str, Meaning] = {
     "console_rss_mb": Meaning("console", "its memory", "MB"),
     "console_rss_growth": Meaning("console", "memory after viewers came and went, over before", most=1.2),
     "recovery_slowdown_with_viewers": Meaning(
-        "console", "time of a recovery with 50 viewers, over the same without", most=1.5
+        "console", "time of a recovery with 50 viewers, over the same without", most=1.1
     ),
     "recovery_cpu_with_viewers": Meaning("console", "the same in CPU time of the recovery itself", most=1.2),
     # -- load
