@@ -23,6 +23,8 @@ from ecs_gpu_recovery.core.errors import Refused, Transient
 from tests.console.helpers import console, still_state
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:123456789012:loadbalancer/app/console/50dc6c495c0c9188"
+#: Some tokens are made when the tests are collected, long before they run.
+LIFE_S = 86_400
 KEY_ID = "0f3b1d6e-0000-4000-8000-000000000001"
 #: The key and the signature that RFC 6979 gives as an example (A.2.5, SHA-256, "sample").
 SECRET = 0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721
@@ -57,7 +59,7 @@ def token(claims: dict[str, Any] | None = None, *, forge: bytes | None = None, *
         "kid": KEY_ID,
         "signer": ARN,
         "iss": "https://idp",
-        "exp": int(time.time()) + 120,
+        "exp": int(time.time()) + LIFE_S,
     }
     said = claims or {"sub": "1234", "email": "olga@example.com", "email_verified": "true"}
     text = f"{_b64(json.dumps({**names, **head}).encode())}.{_b64(json.dumps(said).encode())}"
@@ -155,7 +157,7 @@ def test_a_token_that_was_good_ends_with_its_time() -> None:
     now = [time.time()]
     balancer, made = Balancer(ARN, get=Keys(), now=lambda: now[0]), token()
     balancer.claims(made)
-    now[0] += 121
+    now[0] += LIFE_S + 1
     with pytest.raises(NotSigned, match="passed"):
         balancer.claims(made)
 
