@@ -30,7 +30,7 @@ test: check ## check, then the tests, on Python 3.13 and 3.11 (ARGS go to pytest
 
 .PHONY: slow
 slow: env ## the tests that take minutes: a hundred kills, deep searches (ARGS go to pytest)
-	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -m slow --numprocesses 2 $(ARGS)
 
 .PHONY: model
 model: env ## search every interleaving of small jobs, deeper than the tests do (ARGS="--help" tells how deep)

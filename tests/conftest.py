@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,11 +33,31 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+#: What goes to one worker as a whole, longest first: a deployment, templates that take long to make, one browser.
+#: All else goes file by file. (xdist's own groups are lost on this pytest, which lets nobody rename a test.)
+TOGETHER = ("tests/infra/test_deployed.py", "tests/infra/", "tests/console/test_browser")
+
+
+def place(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((part for part in TOGETHER if file.startswith(part)), file)
+
+
+class ByPlace(LoadScopeScheduling):
+    """Tests that share something costly run in one worker, one after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return place(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByPlace:
+    config.option.loadscopereorder = False
+    return ByPlace(config, log)  # type: ignore[arg-type]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the local AWS run in one worker, one after the other, unless they have a group of their own."""
-    for item in items:
-        if item.get_closest_marker("ministack") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("ministack"))
+    """What takes long begins first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: place(item.nodeid) not in TOGETHER)
 
 
 @pytest.fixture(scope="session")

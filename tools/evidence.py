@@ -154,7 +154,7 @@ def counted(name: str, extent: Extent, say: Say) -> Numbers:
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder, "junit.xml")
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-        command += ["--numprocesses", str(PROCESSES), "--dist", "loadgroup", f"--junitxml={junit}"]
+        command += ["--numprocesses", str(PROCESSES), f"--junitxml={junit}"]
         command += [] if extent.slow else ["-m", "not slow"]
         subprocess.run([*command, *there], check=False)
         if not junit.exists():

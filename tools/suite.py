@@ -22,8 +22,9 @@ from tools.project import ROOT, ProblemError
 VERSIONS = ("3.13", "3.11")
 USUAL = "not slow"
 QUICK = "not slow and not ministack and not browser"
-#: What these prove does not depend on the Python it runs on; once is enough.
-ONCE = ("model", "simulation", "infra", "stories", "testbed", "console", "build")
+#: What these prove does not depend on the Python it runs on; once is enough. (The health check runs there all the same:
+#: every job of the embedded tests begins with one.)
+ONCE = ("model", "simulation", "infra", "stories", "testbed", "console", "build", "health")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,6 @@ class Run:
     def start(self, arguments: list[str]) -> bool:
         workers = os.environ.get("WORKERS", "2")
         command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
-        command += ["--dist", "loadgroup"]
         command += ["-m", USUAL if self.everything else QUICK]
         if not self.everything:
             command += [f"--ignore=tests/{name}" for name in ONCE]

@@ -19,7 +19,6 @@ AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 WAIT_MS = 90_000
 MARKS = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(not CHROMIUM, reason="no Chromium found: python -m tools.browser"),
     # A browser that is closed while a stream is open leaves its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.xdist_group("infra")
 
 
 def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:

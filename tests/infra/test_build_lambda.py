@@ -11,7 +11,6 @@ import pytest
 
 from tools import build_lambda
 
-pytestmark = pytest.mark.xdist_group("infra")
 HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 
 

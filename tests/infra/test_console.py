@@ -15,7 +15,6 @@ from ecs_gpu_recovery.config import CONSOLE_NEEDS, Config, ConfigError
 from ecs_gpu_recovery.infra import people
 from tests.infra.stacks import Made, synthesize
 
-pytestmark = pytest.mark.xdist_group("infra")
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ROOT / "docker" / "console" / "Dockerfile"
 CONSOLE = {

@@ -24,7 +24,7 @@ from tools import node
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
 FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
-pytestmark = [pytest.mark.ministack, pytest.mark.xdist_group("deployed")]
+pytestmark = pytest.mark.ministack
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ DOCS = ROOT / "docs"
 OURS = [DOCS / f"{name}.md" for name in ("deployment", "permissions", "cost", "ecs-anywhere", "upgrade")]
 OURS += [DOCS / f"{name}.md" for name in ("workflow", "emulation")]
 OURS += sorted((DOCS / "runbooks").glob("*.md"))
-pytestmark = pytest.mark.xdist_group("infra")
 #: Pages that `make docs` writes.
 GENERATED = {"settings.md", "commands.md", "states.md"}
 

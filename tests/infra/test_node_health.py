@@ -20,7 +20,6 @@ from tests.infra.test_rules import resolved, takers
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
-pytestmark = pytest.mark.xdist_group("infra")
 ARNS.setdefault("AWS::SSM::Parameter", "/name")  # its ARN is put together from its name
 WATCH, METRICS = "Nodes-watch", "Nodes-metrics-agent"
 ASKED = {

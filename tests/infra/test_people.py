@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ecs_gpu_recovery.infra import people
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
-
-pytestmark = pytest.mark.xdist_group("infra")
 
 
 def test_nobody_gets_rights_that_nobody_asked_for(stack: Made) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.xdist_group("infra")
 HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 #: AWS knows no narrower resource for these.
 NO_RESOURCE = {

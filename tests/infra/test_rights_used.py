@@ -12,7 +12,6 @@ from tools import permissions as page
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
-pytestmark = pytest.mark.xdist_group("infra")
 _LOG = "Lambda writes the log, not our code"
 _FAILED = "Lambda sends what failed to the dead-letter queue, not our code"
 _ENGINE = (

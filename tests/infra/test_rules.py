@@ -13,7 +13,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
-pytestmark = pytest.mark.xdist_group("infra")
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
 CLUSTER = "arn:aws:ecs:us-east-1:123456789012:cluster/gpu-cluster"
 FAMILY = "arn:aws:ecs:us-east-1:123456789012:task-definition/"

@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ecs_gpu_recovery.aws import dead_letters
 from ecs_gpu_recovery.aws.tables import TABLES
 from ecs_gpu_recovery.config import lambda_settings
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.xdist_group("infra")
 HANDLERS = {
     "EcsTaskHandler": "ecs_task_handler",
     "DcgmTaskMonitor": "dcgm_task_monitor",
