@@ -78,6 +78,7 @@ def test_a_killed_rank_ends_the_job_and_its_gang(
     with live_controller(tmp_path) as live:
         live.submit("job", FOREVER)
         live.started("job")
+        rank_pid(live, "job", 0)  # it runs too: one that never began has no exit code
         kill_9(rank_pid(live, "job", 1))
         job = live.ends("job", JobStatus.FAILED)
         assert [rank.exit_code for rank in job.ranks] == [143, 137]
