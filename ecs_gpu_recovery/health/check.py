@@ -25,6 +25,9 @@ QUICK = "quick"
 LEVELS = (QUICK, "1", "2", "3", "4")
 DIAG_DEADLINES_S = {"1": 300.0, "2": 900.0, "3": 3600.0, "4": 4 * 3600.0}
 PASSIVE_DEADLINE_S = 20.0
+IDLE = "idle"
+#: More of a GPU's memory than this is somebody's. The driver alone holds some hundred MiB.
+UNUSED_MIB = 2048
 DISKS = ("/", "/tmp", "/var/lib/docker", "/var/lib/ecs")  # noqa: S108 (looked at, not written to)
 
 
@@ -57,6 +60,7 @@ class Wanted:
     deadline_s: float | None = None
     diag_deadline_s: float | None = None
     dcgm_host: str | None = None
+    idle: bool = False  #: whether the GPUs are unused is asked too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,8 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
     if driver.state == "hung" and not _proven(log[1]):
         judged, states = _asked_again(node, wanted, policy, expected, judged)
     keep(judged)
+    if wanted.idle:
+        checks.append(_idle(states))
     keep(log)
     for name, outcome in outcomes.items():
         keep(_dcgm(outcome, policy, states) if name == dcgm.HEALTH else _host(outcome, policy))
@@ -152,6 +158,18 @@ def _driver(outcome: Outcome, policy: Policy, expected: int | None) -> tuple[Jud
     ), states
 
 
+def _idle(states: Iterable[GpuState]) -> Check:
+    """Memory or work that is none of ours: a GPU in somebody's hands is not examined, and not given away."""
+    used = [
+        f"GPU {gpu.label}: {gpu.memory_used_mib or 0:.0f} MiB and {gpu.utilization or 0:.0f} % in use"
+        for gpu in states
+        if (gpu.memory_used_mib or 0) > UNUSED_MIB or gpu.utilization
+    ]
+    return Check(
+        name=IDLE, status="not_tested" if used else "ok", detail="; ".join(used) or "nothing uses the GPUs"
+    )
+
+
 def _asked_again(
     node: Node, wanted: Wanted, policy: Policy, expected: int | None, first: Judged
 ) -> tuple[Judged, list[GpuState]]:
@@ -194,19 +212,14 @@ def _kernel_log(outcome: Outcome, wanted: Wanted, policy: Policy, now: datetime)
 
 
 def _dcgm(outcome: Outcome, policy: Policy, states: list[GpuState]) -> Judged:
-    """Health or diagnostic. Exit code and text count together: each alone leaves something out."""
+    """Health or diagnostic."""
     source, exit_code = outcome.name, outcome.first("exit")
     if not isinstance(exit_code, int):
         return _dcgm_silent(outcome, policy)
     text = str(outcome.first("out") or "")
     output = dcgm.parse_diag(text) if source == dcgm.DIAG else dcgm.parse_health(text)
-    found = dcgm.judge(output, source=source, policy=policy)
-    if exit_code or output.problem:
-        by_exit = dcgm.judge_exit(exit_code, source=source, policy=policy)
-        if not found or (by_exit.action in FAULTS and not _proven(found)):
-            said = " ".join(str(outcome.first("err") or "").split())[:200]
-            parts = [by_exit.evidence, output.problem, said]
-            found.append(replace(by_exit, evidence="; ".join(part for part in parts if part)))
+    said = " ".join(str(outcome.first("err") or "").split())[:200]
+    found = dcgm.judge_run(output, exit_code, source=source, policy=policy, said=said)
     found = [replace(f, gpu=_bus(f.gpu, states)) for f in found]
     if output.problem or (found and all(f.action is Action.NOT_TESTED for f in found)):
         return _check(source, outcome, "not_tested", output.problem or found[0].evidence), found

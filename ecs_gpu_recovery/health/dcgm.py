@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ecs_gpu_recovery.health import dcgm_codes, dcgm_text
-from ecs_gpu_recovery.health.findings import Action, Finding
+from ecs_gpu_recovery.health.findings import FAULTS, Action, Finding
 from ecs_gpu_recovery.health.policy import Policy, Rule
 
 DIAG = "dcgm-diag"
 HEALTH = "dcgm-health"
 
-_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+_DIAG_ROOT = re.compile(r'"DCGM (?:GPU )?Diagnostic"\s*:\s*')
+_HEALTH_ROOT = re.compile(r'"body"\s*:\s*')
+_MOST_DOCUMENTS = 200
+_CUT_OFF = object()
+_LINK_DOWN = 14
+_ISOLATED = 205
+"""dcgmi's exit code when at least one error is rated as one for which a GPU must be isolated."""
+_DOWN = re.compile(r"link (-?\d{1,3}) is currently down", re.IGNORECASE)
 _GPU = re.compile(r"\bGPU (\d{1,3})\b")
 _XID = re.compile(r"\bXID:? (\d{1,6})", re.IGNORECASE)
 _RAN = ("pass", "fail", "warn")
@@ -48,11 +56,22 @@ class DcgmOutput:
 
 
 def parse_diag(text: str) -> DcgmOutput:
-    """`dcgmi diag`, as JSON (-j) or as the table that it draws for people."""
-    document = _document(text, lambda data: any(root in data for root in _ROOTS)) or dcgm_text.diag(text)
-    if document is None:
+    """`dcgmi diag`, as JSON (-j) or as the table that it draws for people. Several runs in one file are added up."""
+    outputs = [
+        _diag(body) for body in _bodies(text, _DIAG_ROOT) or [dcgm_text.diag(text)] if body is not None
+    ]
+    if not outputs:
         return DcgmOutput(problem=_why_not(text, "dcgmi diag -j"))
-    body = next(document[root] for root in _ROOTS if root in document)
+    return DcgmOutput(
+        complaints=tuple(complaint for output in outputs for complaint in output.complaints),
+        summary="; ".join(output.summary for output in outputs if output.summary),
+        problem=next((output.problem for output in outputs if output.problem), None),
+    )
+
+
+def _diag(body: object) -> DcgmOutput:
+    if body is _CUT_OFF:
+        return DcgmOutput(problem="the output of dcgmi diag is cut off")
     if not isinstance(body, dict):
         return DcgmOutput(problem="the diagnostic's JSON has a shape no DCGM release writes")
     if "runtime_error" in body and not body.get("test_categories"):
@@ -69,22 +88,21 @@ def parse_diag(text: str) -> DcgmOutput:
 
 
 def parse_health(text: str) -> DcgmOutput:
-    """`dcgmi health -c`. Its exit code is 0 even for a dead GPU, so only the body counts."""
-    document = _document(text, lambda data: isinstance(data.get("body"), dict)) or dcgm_text.health(text)
-    if document is None:
+    """`dcgmi health -c`. Its exit code is 0 even for a dead GPU, so only the body counts; of several the last."""
+    bodies = [body for body in _bodies(text, _HEALTH_ROOT) if isinstance(body, dict)]
+    body = bodies[-1] if bodies else dcgm_text.health(text)
+    if body is None:
         return DcgmOutput(problem=_why_not(text, "dcgmi health -c -j"))
-    body = document["body"]
-    assert isinstance(body, dict)
     overall = body.get("Overall Health")
     value = str(overall.get("value", "")) if isinstance(overall, dict) else ""
     word = value.strip().lower()
     if word not in ("healthy", "warning", "failure"):
         return DcgmOutput(problem=f"no overall health in the report ({value or 'missing'})")
     complaints = [
-        complaint
+        replace(complaint, is_gpu=not str(group).upper().startswith("CPU"))
         for group, node in body.items()
         if group != "Overall Health"
-        for complaint in _health_node(node, group, None)
+        for complaint in _health_node(node, str(group), None)
     ]
     if word != "healthy" and not complaints:
         complaints.append(Complaint(about="overall health", failed=word == "failure", text=value))
@@ -94,12 +112,40 @@ def parse_health(text: str) -> DcgmOutput:
 def judge(output: DcgmOutput, *, source: str, policy: Policy) -> list[Finding]:
     """One finding per device and number."""
     findings: dict[tuple[object, ...], Finding] = {}
+    everywhere = _links_down_everywhere(output.complaints)
     for complaint in output.complaints:
         found = _finding(complaint, source, policy)
+        if everywhere and found.code == _LINK_DOWN and found.action in FAULTS:
+            rule = policy.rule("dcgm", f"{_LINK_DOWN}-everywhere")
+            found = replace(found, action=rule.action, rule=rule.id, why=rule.why)
         key = (found.gpu, found.code, found.rule, found.action)
         earlier = findings.get(key)
         findings[key] = replace(earlier, count=earlier.count + 1) if earlier else found
     return list(findings.values())
+
+
+def judge_run(
+    output: DcgmOutput, exit_code: int | None, *, source: str, policy: Policy, said: str = ""
+) -> list[Finding]:
+    """Text and exit code together: each alone leaves something out. `said` is what the program complained of."""
+    found = judge(output, source=source, policy=policy)
+    if exit_code is None or (exit_code == 0 and not output.problem):
+        return found
+    by_exit = judge_exit(exit_code, source=source, policy=policy)
+    explained = any(f.action in FAULTS for f in found) or (
+        exit_code == _ISOLATED and any(map(_is_rated_isolate, output.complaints))
+    )
+    if not found or (by_exit.action in FAULTS and not explained):
+        parts = (by_exit.evidence, output.problem, said)
+        found.append(replace(by_exit, evidence="; ".join(part for part in parts if part)))
+    return found
+
+
+def _is_rated_isolate(complaint: Complaint) -> bool:
+    """DCGM gives this rating to some settings too, such as a daemon that does not run. The rules know better."""
+    code = complaint.code
+    rating = dcgm_codes.severity(code) if code is not None else None
+    return (rating or dcgm_codes.SEVERITIES.get(complaint.severity or 0)) == "ISOLATE"
 
 
 def judge_exit(exit_code: int, *, source: str, policy: Policy) -> Finding:
@@ -107,6 +153,14 @@ def judge_exit(exit_code: int, *, source: str, policy: Policy) -> Finding:
     rule = policy.rule("dcgm-exit", exit_code)
     text = f"dcgmi ended with exit code {exit_code}"
     return rule.finding(source=source, kind="dcgm", code=f"exit {exit_code}", evidence=text)
+
+
+def _links_down_everywhere(complaints: Iterable[Complaint]) -> bool:
+    """True when two GPUs or more miss two links or more: then no single GPU or link is broken."""
+    down: dict[str | None, set[str]] = {}
+    for complaint in complaints:
+        down.setdefault(complaint.gpu, set()).update(_DOWN.findall(complaint.text))
+    return sum(1 for gpu, links in down.items() if gpu is not None and len(links) > 1) > 1
 
 
 def _finding(complaint: Complaint, source: str, policy: Policy) -> Finding:
@@ -142,7 +196,7 @@ def _rule(complaint: Complaint, policy: Policy) -> tuple[Rule, int | str]:
     if code == 101 and xid:
         return policy.rule("xid", int(xid[1])), code
     if code is not None and (exact := policy.exact("dcgm", code)) is not None:
-        return exact, code
+        return (exact.action is Action.NOT_TESTED and _told_inside(complaint, policy)) or (exact, code)
     rating = dcgm_codes.severity(code) if code is not None else None
     if rating is None and complaint.severity is not None:
         rating = dcgm_codes.SEVERITIES.get(complaint.severity)
@@ -152,21 +206,29 @@ def _rule(complaint: Complaint, policy: Policy) -> tuple[Rule, int | str]:
     return policy.rule("dcgm-severity", rating or "UNKNOWN"), code if code is not None else "unknown"
 
 
-def _document(text: str, wanted: Callable[[dict[str, object]], bool]) -> dict[str, object] | None:
-    """The first JSON object with the wanted root, whatever stands around it."""
-    decoder = json.JSONDecoder()
-    start = text.find("{")
-    tries = 0
-    while start >= 0 and tries < 200:
-        tries += 1
-        try:
-            data, _ = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            data = None
-        if isinstance(data, dict) and wanted(data):
-            return data
-        start = text.find("{", start + 1)
+def _told_inside(complaint: Complaint, policy: Policy) -> tuple[Rule, int] | None:
+    """A test that broke because a GPU broke under it quotes the driver, and that counts more."""
+    for code in dcgm_codes.codes_in(complaint.text):
+        rule = policy.exact("dcgm", code)
+        if rule is not None and rule.action in FAULTS:
+            return rule, code
     return None
+
+
+def _bodies(text: str, root: re.Pattern[str]) -> list[object]:
+    """What stands under the root key, wherever in the text that is and however often."""
+    decoder = json.JSONDecoder()
+    bodies: list[object] = []
+    end = 0
+    for found in islice(root.finditer(text), _MOST_DOCUMENTS):
+        if found.start() < end:
+            continue  # inside the one before
+        try:
+            body, end = decoder.raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            body = _CUT_OFF
+        bodies.append(body)
+    return bodies
 
 
 def _why_not(text: str, command: str) -> str:

@@ -236,7 +236,11 @@ _MESSAGES: tuple[tuple[str, int], ...] = (
     (r"detected XID \d+", 101),
     (r"had a contained error", 131),
     (r"test is skipped|skipping (?:this )?test", 48),
+    (r"uncorrectable ECC error encountered|ERROR_ECC_UNCORRECTABLE", 4),
+    (r"GPU is lost", 120),
 )
+# Tables and long texts are cut at a fixed width, in the middle of words. So blanks don't count.
+_COMPILED = tuple((re.compile(words.replace(" ", ""), re.IGNORECASE), code) for words, code in _MESSAGES)
 
 
 def name(code: int) -> str:
@@ -251,7 +255,8 @@ def severity(code: int) -> str | None:
 
 def codes_in(text: str) -> list[int]:
     """Every number whose message is found in the text, most telling first."""
-    found = [code for pattern, code in _MESSAGES if re.search(pattern, text, re.IGNORECASE)]
+    dense = "".join(text.split())
+    found = [code for pattern, code in _COMPILED if pattern.search(dense)]
     covered = {57: 4, 126: 128, 129: 128, 81: 131, 113: 86, 115: 86, 100: 99, 15: 16, 132: 84}
     extra = {covered[code] for code in found if code in covered}
     return [code for code in dict.fromkeys(found) if code not in extra]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +22,9 @@ NETWORK = "network"
 GPU_KINDS = (KERNEL_LOG, dcgm.DIAG, dcgm.HEALTH, NVIDIA_SMI)
 """Recordings of someone who looked at GPUs. A training log and the network's ports did not."""
 
+_ROOT_KEY = re.compile(r'"(?:DCGM (?:GPU )?Diagnostic|Overall Health)"\s*:')
+_OBJECT = re.compile(r"^\{", re.MULTILINE)
+_MOST_BYTES = 1 << 30
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
@@ -44,9 +50,49 @@ class Context:
 
 def read(kind: str, path: Path) -> Recording:
     """Any bytes make a text; what of it makes sense is for the parsers to say."""
-    data = path.read_bytes()
+    data = _inflated(path.read_bytes())
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
-    return Recording(kind=kind, path=path, text=data.decode(encoding, errors="replace"))
+    return Recording(kind=kind, path=path, text=_unpacked(data.decode(encoding, errors="replace")))
+
+
+def _inflated(data: bytes) -> bytes:
+    """Bug reports and rotated logs come compressed. One that is cut off is read as far as it goes."""
+    parts, rest = [], data
+    try:
+        while rest.startswith(b"\x1f\x8b"):
+            inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            parts.append(inflater.decompress(rest, _MOST_BYTES))
+            rest = inflater.unused_data
+    except zlib.error:
+        return b"".join(parts) or data
+    return b"".join(parts) if parts else data
+
+
+def _unpacked(text: str) -> str:
+    """What a program kept as a string inside JSON, such as the answer of Run Command, is read as it was printed."""
+    start = _OBJECT.search(text)
+    if start is None or _ROOT_KEY.search(text):
+        return text
+    try:
+        document, end = json.JSONDecoder().raw_decode(text, start.start())
+    except (ValueError, RecursionError):
+        return text
+    strings = list(_strings(document))
+    packed = any("\n" in string.strip() or _ROOT_KEY.search(string) for string in strings)
+    most = end - start.start() > len(text) // 2
+    return "\n".join(strings) if packed and most else text
+
+
+def _strings(value: object) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting += reversed(one.values())
+        elif isinstance(one, list):
+            waiting += reversed(one)
 
 
 def judge(
@@ -86,9 +132,9 @@ def _heard(recording: Recording, found: Sequence[Finding], detail: str) -> Check
 
 
 def _kernel_log(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
-    lines = recording.text.splitlines()
-    if not any(kernel_log.looks_like_kernel_log(line) for line in lines):
+    if not kernel_log.looks_like_kernel_log(recording.text):
         return _silent(recording, "not one line of it looks like a kernel log"), []
+    lines = recording.text.splitlines()
     events = list(kernel_log.parse(lines, context.now, context.since))
     found = xid.judge(events, policy)
     return _heard(
@@ -123,16 +169,17 @@ def _nvidia_smi(
     if output.problem:
         return _silent(recording, output.problem), [], []
     shown = list(output.gpus)
-    found = gpus.judge(shown, source=NVIDIA_SMI, policy=policy, expected=context.expected_gpus)
+    found = gpus.judge(
+        shown, source=NVIDIA_SMI, policy=policy, expected=context.expected_gpus, in_part=output.in_part
+    )
     return _heard(recording, found, f"{len(shown)} GPU(s)"), found, shown
 
 
 def _dcgm(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:
     is_diag = recording.kind == dcgm.DIAG
     output = dcgm.parse_diag(recording.text) if is_diag else dcgm.parse_health(recording.text)
-    found = dcgm.judge(output, source=recording.kind, policy=policy)
-    if is_diag and context.dcgm_exit and not found:
-        found = [dcgm.judge_exit(context.dcgm_exit, source=recording.kind, policy=policy)]
+    exit_code = context.dcgm_exit if is_diag else None
+    found = dcgm.judge_run(output, exit_code, source=recording.kind, policy=policy)
     if output.problem:
         return _silent(recording, output.problem), found
     return _heard(recording, found, output.summary), found

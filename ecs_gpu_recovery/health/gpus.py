@@ -82,7 +82,9 @@ Fact = tuple[str, str, str]
 """(kind, condition in the policy, evidence)"""
 
 
-def judge(gpus: Sequence[GpuState], *, source: str, policy: Policy, expected: int | None) -> list[Finding]:
+def judge(
+    gpus: Sequence[GpuState], *, source: str, policy: Policy, expected: int | None, in_part: bool = False
+) -> list[Finding]:
     """All findings about the GPUs the driver shows, the driver's own wish first."""
     findings = [
         policy.rule("recovery", gpu.recovery_action).finding(
@@ -95,7 +97,7 @@ def judge(gpus: Sequence[GpuState], *, source: str, policy: Policy, expected: in
         for gpu in gpus
         if gpu.recovery_action not in (None, "none")
     ]
-    findings += count(len(gpus), source=source, policy=policy, expected=expected)
+    findings += count(len(gpus), source=source, policy=policy, expected=expected, in_part=in_part)
     for gpu in gpus:
         for kind, condition, evidence in _facts(gpu, gpus):
             rule = policy.rule("driver", condition)
@@ -104,11 +106,13 @@ def judge(gpus: Sequence[GpuState], *, source: str, policy: Policy, expected: in
     return findings
 
 
-def count(seen: int, *, source: str, policy: Policy, expected: int | None) -> list[Finding]:
-    """The number of GPUs against the number the node should have."""
+def count(
+    seen: int, *, source: str, policy: Policy, expected: int | None, in_part: bool = False
+) -> list[Finding]:
+    """The number of GPUs against the number the node should have. `in_part`: only some were asked about."""
     if expected is None or seen == expected:
         return []
-    condition = "count-low" if seen < expected else "count-high"
+    condition = ("shown-in-part" if in_part else "count-low") if seen < expected else "count-high"
     evidence = f"{seen} of {expected} GPUs found"
     rule = policy.rule("driver", condition)
     return [rule.finding(source=source, kind="count", code=condition, evidence=evidence)]

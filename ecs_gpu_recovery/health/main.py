@@ -32,7 +32,7 @@ _RECORDINGS = {
     "training-log": "what the training program wrote",
     "network": "ibstat, ibv_devinfo or fi_info",
 }
-_REQUIRABLE = ("driver", "kernel-log", "dcgm", "host")
+_REQUIRABLE = ("driver", "kernel-log", "dcgm", "host", check.IDLE)
 
 _CHECK_TEXT = """\
 Looks at this node's GPUs and says in its exit code whether they are fit to train:
@@ -126,6 +126,7 @@ def _check(argv: Sequence[str]) -> int:
         deadline_s=options.deadline,
         diag_deadline_s=options.diag_deadline,
         dcgm_host=options.dcgm_host,
+        idle=check.IDLE in options.require,
     )
     seen = check.examine(node, wanted, rules, datetime.now().astimezone())
     findings = verdict.escalate(seen.findings, _previous(options.previous_report, node.boot_id()), rules)
@@ -252,7 +253,8 @@ def _check_parser() -> _Parser:
         action="append",
         choices=_REQUIRABLE,
         default=[],
-        help="exit 3 unless this part could be tested (host: unless it is also well); may be repeated",
+        help="exit 3 unless this part could be tested (host: unless it is also well; idle: unless nothing uses the"
+        " GPUs); may be repeated",
     )
     add(
         "--kernel-log", type=Path, metavar="FILE", help="read this instead of /dev/kmsg, dmesg or the journal"

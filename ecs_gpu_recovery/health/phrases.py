@@ -50,6 +50,14 @@ _XIDS = {
 }
 _NVLINK5 = range(144, 151)
 
+_KERNEL = {
+    "reboot-asked": "the driver's memory manager asks for a reboot",
+    "gpu-lost": "the driver lost a GPU from the bus",
+    "reset-asked": "the driver finds a GPU in a bad state and asks for a reset",
+    "link-discovery": "the driver fails to find out which NVLinks are up",
+    "bus-error": "a PCIe error from which the GPU's driver cannot recover",
+}
+
 _WISHES = {
     "gpu_reset": "a reset",
     "node_reboot": "a reboot",
@@ -90,6 +98,8 @@ def _sense(finding: Finding) -> str:
         return _wish(finding)
     if finding.kind == "driver-init":
         return f"the driver could not start {f'GPU {finding.gpu}' if finding.gpu else 'a GPU'}"
+    if finding.kind == "kernel":
+        return f"{_KERNEL.get(str(finding.code), evidence)}{where}"
     if finding.kind == "driver" and finding.code in ("hang", "hang-confirmed", "slow"):
         return f"the driver {'is slow' if finding.code == 'slow' else 'hangs'} ({evidence})"
     if finding.kind == "dcgm":

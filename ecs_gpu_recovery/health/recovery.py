@@ -19,7 +19,10 @@ BY_NUMBER = {
     7: "system_reboot",
 }
 
-_CHANGED = re.compile(r"changed\s+from\s+.*?\bto\s+(?:0x([0-9A-Fa-f]{1,8})\b)?\s*(?:\(([^)]*)\))?", re.DOTALL)
+_CHANGED = re.compile(
+    r"changed\s+from\s+.{0,80}?\bto\s+(?:0x([0-9A-Fa-f]{1,8})\b)?\s*(?:\(([^)]{0,80})\)|([\w ]{0,40}))",
+    re.DOTALL,
+)
 
 
 def from_words(text: str) -> str:
@@ -33,7 +36,7 @@ def from_words(text: str) -> str:
         return "drain_and_reset"
     if "reboot" in words:
         return "system_reboot" if "system" in words else "node_reboot"
-    if "reset" in words:
+    if words & {"reset", "flr"}:  # a function level reset is what newer drivers call the GPU's
         return "bus_reset" if "bus" in words else "gpu_reset"
     return "none" if "none" in words else "unknown"
 
@@ -43,7 +46,7 @@ def from_xid_text(text: str) -> str:
     found = _CHANGED.search(text)
     if not found:
         return "unknown"
-    by_words = from_words(found[2] or "")
+    by_words = from_words(found[2] or found[3] or "")
     if by_words != "unknown" or found[1] is None:
         return by_words
     return BY_NUMBER.get(int(found[1], 16), "unknown")

@@ -40,6 +40,8 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "retired_pages_pending": (
         "retired pages/pending retirement",
         "retired pages/pending page blacklist",
+        "retired pages/pending blacklist",
+        "retired pages/pending",
         "retired_pages.pending",
     ),
 }
@@ -87,21 +89,25 @@ _MEASURES: dict[str, tuple[str, ...]] = {
 }
 _BUS_IDS = ("bus id", "pci.bus_id", "gpu_bus_id", "pci/pci bus id", "pci/bus id")
 
-COLUMNS = frozenset({"index", "uuid", "pci.bus_id", "gpu_bus_id", "gpu_uuid", "gpu_name", "name"})
+IDENTITIES = ("pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index")
+COLUMNS = frozenset({*IDENTITIES, "gpu_name", "name"})
 """A table whose header holds one of these speaks of GPUs."""
 
 HEALTH_COLUMNS = ("ecc.errors.uncorrected.", "remapped_rows.", "retired_pages.", "gpu_recovery_action")
 """A table without any of these lists GPUs and says nothing about their health."""
 
-_LOST_WORDS = re.compile(r"gpu is lost|fallen off the bus", re.IGNORECASE)
-RESET_WORDS = re.compile(r"gpu requires reset|reset required", re.IGNORECASE)
+NOT_GPUS = frozenset({"retired_pages.address", "retired_pages.cause", "pid", "used_gpu_memory"})
+"""A table with one of these has a row for each page or program, and not for each GPU."""
+
+LOST_WORDS = re.compile(r"gpu is lost|fallen off the bus", re.IGNORECASE)
+RESET_WORDS = re.compile(r"gpu requires reset|reset required|gpu reset must occur", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,6})?")
 
 
 def state(flat: Fields, index: int | None) -> GpuState:
     """One GPU. `index` is its place in the output, used when the output does not give one."""
     everything = " ".join(flat.values())
-    lost = _LOST_WORDS.search(everything)
+    lost = LOST_WORDS.search(everything)
     action = first(flat, "gpu recovery action", "gpu_recovery_action")
     values: dict[str, object] = {"index": index}
     values |= {field: first(flat, *keys) for field, keys in _WORDS.items()}

@@ -21,27 +21,30 @@ _LONGEST = 4000
 
 #: Condition in the policy and how it is worded. The first that fits names the line; the telling ones come first.
 _SIGNATURES: tuple[tuple[str, str], ...] = (
-    ("gpu-memory", r"uncorrectable ECC error|row[- ]?remap\w* fail"),
-    ("gpu-link", r"uncorrectable NVLink error|access of peer GPU memory over nvlink"),
-    ("gpu-gone", r"fallen off the bus|GPU is lost|device handle for GPU.{0,40}Unknown Error"),
+    ("gpu-memory", r"uncorrectable ECC error|ECC_?UNCORRECTABLE|double[- ]bit ECC|row[- ]?remap\w* fail"),
+    ("gpu-link", r"uncorrectable NVLink error|NVLINK_?UNCORRECTABLE|access of peer GPU memory over nvlink"),
+    ("gpu-gone", r"fallen off the bus|GPU_? ?is_? ?lost|device handle for GPU.{0,40}Unknown Error"),
     ("gpu-bus", r"PCIe.{0,30}(?:AER.{0,10}fatal|link down|fatal error|uncorrectable)"),
     ("out-of-memory", r"out of memory|OutOfMemoryError|STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"),
-    ("out-of-memory", r"oom-kill|cannot allocate memory|std::bad_alloc|\bMemoryError\b"),
-    ("killed", r"exitcode\s*:\s*-9\b|killed by signal(?: |: )9\b|signal: killed"),
+    ("out-of-memory", r"oom[-_ ]kill|cannot allocate memory|std::bad_alloc|\bMemoryError\b"),
+    ("killed", r"exitcode\s*:\s*-9\b|killed by signal(?: |: )9\b|signal: killed|^\s*Killed\s*$"),
     ("bad-access", r"illegal memory access|device-side assert|misaligned address|invalid program counter"),
-    ("bad-access", r"not supported on global/shared address space"),
+    ("bad-access", r"not supported on global/shared address space|ILLEGAL_?ADDRESS"),
     (
         "bad-call",
         r"CUDA error: invalid|no kernel image is available|nccl\s?Invalid(?:Usage|Argument)|invalid usage",
     ),
     ("driver-version", r"driver version is insufficient|version mismatch"),
-    ("numbers", r"non[- ]finite|found NaN|(?:loss|grad\w*)\s*[=:]\s*[-+]?(?:nan|inf)\b"),
+    ("numbers", r"non[- ]finite|found NaN|(?:loss|grad\w*)\s*(?:[=:]|is)\s*[-+]?(?:nan|inf)\b"),
     ("storage", r"no space left|read-only file system|stale file handle|transport endpoint is not connected"),
-    ("storage", r"No such file or directory|permission denied|PermissionError|FileNotFoundError"),
+    (
+        "storage",
+        r"Input/output error|No such file or directory|permission denied|PermissionError|FileNotFoundError",
+    ),
     ("program", r"(?:ModuleNotFound|Import|Syntax|Name|Key|Type|Attribute|Assertion|Value|Index)Error\b"),
     (
         "program",
-        r"segmentation fault|core dumped|size mismatch for|DataLoader worker.{0,40}(?:killed|exited)",
+        r"segmentation fault|core dumped|bus error|size mismatch for|DataLoader worker.{0,40}(?:killed|exited)",
     ),
     ("gpu-hint", r"unspecified launch failure|illegal instruction|hardware stack error|launch timed out"),
     (
@@ -52,7 +55,11 @@ _SIGNATURES: tuple[tuple[str, str], ...] = (
         "gpu-hint",
         r"busy or unavailable|system not yet initialized|STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
     ),
-    ("gpu-hint", r"Failed to initialize NVML"),
+    (
+        "gpu-hint",
+        r"Failed to initialize NVML|CUDA_ERROR_LAUNCH|LaunchFailure|CUDA (?:driver error|unknown error)",
+    ),
+    ("gpu-hint", r"nvidia-container-cli: .{0,60}timed out"),
     ("echo", r"communicator was aborted|nccl\s?InternalError|nccl\s?UnhandledCudaError|unhandled cuda error"),
     ("echo", r"Watchdog caught collective|NCCL operations have failed or timed out|watchdog got stuck"),
     (
@@ -64,12 +71,25 @@ _SIGNATURES: tuple[tuple[str, str], ...] = (
         "network",
         r"NET/IB.{0,10}Got completion from peer|IBV_WC_RETRY_EXC|async fatal event|ibv_\w+ failed|ibv_poll_cq",
     ),
-    ("network", r"NET/OFI Request.{0,60}completed with error"),
+    ("network", r"NET/OFI Request.{0,60}completed with error|Unresponsive receiver"),
+    ("network", r"Got async event|EndpointConnectionError"),
     ("peer-gone", r"remote process exited|nccl\s?(?:Remote|System)Error|unhandled system error"),
     ("peer-gone", r"connection (?:closed|reset|refused)|broken pipe|no route to host|network is unreachable"),
     ("peer-gone", r"DistNetworkError|DistStoreError|got 0 bytes|Socket Timeout|Rendezvous\w*Error"),
 )
-_COMPILED = tuple((code, re.compile(pattern, re.IGNORECASE)) for code, pattern in _SIGNATURES)
+_COMPILED = tuple((code, re.compile(pattern, re.IGNORECASE | re.ASCII)) for code, pattern in _SIGNATURES)
+
+#: One of these stands in every line that a signature fits. Logs are long, and most of their lines are of no interest.
+_TELLING = (
+    "error|uncorrectable|remap|bit ecc|over nvlink|fallen off|lost|device handle|pcie|out of memory|outofmemory|oom"
+    "|killed|allocate memory|bad_alloc|status_|exitcode|signal|illegal|assert|misaligned|program counter|address space"
+    "|kernel image|invalid|insufficient|mismatch|finite|found nan|no space left|file system|file handle|endpoint"
+    "|no such file|permission|segmentation|core dumped|dataloader|launch|cuda|unavailable|initialize|timed out|aborted"
+    "|nccl|watchdog|heartbeat|net/ib|ibv_|async|unresponsive|net/ofi|unhandled|remote process|connection|broken pipe"
+    "|no route|unreachable|0 bytes|timeout|previous"
+)
+_WORDS = tuple(_TELLING.split("|"))
+_NOT_A_NUMBER = re.compile(r"(?:loss|grad\w*)\s*(?:[=:]|is)\s*[-+]?(?:nan|inf)\b", re.ASCII)
 
 
 def judge(
@@ -79,11 +99,11 @@ def judge(
     found: dict[str, Finding] = {}
     kernel = []
     for line in lines:
-        event = kernel_log.parse_line(line[:_LONGEST], now)
-        if event is not None:
-            if since is None or event.at is None or event.at >= since:
-                kernel.append(event)
-            continue
+        if kernel_log.is_relevant(line):
+            told = list(kernel_log.parse([line[:_LONGEST]], now))
+            kernel += [event for event in told if since is None or event.at is None or event.at >= since]
+            if told:
+                continue
         code = signature(line)
         if code is None:
             continue
@@ -101,4 +121,7 @@ def judge(
 def signature(line: str) -> str | None:
     """What one line complains of. An exception inside a wrapper counts before the wrapper."""
     line = line[:_LONGEST]
+    small = line.lower()
+    if not any(word in small for word in _WORDS) and not _NOT_A_NUMBER.search(small):
+        return None
     return next((code for code, pattern in _COMPILED if pattern.search(line)), None)

@@ -37,6 +37,7 @@ _PID = re.compile(r"pid='?(\d+)")
 _RETRY_S = (1.0, 60.0)
 #: The log and the driver tell of the same fault within this time.
 _ECHO_S = 5.0
+_NEEDS = "it takes root with CAP_SYSLOG, and in a container also the device; or follow a file with --kernel-log FILE"
 
 _TEXT = """\
 Follows the kernel log and tells of every Xid and SXid as it happens: one line of JSON each, on standard
@@ -120,8 +121,8 @@ def _is_of(finding: Finding, seen: KernelEvent) -> bool:
         return seen.kind == "sxid" and finding.code == seen.code
     if finding.gpu != seen.device:
         return False
-    if finding.kind == "driver-init":
-        return seen.kind == "init-failed"
+    if finding.kind in ("driver-init", "kernel"):
+        return seen.kind == finding.code
     return seen.kind in ("xid", "off-bus") and finding.code == seen.code
 
 
@@ -224,7 +225,8 @@ def _logs(
         else:
             logs.append(follow.KernelFollower(node.boot_id(), given, from_start=options.from_start))
     except OSError as error:
-        _complain(f"{path or follow.KMSG} cannot be read: {error.strerror or error}")
+        do = "give one that can be" if path else _NEEDS
+        _complain(f"{path or follow.KMSG} cannot be read: {error.strerror or error}; {do}")
     if path is None and not options.once and driver_events.available():
         logs.append(driver_events.DriverEvents())
     return logs

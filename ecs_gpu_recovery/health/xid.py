@@ -41,11 +41,11 @@ def judge(events: Iterable[KernelEvent], policy: Policy) -> list[Finding]:
         finding = _xid(key[1], group, xids, changes, policy)
         findings += [finding, *_hint_of_hardware(finding, [event for _, event in group], policy)]
     findings += _switches([e for _, e in numbered if e.kind == "sxid"], policy)
-    failed = [e for _, e in numbered if e.kind == "init-failed"]
-    for device in dict.fromkeys(e.device for e in failed):
-        rule = policy.rule("kernel", "init-failed")
-        same = [e for e in failed if e.device == device]
-        findings.append(_made(rule, "driver-init", "init-failed", same, policy))
+    worded = [e for _, e in numbered if e.kind not in ("xid", "off-bus", "sxid")]
+    for kind, device in dict.fromkeys((e.kind, e.device) for e in worded):
+        same = [e for e in worded if (e.kind, e.device) == (kind, device)]
+        about = "driver-init" if kind == "init-failed" else "kernel"
+        findings.append(_made(policy.rule("kernel", kind), about, kind, same, policy))
     return findings
 
 

@@ -202,6 +202,7 @@ def test_the_task_passes_on_what_it_is_told(task: Path) -> None:
     assert call(task).stdout.split() == ["--json", "--level", "quick"]
     told = call(task, "--require", "driver", GPU_HEALTH_LEVEL="2", GPU_HEALTH_EXPECT_GPUS="8").stdout.split()
     assert told == ["--json", "--level", "2", "--require", "driver", "--expect-gpus", "8"]
+    assert call(task, GPU_HEALTH_EXPECT_IDLE="1").stdout.split()[-2:] == ["--require", "idle"]
 
 
 def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> None:

@@ -329,3 +329,24 @@ def test_health_without_a_verdict_proves_nothing(explain: Explain, text: str) ->
 def test_every_number_of_the_table_has_a_rule_or_a_severity(rules: Policy) -> None:
     for code in dcgm_codes.CODES:
         assert rules.exact("dcgm", code) or dcgm_codes.severity(code) in ("TRIAGE", "UNKNOWN")
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "verdict"),
+    [(122, 205, "healthy"), (24, 205, "inconclusive"), (52, 205, "replace"), (29, 238, "reboot")],
+)
+def test_a_rating_that_the_text_explains_is_no_second_proof(
+    explain: Explain, code: int, exit_code: int, verdict: str
+) -> None:
+    """205 says that some error is rated ISOLATE. DCGM rates a missing daemon so, and that is no bad GPU."""
+    assert explain("--dcgm-exit", str(exit_code), dcgm_diag=v4(code))["verdict"] == verdict
+
+
+def test_a_run_that_was_cut_off_beside_a_whole_one_is_not_healthy(explain: Explain) -> None:
+    answer = explain(dcgm_diag=v4(29) + "\n" + v4(29)[:150])
+    assert (answer["verdict"], "cut off" in answer["why"]) == ("inconclusive", True)
+
+
+@pytest.mark.parametrize("words", ["{" * 300, '{"level": "info", "x": {"y": 1}}\n' * 400])
+def test_the_json_is_found_behind_any_number_of_others(explain: Explain, words: str) -> None:
+    assert explain(dcgm_diag=f"{words}\n{v4(52)}")["verdict"] == "replace"

@@ -137,6 +137,8 @@ def test_any_line_is_survived(line: str) -> None:
     now = datetime(2026, 11, 15, tzinfo=UTC)
     kernel_log.parse_line(f"NVRM {line}", now)
     kernel_log.parse_line(f"{line} NVRM: Xid (PCI:0000:01:00): 79, {line}", now)
+    kernel_log.parse_line(f'{{"MESSAGE":[{line}]}}', now)
+    list(kernel_log.parse([f"{line}NVRM:{line}\\nNVRM: Xid {line}SXid"], now))
     kernel_log.looks_like_kernel_log(line)
     kernel_log.bus_id(line)
     kernel_log.parse_time(line)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime
 
 import pytest
 
 from ecs_gpu_recovery.health import kernel_log
+
+from .conftest import Explain
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 MESSAGE = "NVRM: Xid (PCI:0000:4f:00): 79, pid=77, name=python3, GPU has fallen off the bus."
@@ -131,3 +134,43 @@ def test_a_time_without_a_zone_is_utc(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z", "2026-11-15"])
 def test_what_is_no_time_is_none(text: str) -> None:
     assert kernel_log.parse_time(text) is None
+
+
+def test_the_journals_own_time_counts(explain: Explain) -> None:
+    line = '{"__REALTIME_TIMESTAMP":"1763172000000000","_TRANSPORT":"kernel","MESSAGE":"' + MESSAGE + '"}'
+    assert explain("--since", "2025-11-15T01:00:00Z", kernel_log=line)["verdict"] == "reboot"
+    assert explain("--since", "2025-11-15T03:00:00Z", kernel_log=line)["verdict"] == "healthy"
+
+
+def test_a_compressed_log_is_read_whole_cut_or_in_pieces(explain: Explain) -> None:
+    packed = gzip.compress(f"[  1.0] {MESSAGE}\n".encode() * 500)
+    quiet = gzip.compress(b"[  0.1] usb 1-1: new device\n")
+    for data in (packed, packed[: len(packed) // 2], quiet + packed):
+        assert explain(kernel_log=data)["verdict"] == "reboot"
+    assert explain(kernel_log=quiet)["verdict"] == "healthy"
+    assert explain(kernel_log=packed[:4] + b"no such thing")["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("line", ["NVRM: Xid 79: GPU is gone", "NVRM: Xid 79 (PCI:0000:4f:00): GPU is gone"])
+def test_an_xid_written_down_by_people_is_one(line: str) -> None:
+    event = kernel_log.parse_line(line, NOW)
+    assert event is not None
+    assert (event.kind, event.code) == ("xid", 79)
+
+
+@pytest.mark.parametrize(
+    ("line", "kernel"),
+    [
+        ("[    1.0] usb 1-1: new device", True),
+        ("[  +0.000844] usb 1-1: new device", True),
+        ("2026-11-15T03:04:05,284345+00:00 usb 1-1: new device", True),
+        ("10.0.0.7: kern: warning: [2026-11-15T03:04:05.29Z]: usb 1-1: new device", True),
+        ("Nov 15 03:04:05 node7 kernel: usb 1-1: new device", True),
+        ("dmesg: read kernel buffer failed: Operation not permitted", False),
+        ("2026-11-15 03:04:05,284 INFO step 3 loss 2.1", False),
+        ("| NVIDIA-SMI 580.00     Driver Version: 580.00     CUDA Version: 13.0 |", False),
+        ('{"warning": "run nvidia-smi -i 0 -pm 1 as root"}', False),
+    ],
+)
+def test_a_kernel_log_is_told_from_other_texts(line: str, kernel: bool) -> None:
+    assert kernel_log.looks_like_kernel_log(line) is kernel

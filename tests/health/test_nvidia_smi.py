@@ -272,6 +272,17 @@ def test_no_gpu_where_some_are_expected_is_a_fault(explain: Explain) -> None:
     assert explain("--expect-gpus", "8", nvidia_smi="No devices were found")["verdict"] == "reboot"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No devices found.",
+        "No devices were found. Please make sure /dev/nvidia* files are readable by current user.",
+    ],
+)
+def test_gpus_that_may_not_be_seen_are_not_missing(explain: Explain, text: str) -> None:
+    assert explain("--expect-gpus", "8", nvidia_smi=text)["verdict"] == "inconclusive"
+
+
 def test_fewer_gpus_than_expected_is_a_fault_and_more_is_not(explain: Explain) -> None:
     assert explain("--expect-gpus", "2", nvidia_smi=xml())["verdict"] == "reboot"
     assert explain("--expect-gpus", "1", nvidia_smi=xml())["verdict"] == "healthy"
@@ -289,6 +300,17 @@ def test_what_nobody_can_read_proves_nothing(explain: Explain, text: str) -> Non
 
 def test_output_saved_by_a_windows_program_is_read(explain: Explain) -> None:
     assert explain(nvidia_smi=xml(volatile="1").encode("utf-16"))["verdict"] == "reboot"
+
+
+@pytest.mark.parametrize(
+    "name", ["GPU 0000:BE:00.0", "GPU0000:BE:00.0", "GPU3: 0000:BE:00.0", "gpu 0000:BE:00.0"]
+)
+@pytest.mark.parametrize(
+    "words", ["Unknown Error", "GPU is lost.  Reboot the system", "GPU requires reset", "Not Found"]
+)
+def test_a_gpu_that_is_complained_of_is_named_however_it_is_written(name: str, words: str) -> None:
+    (gpu,) = nvsmi.parse(f"Unable to determine the device handle for {name}: {words}\n").gpus
+    assert gpu.bus_id == "0000:be:00"
 
 
 def test_a_lost_gpu_beside_sound_ones_is_seen() -> None:
@@ -323,3 +345,27 @@ def test_a_table_without_health_columns_proves_nothing(explain: Explain) -> None
     assert explain(nvidia_smi=f"{header}0, NVIDIA H200, 3 MiB\n")["verdict"] == "inconclusive"
     lost = f"{header}0, [GPU is lost], [GPU is lost]\n"
     assert explain(nvidia_smi=lost)["verdict"] == "reboot"
+
+
+def test_of_several_looks_at_a_gpu_the_last_counts(explain: Explain) -> None:
+    header = "timestamp, pci.bus_id, remapped_rows.pending\n"
+    every_second = [f"02:00:0{s}, 00000000:3B:00.0, {'Yes' if s < 2 else 'No'}\n" for s in range(5)]
+    assert explain(nvidia_smi=header + "".join(every_second))["verdict"] == "healthy"
+    assert explain(nvidia_smi=header + "".join(reversed(every_second)))["verdict"] == "reboot"
+    healed = f"{xml(recovery='GPU Reset')}\n{xml()}"
+    assert explain("--expect-gpus", "1", nvidia_smi=healed)["verdict"] == "healthy"
+
+
+def test_output_about_some_of_the_gpus_says_nothing_about_the_others(explain: Explain) -> None:
+    """As `nvidia-smi -i 3` writes it: the others are neither missing nor healthy."""
+    part = xml().replace("<attached_gpus>1", "<attached_gpus>8")
+    answer = explain("--expect-gpus", "8", nvidia_smi=part)
+    assert (answer["verdict"], answer["findings"][0]["rule"]) == ("inconclusive", "gpus-not-shown")
+    bad = xml(volatile="2").replace("<attached_gpus>1", "<attached_gpus>8")
+    assert explain("--expect-gpus", "8", nvidia_smi=bad)["verdict"] == "reboot"
+
+
+def test_a_file_with_several_dialects_tells_of_every_gpu(explain: Explain) -> None:
+    answer = explain(nvidia_smi=f"{OVERVIEW.format(2)}\n{xml()}")
+    assert answer["verdict"] == "reboot"
+    assert {gpu["bus_id"] for gpu in answer["gpus"]} == {"0000:0a:00", "0000:0b:00", "0000:4f:00"}

@@ -141,3 +141,15 @@ def test_the_diagnostic_is_left_out_and_said_so(node: Node) -> None:
     assert ran.exit_code == 0
     assert ("dcgm-diag", "not_tested") in [(c["name"], c["status"]) for c in ran.report["checks"]]
     assert node.check("--level", "2", "--require", "dcgm").exit_code == 3
+
+
+@pytest.mark.parametrize("used", [{"memory_used_mib": 60_000}, {"utilization": 100}], ids=str)
+def test_gpus_in_somebody_s_hands_are_not_called_healthy_where_they_must_be_idle(
+    node: Node, used: dict[str, int]
+) -> None:
+    assert node.check("--require", "idle").exit_code == 0
+    node.write("gpus.json", {"gpus": [a_gpu(0), a_gpu(1, **used)]})
+    assert node.check().exit_code == 0, "a check that only looks may run beside a training"
+    ran = node.check("--require", "idle")
+    assert ran.exit_code == 3
+    assert "idle is required" in ran.report["why"]

@@ -80,6 +80,25 @@ def test_a_programs_fault_is_told_as_one(once: Told, log: Path, code: int) -> No
     assert (event["action"], event["application"]) == ("application", True)
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "action"),
+    [
+        (
+            "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
+            "reboot-asked",
+            "reboot",
+        ),
+        ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x25:0x65:1)", "init-failed", "suspect"),
+        ("nvidia 0000:01:00.0: AER: can't recover (no error_detected callback)", "bus-error", "suspect"),
+    ],
+)
+def test_a_fault_without_a_number_is_told(once: Told, log: Path, line: str, code: str, action: str) -> None:
+    once()
+    append(log, f"[  9.1] {line}\n")
+    (event,) = once()
+    assert (event["code"], event["action"]) == (code, action)
+
+
 def test_what_was_there_before_the_first_start_is_left_to_a_check(once: Told, log: Path) -> None:
     append(log, xid(79))
     assert once() == []
@@ -277,6 +296,21 @@ def test_without_boto3_events_are_kept_and_the_watch_goes_on(
     once()
     append(log, xid(79))
     assert [event["code"] for event in once("--eventbridge")] == [79]
+
+
+def test_a_watch_that_may_read_nothing_says_what_it_needs_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*args: object, **more: object) -> None:
+        raise PermissionError(1, "Operation not permitted", str(follow.KMSG))
+
+    monkeypatch.setattr(follow, "KernelFollower", refused)
+    monkeypatch.setattr("ecs_gpu_recovery.health.driver_events.available", lambda: False)
+    assert main.run(["watch"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("gpu-health watch: /dev/kmsg cannot be read: Operation not permitted")
+    assert "CAP_SYSLOG" in said
+    assert "--kernel-log FILE" in said
 
 
 def test_raw_kernel_records_are_numbered_and_told_once(tmp_path: Path) -> None:

@@ -319,3 +319,11 @@ def test_the_line_without_a_number_and_xid_79_are_one_finding(explain: Explain) 
 )
 def test_the_words_for_a_recovery_action(words: str, action: str) -> None:
     assert recovery.from_words(words) == action
+
+
+def test_what_a_lost_gpu_goes_on_to_say_for_days_is_one_fault(explain: Explain) -> None:
+    """Each question to it is answered so until the reboot that may cure it; that is no proof of broken hardware."""
+    words = "NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F)"
+    lines = [f"2026-11-15T{hour:02d}:00:00+00:00 kernel: {words}" for hour in range(0, 24, 4)]
+    answer = explain(kernel_log="\n".join(lines))
+    assert (answer["verdict"], answer["findings"][0]["rule"]) == ("reboot", "kernel-driver-asks")
