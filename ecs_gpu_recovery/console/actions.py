@@ -111,10 +111,19 @@ class Actions:
         )
 
     async def send_letter(self, letter_id: str) -> dict[str, str]:
+        return await self._do_letter(
+            "send again", letter_id, lambda side: letters.send_again(side, letter_id)
+        )
+
+    async def discard_letter(self, letter_id: str, why: str) -> dict[str, Any]:
+        def act(side: Backend) -> dict[str, Any]:
+            return letters.discard(side, letter_id, by=self._who.name, why=why)
+
+        return await self._do_letter("discard", letter_id, act, why)
+
+    async def _do_letter(self, action: str, letter_id: str, act: Callable[[Backend], T], why: str = "") -> T:
         try:
-            return await self._do(
-                "send again", f"letter/{letter_id[:100]}", lambda side: letters.send_again(side, letter_id)
-            )
+            return await self._do(action, f"letter/{letter_id[:100]}", act, why)
         finally:
             self._console.letters.forget()
 

@@ -17,7 +17,7 @@ from . import forms, lists, models, views
 from .actions import Actions
 from .context import Console, ConsoleArg, IdentityArg, event_stream
 from .desk import Backend
-from .letters import LetterBody, LetterList, LetterSent
+from .letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
 from .logs import LARGEST_PART, progress_points
 from .models import JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
 from .problems import RESPONSES
@@ -287,6 +287,14 @@ async def letters(console: ConsoleArg) -> Response:
 async def send_letter(body: LetterBody, request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     """Give such an event to its function again. It is safe: one that was applied already changes nothing."""
     return _said(await Actions(console, who, request).send_letter(body.id))
+
+
+@router.post("/letters/discard", tags=["system"], **_shape(LetterView))
+async def discard_letter(
+    body: DiscardBody, request: Request, console: ConsoleArg, who: IdentityArg
+) -> Response:
+    """Put such an event away unhandled, with a reason."""
+    return _said(await Actions(console, who, request).discard_letter(body.id, body.why))
 
 
 @router.get("/metrics", tags=["system"], **_shape(models.FleetNumbers))

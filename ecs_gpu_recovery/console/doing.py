@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from ..core.edges import JOB
-from ..core.model import Job, JobStatus, NodeStatus, TaskStatus
+from ..core.model import Entry, Job, JobStatus, NodeStatus, TaskStatus
 
 #: So many names are told; of more, the number.
 MOST_NAMES = 4
@@ -34,11 +35,31 @@ STARTING = "Starting: {done} of {all} ranks run."
 FINISHING = "Finishing: {done} of {all} ranks are done."
 TRAINING = "Training on {all} nodes."
 TRAINING_ALONE = "Training on one node."
-ENDED = "Nothing: the job has ended."
+COMPLETE = "The job is complete."
+FAILED = "The job has failed. It needs a person."
+STOPPED = "A person has stopped the job."
+ENDS = {JobStatus.COMPLETE: COMPLETE, JobStatus.FAILED: FAILED, JobStatus.USER_STOPPED: STOPPED}
+#: What the overview says before everything else.
+WELL = "All is well. Active jobs: {count}."
+IDLE = "All is well. No job is active."
+RECOVERS = "{job} is recovering by itself."
+RECOVER = "{count} jobs are recovering by themselves."
+BROKEN = "Needs repair: {nodes}."
+SILENT = "Not heard from: {nodes}."
+NO_FLEET = "There are no nodes yet."
+#: What a person does next, here in the console.
+MEND_AND_RETRY = "Repair {nodes} and release it on its page. Then run the job again."
+MEND = "Repair {nodes} and release it on its page."
+FREE = "Free now: {free} of {all} nodes."
+READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
 SENTENCES = (
     *(STOPPING, ENDING, FIRST_CHECK, CHECKING, AWAITING, RESTARTING, STARTING, FINISHING, TRAINING),
-    *(TRAINING_ALONE, ENDED),
+    *(TRAINING_ALONE, *ENDS.values(), WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, NO_FLEET),
+    *(MEND_AND_RETRY, MEND, READ_AND_RETRY, FREE),
 )
+#: The way from a fault back to training, and the way to the first start.
+RECOVERY = ("Stop all ranks", "Check the nodes", "Repair", "Start again", "Train")
+FIRST_START = ("Check the nodes", "Start", "Train")
 
 
 def now_doing(job: Job) -> Sentence:
@@ -47,7 +68,7 @@ def now_doing(job: Job) -> Sentence:
     live = sum(rank.live for rank in job.ranks)
     answered = sum(rank.verdict is not None for rank in job.ranks)
     if job.status.final:
-        return Sentence(ENDED)
+        return Sentence(ENDS[job.status])
     if job.ending is not None:
         return Sentence(ENDING, {"left": live, "all": count})
     if job.status is JobStatus.PENDING_HEALTHCHECK:
@@ -70,6 +91,89 @@ def now_doing(job: Job) -> Sentence:
     return Sentence(TRAINING, {"all": count}) if count > 1 else Sentence(TRAINING_ALONE)
 
 
+def recovering(job: Job) -> bool:
+    """On its way back from a fault; a job that is checked before its first start has had none."""
+    return job.status not in (JobStatus.IN_PROGRESS, *ENDS) and not job.preflight
+
+
+def steps(job: Job) -> tuple[Sequence[str], int]:
+    """The way that the job is on, and how far it is; no way at all for one that trains or has ended."""
+    if job.status.final or job.ending is not None:
+        return (), 0
+    started = all(rank.task_status is not None for rank in job.ranks)
+    if job.preflight or (job.attempt == 0 and job.status is JobStatus.IN_PROGRESS and not started):
+        return FIRST_START, 0 if job.preflight else 1
+    if job.status is JobStatus.PENDING_HEALTHCHECK:
+        return RECOVERY, 0 if any(rank.live for rank in job.ranks) else 1
+    if job.status is JobStatus.PENDING_RESTART:
+        return RECOVERY, 2
+    return (RECOVERY, 3) if job.status is JobStatus.RESTARTING or not started else ((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A fault that the system has mended by itself: when, what it was, and how long the training stood still."""
+
+    at: datetime
+    why: str
+    seconds: float
+
+
+def recoveries(moves: Iterable[Entry]) -> list[Recovery]:
+    """Those that led back to training, oldest first."""
+    found, began, why = [], None, ""
+    for move in moves:
+        if move.subject != "job" or move.before == move.after:
+            continue
+        if (move.before, move.after) == (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK):
+            began, why = move.at, move.why
+        elif move.after == JobStatus.PENDING_RESTART:
+            why = move.why
+        elif move.after == JobStatus.IN_PROGRESS and began is not None:
+            found.append(Recovery(began, why, (move.at - began).total_seconds()))
+            began = None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One thing that matters now, with the colour and shape of a state, and where to look."""
+
+    status: str
+    said: Sentence
+    href: str = ""
+
+
+def headlines(live: int, jobs: Sequence[Job], nodes: Sequence[Mapping[str, Any]]) -> list[Headline]:
+    """Is all well? If not: what mends itself, and what needs a person."""
+    mending = [job for job in jobs if recovering(job)]
+    broken = [node["name"] for node in nodes if node["status"] == NodeStatus.FAILED]
+    silent = [node["name"] for node in nodes if node["status"] == NodeStatus.UNKNOWN]
+    found = []
+    if broken:
+        href = f"/nodes/{quote(broken[0])}"
+        found.append(Headline(NodeStatus.FAILED, Sentence(BROKEN, {"nodes": names(broken)}), href))
+    if silent:
+        href = f"/nodes/{quote(silent[0])}"
+        found.append(Headline(NodeStatus.UNKNOWN, Sentence(SILENT, {"nodes": names(silent)}), href))
+    if len(mending) == 1:
+        job = mending[0]
+        found.append(Headline(job.status, Sentence(RECOVERS, {"job": job.id}), f"/jobs/{quote(job.id)}"))
+    elif mending:
+        found.append(Headline(JobStatus.RESTARTING, Sentence(RECOVER, {"count": len(mending)}), "/jobs"))
+    if not nodes:
+        return [Headline(NodeStatus.UNKNOWN, Sentence(NO_FLEET))]
+    well = Sentence(WELL, {"count": live}) if live else Sentence(IDLE)
+    return found or [Headline(JobStatus.COMPLETE, well)]
+
+
+def next_step(job: str, nodes: Sequence[str]) -> Sentence | None:
+    """What is asked of a person after a job or a node has failed; nothing else is known to be in their hands."""
+    if nodes:
+        return Sentence(MEND_AND_RETRY if job else MEND, {"nodes": names(nodes)})
+    return Sentence(READ_AND_RETRY) if job else None
+
+
 def names(found: Sequence[str]) -> str:
     if len(found) > MOST_NAMES:
         return f"{', '.join(found[:MOST_NAMES])} +{len(found) - MOST_NAMES}"
@@ -86,19 +190,26 @@ def grouped(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Nodes that did the same thing at the same time share a line; a move of the job comes with its rule."""
     found: list[dict[str, Any]] = []
     for entry in entries:
-        same = ("before", "after", "why", "evidence", "attempt", "job")
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and "job" not in (entry["subject"], last["subject"])
-            and all(entry.get(key) == last.get(key) for key in same)
-            and entry["subject"] not in last["subjects"]
-            and _apart_s(last["at"], entry["at"]) <= CLOSE_S
-        ):
-            last["subjects"].append(entry["subject"])
-            continue
-        found.append({**entry, "subjects": [entry["subject"]], "rule": _rule(entry)})
+        twin = _twin(found, entry)
+        if twin is not None:
+            twin["subjects"].append(entry["subject"])
+        else:
+            found.append({**entry, "subjects": [entry["subject"]], "rule": _rule(entry)})
     return found
+
+
+def _twin(found: Sequence[dict[str, Any]], entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The line that this entry belongs to, if it came a moment ago and the job has not moved since."""
+    same = ("before", "after", "why", "evidence", "attempt", "job")
+    line: dict[str, Any]
+    for line in reversed(found):
+        if "job" in (entry["subject"], line["subject"]) or _apart_s(line["at"], entry["at"]) > CLOSE_S:
+            return None
+        if entry["subject"] in line["subjects"]:
+            return None
+        if all(entry.get(key) == line.get(key) for key in same):
+            return line
+    return None
 
 
 def _apart_s(first: str, second: str) -> float:

@@ -108,55 +108,55 @@ def state_diagram(
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (every text in it is escaped above)
 
 
-_ROW, _LANE, _LEFT, _RIGHT, _TOP = 34.0, 22.0, 110.0, 900.0, 20.0
 #: Of a large job only so many nodes get a lane; those that something happened to come first.
 MOST_LANES = 16
 _EVENTFUL = frozenset({NodeStatus.REBOOTING, NodeStatus.FAILED, NodeStatus.UNKNOWN})
+#: An attempt's number needs so much room, in hundredths of the width.
+_ROOM = 9.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """From moments to places on the picture."""
+    """From moments to places, in hundredths of the width: the picture is as wide as the page lets it be."""
 
     begin: datetime
     seconds: float
 
     def x(self, at: datetime) -> float:
-        share = (at - self.begin).total_seconds() / self.seconds
-        return _LEFT + min(1.0, max(0.0, share)) * (_RIGHT - _LEFT)
+        return min(1.0, max(0.0, (at - self.begin).total_seconds() / self.seconds)) * 100
 
 
 def attempts_picture(
     found: Sequence[Phase], nodes: Mapping[str, Sequence[Stretch]], words: Callable[[str], str], title: str
 ) -> Markup:
-    """The job's phases, and below them what each node did meanwhile, on one scale of time."""
+    """The job's phases, and below them what each node did meanwhile, on one scale of time.
+
+    Each line is a name and a picture of its own, so that words keep their size on every screen.
+    """
     if not found:
         return Markup("")
     begin, end = found[0].start, max(found[-1].end, found[0].start)
     span = _Span(begin, max((end - begin).total_seconds(), 0.001))
-    chosen = chosen_lanes(nodes)
-    bottom = _TOP + _ROW + _LANE * len(chosen)
-    parts = [
-        f'<svg class="attempts" viewBox="0 0 {_RIGHT:.0f} {bottom + 22:.0f}" role="img"'
-        f' aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">',
-        _attempt_marks(found, span, bottom, words("Attempt")),
-        f'<text class="row" x="0" y="{_TOP + 20:.0f}">{escape(words("Job"))}</text>',
-    ]
+    bars = []
     for phase in found:
-        told = f"{words(phase.name)}: {duration(phase.seconds)}"
-        parts.append(
-            _bar(phase.status, span.x(phase.start), span.x(phase.end), _TOP + 4, 24, told, words(phase.name))
-        )
-    for number, name in enumerate(chosen):
-        y = _TOP + _ROW + number * _LANE
-        parts.append(
-            f'<text class="lane" x="0" y="{y + 14:.0f}">{escape(_short(name))}<title>{escape(name)}</title></text>'
-        )
+        name = words(phase.name)
+        bars.append(_bar(phase.status, span, phase, f"{name}: {duration(phase.seconds)}", name))
+    names, lanes = (
+        [f'<span class="job">{escape(words("Job"))}</span>'],
+        [f'<svg class="job">{"".join(bars)}</svg>'],
+    )
+    for name in chosen_lanes(nodes):
+        bars = []
         for stretch in nodes[name]:
-            told = f"{name}: {words(NODE_LABELS.get(stretch.status, stretch.status))}, {duration(stretch.seconds)}"
-            parts.append(_bar(stretch.status, span.x(stretch.start), span.x(stretch.end), y + 4, 14, told))
-    parts.append(_scale(span.seconds, bottom + 22))
-    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 (every text in it is escaped above)
+            state = words(NODE_LABELS.get(stretch.status, stretch.status))
+            bars.append(_bar(stretch.status, span, stretch, f"{name}: {state}, {duration(stretch.seconds)}"))
+        names.append(f'<span class="lane" title="{escape(name)}">{escape(short(name))}</span>')
+        lanes.append(f"<svg>{''.join(bars)}</svg>")
+    marks = _attempt_marks(found, span, words("Attempt"))
+    return Markup(  # noqa: S704 (every text in it is escaped above)
+        f'<div class="attempts" role="img" aria-label="{escape(title)}"><div>{"".join(names)}</div>'
+        f'<div class="plot">{marks}{"".join(lanes)}{_scale(span.seconds)}</div></div>'
+    )
 
 
 def chosen_lanes(nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
@@ -169,44 +169,47 @@ def chosen_lanes(nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
     return [name for name in known if name in first]
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 15 else f"{name[:7]}…{name[-7:]}"
+def short(name: str) -> str:
+    """A name whose end tells as much as its beginning."""
+    return name if len(name) <= 10 else f"{name[:2]}…{name[-6:]}"
 
 
-def _bar(status: str, x: float, right: float, y: float, height: float, told: str, label: str = "") -> str:
-    width = max(2.0, right - x)
+def _bar(status: str, span: _Span, part: Phase | Stretch, told: str, label: str = "") -> str:
+    x, right = span.x(part.start), span.x(part.end)
     inside = ""
-    if label and width > 7.2 * len(label) + 12:
-        inside = f'<text x="{x + 6:.1f}" y="{y + height - 8:.1f}">{escape(label)}</text>'
+    if label and right - x > 1.1 * len(label):  # cut off by its own frame where the page is too narrow for it
+        inside = (
+            f'<svg x="{x:.2f}%" width="{right - x:.2f}%"><text x=".5em" y="50%">{escape(label)}</text></svg>'
+        )
     return (
         f'<g class="phase{" lane" if not label else ""} s-{status}"><title>{escape(told)}</title>'
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.0f}" rx="3"/>{inside}</g>'
+        f'<rect x="{x:.2f}%" width="{max(0.2, right - x):.2f}%" height="100%" rx="3"/>{inside}</g>'
     )
 
 
-def _attempt_marks(found: Sequence[Phase], span: _Span, bottom: float, word: str) -> str:
-    """A line where each attempt begins, with its number; numbers that would overlap are left out."""
-    parts, seen, last = [], set(), -999.0
-    for phase in found:
-        if phase.attempt in seen:
-            continue
-        seen.add(phase.attempt)
-        x = span.x(phase.start)
-        if phase.attempt:
-            parts.append(f'<line class="attempt" x1="{x:.1f}" y1="2" x2="{x:.1f}" y2="{bottom:.0f}"/>')
-        if x - last > 76:
-            where, kind = (x + 4, "scale first") if x < _RIGHT - 80 else (x - 4, "scale last")
-            parts.append(f'<text class="{kind}" x="{where:.1f}" y="12">{escape(word)} {phase.attempt}</text>')
-            last = x
-    return "".join(parts)
-
-
-def _scale(span: float, height: float) -> str:
+def _attempt_marks(found: Sequence[Phase], span: _Span, word: str) -> str:
+    """A line where each attempt begins, and its number where there is room for it."""
+    begins = {phase.attempt: span.x(phase.start) for phase in reversed(found)}
+    ends = {phase.attempt: span.x(phase.end) for phase in found}
     parts = []
-    for mark in (0, 0.25, 0.5, 0.75, 1):
-        kind, x = ("scale last" if mark == 1 else "scale"), _LEFT + mark * (_RIGHT - _LEFT)
-        parts.append(f'<text class="{kind}" x="{x:.0f}" y="{height - 6:.0f}">{duration(mark * span)}</text>')
-    return "".join(parts)
+    for attempt, x in begins.items():
+        if attempt:
+            parts.append(f'<line class="attempt" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="100%"/>')
+        if ends[attempt] - x > _ROOM:
+            parts.append(
+                f'<text x="{x:.2f}%" dx="{".4em" if attempt else 0}" y="1em">{escape(word)} {attempt}</text>'
+            )
+    return f'<svg class="marks">{"".join(parts)}</svg>'
+
+
+def _scale(seconds: float) -> str:
+    """Five times; of them a small screen shows three."""
+    kinds = {0: "first", 25: "between", 50: "", 75: "between", 100: "last"}
+    tell: Callable[[float], str] = duration if seconds >= 20 else "{:.1f} s".format
+    marks = (
+        f'<text class="{kind}" x="{x}%" y="1em">{tell(x / 100 * seconds)}</text>' for x, kind in kinds.items()
+    )
+    return f'<svg class="scale">{"".join(marks)}</svg>'
 
 
 def duration(seconds: float) -> str:

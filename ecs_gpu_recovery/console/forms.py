@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.backend import choose_nodes, new_job_id
-from ..core.errors import Refused
+from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..environment import training_environment
 from ..jobfile import KEYS, LEVELS, JobRequest, parse
@@ -27,6 +27,8 @@ __all__ = ["EMPTY", "LARGEST_SCRIPT", "TEMPLATES", "Desktop", "Template", "from_
 
 LARGEST_SCRIPT = 256 * 1024
 FIELDS = (*KEYS, "script_text")
+#: What a refusal says to somebody at a terminal, and not to somebody who sees the nodes.
+_FOR_THE_TERMINAL = r"^the job was not submitted:\s*|\s*See: gpu-recovery nodes$"
 
 
 #: The form as it is first shown.
@@ -85,8 +87,22 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     if one.get("infiniband"):
         data["infiniband"] = True
     if wrong:
-        raise BadField(wrong)
+        raise BadField({**wrong, **_others(data, wrong)})
     return {key: value for key, value in data.items() if value not in ("", {}) or key == "script_text"}
+
+
+def _others(data: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What else is wrong, with something harmless in place of what can't be read: nobody mends a form twice."""
+    harmless = {"any_nodes": 1, "command": ["true"]}
+    rest = {key: value for key, value in data.items() if key in KEYS and value not in ("", {})}
+    rest |= {key: harmless[key] for key in wrong if key in harmless}
+    if "script_text" in data:
+        rest = {**rest, "command": ["true"], "args": []}
+    try:
+        parse(rest, python=sys.executable, local_files=False)
+    except Refused as exc:
+        return {key: told for key, told in by_field(str(exc), FIELDS).items() if key and key not in wrong}
+    return {}
 
 
 def _program(
@@ -191,6 +207,11 @@ def submit(side: Backend, data: Mapping[str, Any], desktop: Desktop, *, by: str,
         raise
 
 
+def refusal_of(exc: RecoveryError) -> str:
+    """Why it was refused, for somebody who looks at the nodes already."""
+    return re.sub(_FOR_THE_TERMINAL, "", str(exc))
+
+
 def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[str, Any]:
     """What would run, where, with which variables; nothing is kept."""
     request, path = read_request(side, data, desktop)
@@ -199,7 +220,7 @@ def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[st
     try:
         names, refusal = choose_nodes(request, list(nodes.values())), ""
     except Refused as exc:
-        names, refusal = request.nodes, re.sub(r"^the job was not submitted:\s*", "", str(exc))
+        names, refusal = request.nodes, refusal_of(exc)
     shown = [masked_command(request.spec.command)]
     return {
         "command": shown[0],

@@ -28,6 +28,12 @@ class LetterBody(Body):
     id: Annotated[StrictStr, Field(min_length=1, max_length=100)]
 
 
+class DiscardBody(LetterBody):
+    """A dead letter that is to be put away, and why; the reason is kept."""
+
+    why: Annotated[StrictStr, Field(min_length=1, max_length=400)]
+
+
 class LetterView(Answer):
     """An event that nobody could handle."""
 
@@ -98,26 +104,39 @@ def _look(side: Backend) -> Look:
         seen = letters()
     except RecoveryError as exc:
         return Look(has_queue=True, trouble=exc)
-    views = [
-        {
-            "id": letter.id,
-            "at": letter.at.isoformat() if letter.at else None,
-            "sender": letter.sender,
-            "function": letter.function,
-            "error": letter.error,
-            "understood": letter.understood,
-        }
-        for letter in seen.letters
-    ]
-    return Look(has_queue=True, letters=views, more=seen.more)
+    return Look(has_queue=True, letters=[_view(letter) for letter in seen.letters], more=seen.more)
+
+
+def _view(letter: Any) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "at": letter.at.isoformat() if letter.at else None,
+        "sender": letter.sender,
+        "function": letter.function,
+        "error": letter.error,
+        "understood": letter.understood,
+    }
 
 
 def send_again(side: Backend, letter_id: str) -> dict[str, str]:
     """Give the event to its function again. One that fails stays in the queue, and the person is told why."""
-    send = getattr(side, "send_letters_again", None)
-    if send is None or not letter_id:
-        raise NotFound("there is no such dead letter: only AWS has a queue of them")
-    (sent,) = send(letter_id)
+    (sent,) = _able(side, "send_letters_again", letter_id)(letter_id)
     if not sent.done:
         raise Refused(f"the letter stays in the queue: {sent.said}")
     return {"id": sent.letter.id, "function": sent.letter.function, "said": sent.said}
+
+
+def discard(side: Backend, letter_id: str, *, by: str, why: str) -> dict[str, Any]:
+    """Put the event away unhandled; the others of the deployment are told, and the audit keeps who and why."""
+    act = _able(side, "discard_letter", letter_id)
+    if not why.strip():
+        raise Refused("give a reason: whoever misses the event will ask for it")
+    return _view(act(letter_id, by=by, why=why))
+
+
+def _able(side: Backend, act: str, letter_id: str) -> Callable[..., Any]:
+    found = getattr(side, act, None)
+    if found is None or not letter_id:
+        raise NotFound("there is no such dead letter: only AWS has a queue of them")
+    able: Callable[..., Any] = found
+    return able

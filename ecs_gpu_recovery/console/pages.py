@@ -20,15 +20,16 @@ from .guard import COOKIE, fields, session_token
 from .live import page_stream
 from .memory import SESSION_HOURS, Deed
 from .problems import BadField, of_error
+from .writer import Writer
 
 router = APIRouter(include_in_schema=False)
 
 
-def writer_of(request: Request) -> regions.Writer:
+def writer_of(request: Request) -> Writer:
     language = texts.choose(request.cookies.get("lang", ""), request.headers.get("accept-language", ""))
     theme = request.cookies.get("theme", "auto")
     who: Identity | None = getattr(request.state, "identity", None)
-    return regions.Writer(language, who, theme if theme in ("light", "dark") else "auto")
+    return Writer(language, who, theme if theme in ("light", "dark") else "auto")
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:
@@ -52,9 +53,10 @@ async def show(
 ) -> Response:
     """A page with its regions. A backend that does not answer leaves the frame standing, with the reason."""
     writer = writer_of(request)
-    trouble = ""
+    trouble, facts = "", dict[str, Any]()
     try:
-        found = sharing.own((await sharing.shared(console, writer, page, args))[0], writer)
+        parts, facts = await sharing.shared(console, writer, page, args)
+        found = sharing.own(parts, writer)
     except Transient as exc:
         found, trouble, status = {}, str(exc), 503
     found["trouble"] = writer.render("_trouble.html", detail=trouble)
@@ -63,6 +65,7 @@ async def show(
         template,
         page=page,
         regions=found,
+        facts=facts,
         stream=f"/live/{page}?{urlencode(query)}",
         path=request.url.path,
         **{**args, **more},
@@ -188,7 +191,8 @@ async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Res
             request, console, _values(form), exc.fields, chosen=",".join(form.get("nodes", [])), status=422
         )
     except RecoveryError as exc:
-        known = {"": [line.strip() for line in str(exc).splitlines() if line.strip()]}
+        said = forms.refusal_of(exc)
+        known = {"": [line.strip() for line in said.splitlines() if line.strip()]}
         return await _form(
             request,
             console,

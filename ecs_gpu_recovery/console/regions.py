@@ -3,112 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..core.edges import JOB
 from ..core.errors import RecoveryError
-from ..core.model import Job, JobStatus, NodeStatus, Verdict
-from ..jobfile import LEVELS
+from ..core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
 from ..report import Stretch, lanes, phases
-from . import doing, drawings, texts, views
-from .auth import Identity
+from . import doing, drawings, views
 from .context import Console
 from .desk import Backend
 from .lists import pending_orders
 from .snapshot import live_jobs, some_jobs
+from .writer import Writer
 
-ENV = Environment(
-    loader=PackageLoader("ecs_gpu_recovery.console"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-ENV.filters["duration"] = drawings.duration
+#: Nodes that a person must look at, and ends of a task that a person asks about.
+BROKEN = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
+BLAMED = (Exit.SUSPECT, Exit.OUT_OF_MEMORY, Exit.FAULT, Exit.LOST, Exit.NEVER_STARTED)
+#: Jobs that the overview tells about; those that recover come first.
+MOST_SHOWN = 12
+#: Recoveries of a job that its page sums up.
+MOST_PAST = 5
 Regions = tuple[dict[str, str], dict[str, Any]]
 
 
-def clock(value: str | datetime) -> str:
-    """A time as pages show it before a script tells how long ago it was."""
-    at = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-ENV.filters["clock"] = clock
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Renders for one language and one person."""
-
-    language: str
-    who: Identity | None
-    theme: str = "auto"
-
-    def text(self, key: str) -> str:
-        return texts.translator(self.language)(key)
-
-    def job_label(self, status: str) -> str:
-        return self.text(texts.JOB_LABELS.get(status, status))
-
-    def node_label(self, status: str) -> str:
-        return self.text(texts.NODE_LABELS.get(status, status))
-
-    def node_word(self, node: Mapping[str, Any]) -> str:
-        """A node as a person would put it: one that is kept out of use is not called available."""
-        status, waits = node["status"], bool(node["job_id"])
-        if status == NodeStatus.AVAILABLE and (node["hold"] or waits):
-            return self.text("Drained" if node["hold"] else "Healthy, waiting")
-        label = self.node_label(status)
-        return f"{label} · {self.text('drained')}" if node["hold"] else label
-
-    def verdict(self, verdict: str) -> str:
-        return self.text(texts.VERDICTS.get(verdict, verdict))
-
-    def sentence(self, said: doing.Sentence) -> str:
-        return self.text(said.key).format(**said.values)
-
-    def render(self, template: str, **values: Any) -> str:
-        return ENV.get_template(template).render(
-            t=self.text,
-            job_label=self.job_label,
-            node_label=self.node_label,
-            node_word=self.node_word,
-            verdict=self.verdict,
-            sentence=self.sentence,
-            levels=LEVELS,
-            level_words=texts.LEVELS,
-            chart_words={key: self.text(key) for key in texts.CHARTS},
-            who=self.who,
-            lang=self.language,
-            theme=self.theme,
-            languages=texts.LANGUAGES,
-            **values,
-        )
-
-
-def _notices(side: Backend, limit: int) -> dict[str, Any]:
-    """The messages, or where else they go."""
+def _notices(side: Backend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The messages, each with its job and how its node is now; or where else they go."""
+    known = {node["name"]: node for node in nodes}
     try:
-        return {"notices": list(side.notices(limit)), "elsewhere": ""}
+        told = list(side.notices(limit))
     except RecoveryError as exc:
         return {"notices": [], "elsewhere": str(exc)}
+    found = []
+    for notice in told:
+        job, node = _job_of(str(notice["key"])), str(notice.get("node", ""))
+        step = doing.next_step(job, [node] if node else [])
+        found.append({**notice, "job": job, "now": known.get(node), "step": step})
+    return {"notices": found, "elsewhere": ""}
+
+
+def _job_of(key: str) -> str:
+    """The job that a message is about; a message's key begins with it, or with node/."""
+    job, told, _ = key.partition("/notify/")
+    return "" if not told or job.startswith("node/") else job
 
 
 async def overview(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
     def read(side: Backend) -> dict[str, Any]:
         live, some = live_jobs(side)
+        fleet = console.snapshots.fleet(side)
         return {
             "warning": side.warning(),
             "live": live,
-            "fleet": console.snapshots.fleet(side),
+            "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
-            "doing": [views.doing(found) for found in some],
-            "messages": _notices(side, 4),
+            "doing": sorted((views.doing(found) for found in some), key=lambda d: bool(d["calm"])),
+            "headline": doing.headlines(live, some, fleet.nodes),
+            "messages": _notices(side, 3, fleet.nodes),
         }
 
     data = await console.desk.ask(read)
@@ -116,14 +66,23 @@ async def overview(console: Console, writer: Writer, args: Mapping[str, str]) ->
     regions = {
         "counts": console.snapshots.rendered(
             ("counts", writer.language, fleet.stamp, data["live"]),
-            lambda: writer.render("_counts.html", nodes=fleet.nodes, doing=range(data["live"])),
+            lambda: writer.render("_counts.html", nodes=fleet.nodes, live=data["live"]),
         ),
         "fleet": console.snapshots.rendered(
             ("fleet", writer.language, fleet.stamp),
-            lambda: writer.render("_fleet.html", nodes=fleet.nodes, pick=False),
+            lambda: writer.render(
+                "_fleet.html", nodes=fleet.nodes, pick=False, local=console.state is not None
+            ),
         ),
-        "doing": writer.render("_doing.html", doing=data["doing"], warning=data["warning"]),
-        "recent": writer.render("_jobs.html", jobs=data["jobs"], next="", status="", short=True),
+        "headline": writer.render("_headline.html", headline=data["headline"], warning=data["warning"]),
+        "doing": writer.render(
+            "_doing.html",
+            doing=data["doing"][:MOST_SHOWN],
+            more=data["live"] - len(data["doing"][:MOST_SHOWN]),
+        ),
+        "recent": writer.render(
+            "_jobs.html", jobs=data["jobs"], next="", later=False, status="", short=True, invite=True
+        ),
         "notices": writer.render("_notices.html", **data["messages"], brief=True),
     }
     return regions, {}
@@ -135,7 +94,13 @@ async def jobs(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
         lambda side: views.job_page(side.jobs(status, 50, args.get("after", "")[:400]))
     )
     shown = writer.render(
-        "_jobs.html", jobs=page["jobs"], next=page["next"], status=status.value if status else ""
+        "_jobs.html",
+        jobs=page["jobs"],
+        next=page["next"],
+        later=bool(args.get("after")),
+        status=status.value if status else "",
+        short=False,
+        invite=not status,
     )
     return {"jobs": shown}, {}
 
@@ -145,9 +110,14 @@ async def new_job(console: Console, writer: Writer, args: Mapping[str, str]) -> 
     chosen = {name for name in args.get("nodes", "").split(",") if name}
     picker = console.snapshots.rendered(
         ("picker", writer.language, fleet.stamp, frozenset(chosen)),
-        lambda: writer.render("_fleet.html", nodes=fleet.nodes, pick=True, chosen=chosen),
+        lambda: writer.render(
+            "_fleet.html", nodes=fleet.nodes, pick=True, chosen=chosen, local=console.state is not None
+        ),
     )
-    return {"picker": picker}, {}
+    free = doing.Sentence(
+        doing.FREE, {"free": sum(node["free"] for node in fleet.nodes), "all": len(fleet.nodes)}
+    )
+    return {"picker": picker, "free": f'<p class="hint">{writer.sentence(free)}</p>'}, {}
 
 
 async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
@@ -180,7 +150,7 @@ async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regi
     nexts = [(after, edge.why) for (before, after), edge in JOB.items() if before == found.status]
     regions = {
         "head": writer.render("_job_head.html", job=view),
-        "now": writer.render("_now.html", job=view, d=views.doing(found)),
+        "now": _now(writer, found, view, data["earlier"]),
         "nexts": writer.render("_nexts.html", nexts=nexts),
         "phases": writer.render("_phases.html", job=view),
         "diagram": diagram,
@@ -203,10 +173,29 @@ async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regi
     sizes = {log["task"]: [log["rank"], log["attempt"], log["node"], log["size"]] for log in data["logs"]}
     done = view["progress"]
     return regions, {
+        "state": {"final": view["final"], "label": writer.job_label(found.status), "blamed": _blamed(found)},
         "logs": sizes,
         "points": [done["steps"], done["lost_steps"], found.attempt],
-        "state": {"final": view["final"]},
     }
+
+
+def _now(writer: Writer, found: Job, view: Mapping[str, Any], earlier: Sequence[Entry]) -> str:
+    """What is being done, how far the way back is gone, what a person has to do, and what was mended before."""
+    way, step = doing.steps(found)
+    broken = [rank.node for rank in found.ranks if rank.node_status in BROKEN]
+    asked = doing.next_step(found.id, broken) if found.status is JobStatus.FAILED else None
+    past = doing.recoveries((*earlier, *found.timeline))[-MOST_PAST:]
+    return writer.render(
+        "_now.html", job=view, d=views.doing(found), way=way, step=step, asked=asked, broken=broken, past=past
+    )
+
+
+def _blamed(found: Job) -> str:
+    """The task whose log tells most: of a job in trouble, the one that did not end as it should."""
+    if found.status in (JobStatus.COMPLETE, JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
+        return ""
+    bad = [rank.task_id for rank in found.ranks if rank.exit in BLAMED and rank.task_id]
+    return bad[0] if bad else ""
 
 
 def _legend(found: Job, nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
@@ -237,7 +226,8 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
         found = side.node(name)
         lines = side.jobs(None, 60, "").jobs
         records = {record.id: record for record in some_jobs(side, [line.id for line in lines])}
-        ran, moves = [], [views.entry_view(entry) for entry in found.timeline]
+        earlier = views.earlier_entries(side.parts.store, f"node/{name}")
+        ran, moves = [], [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
         for line in lines:
             record = records.get(line.id)
             if record is None:
@@ -258,6 +248,7 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
     data = await console.desk.ask(read)
     deeds = console.memory.audit(limit=20, subject=f"node/{name}")
     regions = {
+        "title": writer.render("_node_title.html", node=data["node"]),
         "node": writer.render("_node_head.html", node=data["node"]),
         "report": writer.render(
             "_report.html",
@@ -266,10 +257,13 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
         ),
         "checks": writer.render("_checks.html", reports=data["reports"]),
         "history": writer.render("_story.html", entries=doing.grouped(data["moves"]), node=True),
-        "ran": writer.render("_jobs.html", jobs=data["jobs"], next="", status="", short=True),
+        "ran": writer.render(
+            "_jobs.html", jobs=data["jobs"], next="", later=False, status="", short=True, invite=False
+        ),
         "deeds": writer.render("_audit.html", audit=deeds, brief=True),
     }
-    return regions, {}
+    out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
+    return regions, {"usual": "release" if out else "drain"}
 
 
 def _mended(report: Mapping[str, Any] | None, moves: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -288,7 +282,7 @@ async def alerts(console: Console, writer: Writer, args: Mapping[str, str]) -> R
             moves += [{**views.entry_view(e), "job": found.id} for e in found.timeline if e.subject == "job"]
         moves.sort(key=lambda entry: str(entry["at"]), reverse=True)
         return {
-            "messages": _notices(side, 50),
+            "messages": _notices(side, 50, console.snapshots.fleet(side).nodes),
             "orders": pending_orders(side),
             "letters": console.letters.look(side),
             "moves": moves[:40],

@@ -15,6 +15,7 @@ from . import regions
 from .auth import Identity
 from .context import Console
 from .live import CSRF, Part
+from .writer import Writer
 
 #: What each page's regions depend on; anything else in an address is not looked at.
 ARGS: Mapping[str, tuple[str, ...]] = {
@@ -28,7 +29,7 @@ ARGS: Mapping[str, tuple[str, ...]] = {
 
 
 async def shared(
-    console: Console, writer: regions.Writer, page: str, args: Mapping[str, str]
+    console: Console, writer: Writer, page: str, args: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """A page's regions, with `CSRF` in place of the token; `own` puts it in."""
     wanted = ARGS.get(page)
@@ -45,7 +46,7 @@ async def shared(
     return dict(found[0]), found[1]
 
 
-def own(parts: Mapping[str, str], writer: regions.Writer) -> dict[str, Any]:
+def own(parts: Mapping[str, str], writer: Writer) -> dict[str, Any]:
     """The regions with the viewer's own token in them."""
     token = writer.who.csrf if writer.who else ""
     return {name: html.replace(CSRF, token) for name, html in parts.items()}

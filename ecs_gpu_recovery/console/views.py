@@ -64,6 +64,11 @@ def masked_command(command: Sequence[str]) -> list[str]:
     return shown
 
 
+def command_line(masked: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(masked).replace(shlex.quote(HIDDEN), HIDDEN)
+
+
 def job_line(line: JobLine) -> dict[str, Any]:
     """Written out field by field: every look makes two hundred of them."""
     return {
@@ -92,7 +97,7 @@ def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str
     ratio = effective_ratio(job, done, now)
     data.update(
         final=job.status.final,
-        command_line=shlex.join(spec["command"]).replace(shlex.quote(HIDDEN), HIDDEN),
+        command_line=command_line(spec["command"]),
         phases=[
             {
                 "name": p.name,
@@ -141,6 +146,7 @@ def doing(job: Job) -> dict[str, Any]:
         "ending": job.ending.why if job.ending else "",
         "now": now_doing(job),
         "deadline": end.isoformat() if (end := deadline(job)) else "",
+        "calm": job.status is JobStatus.IN_PROGRESS and job.ending is None,
     }
 
 

@@ -72,7 +72,7 @@ def test_nodes_that_are_taken_refuse_the_job_and_say_by_whom(client: httpx.Clien
     holder = submitted(client, any_nodes=4)
     reply = client.post("/api/jobs", json=training())
     assert reply.status_code == 409
-    assert "0 are free" in reply.json()["detail"]
+    assert "there are 0" in reply.json()["detail"]
     reply = client.post("/api/jobs", json={**training(nodes=["node-1"]), "any_nodes": None})
     assert holder["id"] in reply.json()["detail"]
 

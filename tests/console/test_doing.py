@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 
-from ecs_gpu_recovery.console import doing, drawings, texts, views
+from ecs_gpu_recovery.console import doing, drawings, regions, texts, views
 from ecs_gpu_recovery.console.doing import grouped, now_doing
+from ecs_gpu_recovery.console.writer import Writer, items_of
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
 from tests.core.story import (
@@ -57,6 +59,112 @@ def test_one_sentence_tells_what_is_done_now(job: object, words: str) -> None:
     assert said(job.job) == words  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("job", "way", "at"),
+    [
+        (a_new_job(nodes=4), doing.FIRST_START, "Start"),
+        (a_running_job(nodes=4), (), ""),
+        (a_running_job(nodes=4).fails(0), doing.RECOVERY, "Stop all ranks"),
+        (a_job_under_test(nodes=4), doing.RECOVERY, "Check the nodes"),
+        (a_job_awaiting_reboot(nodes=4, bad=[2]), doing.RECOVERY, "Repair"),
+        (a_restarting_job(nodes=4), doing.RECOVERY, "Start again"),
+        (a_job_in_its_second_attempt(nodes=4), (), ""),
+    ],
+)
+def test_the_way_back_to_training_is_told_with_where_it_stands(
+    job: object, way: tuple[str, ...], at: str
+) -> None:
+    found, step = doing.steps(job.job)  # type: ignore[attr-defined]
+    assert tuple(found) == way
+    assert (found[step] if found else "") == at
+
+
+def test_the_overview_begins_with_what_matters() -> None:
+    free = {"status": "AVAILABLE"}
+    fleet = [{"name": "n1", **free}, {"name": "n2", **free}]
+    broken = [*fleet, {"name": "bad node", "status": "FAILED"}, {"name": "n9", "status": "UNKNOWN"}]
+    running, healing = a_running_job(nodes=2).job, a_job_awaiting_reboot(nodes=2).job
+
+    def told(live: int, jobs: list[Job], nodes: list[dict[str, str]]) -> list[str]:
+        return [line.said.key.format(**line.said.values) for line in doing.headlines(live, jobs, nodes)]
+
+    assert told(0, [], []) == ["There are no nodes yet."]
+    assert told(0, [], fleet) == ["All is well. No job is active."]
+    assert told(3, [running], fleet) == ["All is well. Active jobs: 3."]
+    assert told(1, [healing], fleet) == ["j is recovering by itself."]
+    assert told(2, [healing, healing], broken) == [
+        "Needs repair: bad node.",
+        "Not heard from: n9.",
+        "2 jobs are recovering by themselves.",
+    ]
+    assert doing.headlines(0, [], broken)[0].href == "/nodes/bad%20node"
+
+
+def test_recoveries_are_summed_up_with_their_cause_and_how_long_they_took() -> None:
+    job = a_job_in_its_second_attempt(nodes=3, bad=[1]).job
+    minutes = [replace(entry, at=T0 + number * MINUTE) for number, entry in enumerate(job.timeline)]
+    (found,) = doing.recoveries(minutes)
+    own = [entry for entry in minutes if entry.subject == "job"]
+    fault, back = (
+        next(e for e in own if e.after == state) for state in ("PENDING_HEALTHCHECK", "RESTARTING")
+    )
+    assert (found.why, found.at) == ("GPU fault on n1", fault.at)
+    assert found.seconds >= (back.at - fault.at).total_seconds() > 0
+    assert doing.recoveries(a_job_awaiting_reboot(nodes=3).job.timeline) == [], "not back yet"
+
+
+def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> None:
+    broken = a_running_job(nodes=3).fails(1).job
+    assert regions._blamed(broken) == broken.ranks[1].task_id != ""
+    assert regions._blamed(a_running_job(nodes=3).job) == ""
+    assert regions._blamed(a_job_in_its_second_attempt(nodes=3).job) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "job"),
+    [("j-1/notify/failed", "j-1"), ("node/n1/notify/3", ""), ("j-1/0/start/stuck", ""), ("", "")],
+)
+def test_a_message_leads_to_the_job_that_it_is_about(key: str, job: str) -> None:
+    assert regions._job_of(key) == job
+
+
+def test_what_a_person_does_next_is_said_in_words_of_the_console() -> None:
+    def told(job: str, *nodes: str) -> str:
+        step = doing.next_step(job, nodes)
+        return step.key.format(**step.values) if step else ""
+
+    assert told("j", "n1") == "Repair n1 and release it on its page. Then run the job again."
+    assert told("", "n1") == "Repair n1 and release it on its page."
+    assert told("j") == "Read the logs, mend the cause, and run the job again."
+    assert told("") == ""
+
+
+def test_evidence_is_told_line_by_line_and_brackets_are_left_whole() -> None:
+    text = "n3: reboot (7 of 8 GPUs; Xid 79 (fallen off the bus)); n1, n2: healthy (no GPU fault found)"
+    assert items_of(text) == [
+        "n3: reboot (7 of 8 GPUs; Xid 79 (fallen off the bus))",
+        "n1, n2: healthy (no GPU fault found)",
+    ]
+    assert items_of("a ) b; c") == ["a ) b", "c"]
+    assert items_of("") == []
+
+
+def test_many_nodes_are_shown_by_state_those_in_trouble_first() -> None:
+    def node(name: str, status: str, **more: object) -> dict[str, object]:
+        return {"name": name, "status": status, "job_id": "", "hold": None, "free": False, **more}
+
+    nodes = [
+        node("a", "AVAILABLE", free=True),
+        node("b", "IN_PROGRESS", job_id="j"),
+        node("c", "FAILED"),
+        node("d", "AVAILABLE", hold={"by": "olga"}),
+        node("e", "AVAILABLE", job_id="j"),
+    ]
+    groups = Writer("en", None).by_word(nodes)
+    assert [word for word, _ in groups] == ["Failed", "Drained", "Running", "Healthy, waiting", "Available"]
+    assert sum(len(some) for _, some in groups) == len(nodes)
+
+
 def test_a_wait_has_an_end_and_a_training_has_none() -> None:
     assert views.doing(a_job_awaiting_reboot(nodes=2).job)["deadline"]
     assert views.doing(a_running_job(nodes=2).job)["deadline"] == ""
@@ -100,8 +208,6 @@ def test_of_a_large_job_the_nodes_that_something_happened_to_are_drawn() -> None
 
 
 def test_a_record_without_a_timeline_has_an_empty_picture() -> None:
-    from dataclasses import replace
-
     bare = replace(a_running_job(nodes=2).job, timeline=())
     assert phases(bare, T0) == []
     assert drawings.attempts_picture([], lanes(bare, T0), str, "title") == ""

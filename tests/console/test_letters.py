@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.aws_backend import AwsBackend
+from ecs_gpu_recovery.cli.remote_backend import PASSWORD_VARIABLE, USER_VARIABLE
 from ecs_gpu_recovery.console.app import serve
 from tests.aws.event_builders import TRAIN, stopped
 from tests.aws.letter_queue import HANDLER, of_rule
 from tests.cli.aws_person import Person, a_person
-from tests.console.helpers import USERS, eventually, sign_in
+from tests.cli.conftest import Result, run_command
+from tests.console.helpers import PASSWORD, USERS, eventually, sign_in
 
 SECRET = "hunter2"
 ENDED = stopped(env={**TRAIN, "WANDB_API_KEY": SECRET})
@@ -96,6 +98,72 @@ def test_the_api_lists_them_without_the_event(guarded: httpx.Client, person: Per
     person.mine.clear()
     assert guarded.get("/api/letters").json() == found
     assert person.mine == [], "a look is good for a minute"
+
+
+def test_an_operator_puts_a_letter_away_with_a_reason_that_is_kept(
+    guarded: httpx.Client, person: Person
+) -> None:
+    token = sign_in(guarded, "olga")
+    for wrong, status in (({}, 422), ({"why": " "}, 409)):
+        asked = {"id": "letter-1", **wrong}
+        refused = guarded.post("/api/letters/discard", json=asked, headers={"x-csrf-token": token})
+        assert (refused.status_code, list(person.queue.kept)) == (status, ["letter-1"])
+    body = {"id": "letter-1", "why": "the job is over"}
+    reply = guarded.post("/api/letters/discard", json=body, headers={"x-csrf-token": token})
+    assert (reply.status_code, reply.json()["id"], person.queue.kept) == (200, "letter-1", {})
+    assert SECRET not in reply.text
+    deed = guarded.get("/api/audit").json()["audit"][0]
+    assert (deed["who"], deed["action"], deed["why"]) == ("olga", "discard", "the job is over")
+    assert "olga put the dead letter letter-1 away" in person.world.messages()[-1]
+
+
+@pytest.fixture
+def remote(guarded: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`gpu-recovery letters ... --backend http://HOST`, as an operator."""
+    monkeypatch.setenv(USER_VARIABLE, "olga")
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    return lambda *args: run_command("letters", *args, "--backend", str(guarded.base_url).rstrip("/"))
+
+
+def test_the_command_lists_letters_of_a_console_and_sends_them_again(
+    remote: Callable[..., Result], person: Person
+) -> None:
+    person.queue.put(of_rule(ENDED), id="letter-2")
+    (first, second) = remote("--json").data["letters"]
+    assert (first["id"], second["id"], first["function"], first["event"]) == (
+        "letter-1",
+        "letter-2",
+        HANDLER,
+        None,
+    )
+    listed = remote()
+    assert "NO_PERMISSIONS" in listed.out
+    assert "resend ID --backend http://" in listed.out
+    person.functions.failing.add(HANDLER)
+    failed = remote("resend", "letter-1")
+    assert (failed.code, len(person.queue.kept)) == (1, 2)
+    assert "kept: the letter stays in the queue" in failed.out
+    person.functions.failing.clear()
+    sent = remote("resend", "--all", "--json")
+    assert (sent.code, [one["done"] for one in sent.data["sent"]]) == (0, [True, True])
+    assert person.queue.kept == {}
+    assert remote().out == "No dead letters: every event was handled.\n"
+
+
+def test_the_command_puts_a_letter_of_a_console_away(remote: Callable[..., Result], person: Person) -> None:
+    gone = remote("discard", "letter", "--why", "the job is over", "--json")
+    assert gone.code == 0, gone
+    assert (gone.data["discarded"]["id"], gone.data["by"], person.queue.kept) == ("letter-1", "olga", {})
+    assert remote("discard", "letter", "--why", "again").code == 3
+
+
+def test_a_viewer_is_told_that_they_may_not(
+    remote: Callable[..., Result], person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(USER_VARIABLE, "vic")
+    for args in (("resend", "--all"), ("discard", "letter-1", "--why", "x")):
+        told = remote(*args)
+        assert (told.code, "viewer" in told.err, list(person.queue.kept)) == (4, True, ["letter-1"])
 
 
 def test_in_chinese_too(guarded: httpx.Client) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -23,6 +23,7 @@ from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused
+from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, PHASES
@@ -181,6 +182,22 @@ def test_the_task_definition_is_shown_before_anything_is_sent(shared: httpx.Clie
     assert 'data-problem="mounts"' in wrong
 
 
+def test_problems_of_all_kinds_are_told_at_once(shared: httpx.Client) -> None:
+    form = {"csrf": csrf_of(shared), "where": "any", "any_nodes": "x", "name": "my job!", "command": "true"}
+    page = shared.post("/jobs/new/preview", data=form, headers=HTML).text
+    assert {"any_nodes", "name"} == set(re.findall(r'data-problem="(\w+)"', page))
+
+
+def test_a_fleet_of_hundreds_stays_light_and_its_broken_nodes_come_first(tmp_path: Path) -> None:
+    with console(still_state(tmp_path, nodes=300)) as client:
+        client.post("/api/nodes/node-250/drain", json={"why": "new cable"})
+        page = client.get("/", headers=HTML).text
+        assert page.index("node-250") < page.index("node-1")
+        assert "new cable" in page
+        assert _weight(client, "/") < LARGEST_PAGE
+        assert _weight(client, "/jobs/new") < LARGEST_PAGE
+
+
 def test_every_template_is_a_command_or_a_script_that_can_be_read() -> None:
     for template in TEMPLATES:
         if template.kind == "command":
@@ -195,7 +212,7 @@ def test_every_template_is_a_command_or_a_script_that_can_be_read() -> None:
 def test_fields_that_cannot_be_read_are_all_named() -> None:
     with pytest.raises(BadField) as told:
         from_form({"where": ["any"], "any_nodes": ["two"], "port": ["high"], "env": ["oops"]})
-    assert set(told.value.fields) == {"any_nodes", "port", "env"}
+    assert set(told.value.fields) == {"any_nodes", "port", "env", "command"}
 
 
 def test_what_left_the_record_is_still_told_and_drawn(tmp_path: Path) -> None:
@@ -220,6 +237,22 @@ def test_what_left_the_record_is_still_told_and_drawn(tmp_path: Path) -> None:
         page = client.get(f"/jobs/{job['id']}", headers=HTML).text
     assert "long ago" in page
     assert re.search(r'class="phase lane s-REBOOTING"><title>node-1', page)
+
+
+def test_what_left_a_node_s_record_is_still_on_its_page(tmp_path: Path) -> None:
+    state, began = still_state(tmp_path), datetime(2026, 3, 1, tzinfo=UTC)
+    with console(state) as client:
+        parts = wiring.build(state, controller=True)
+        for minute in range(60):
+            seen = FaultSeen(
+                at=began + timedelta(minutes=minute), node="node-1", evidence=f"Xid 63, line {minute}."
+            )
+            parts.runtime.handle_node("node-1", [seen])
+        kept = parts.store.node("node-1").timeline
+        parts.close()
+        page = client.get("/nodes/node-1", headers=HTML).text
+    assert len(kept) < 50
+    assert all(f"line {minute}." in page for minute in range(60))
 
 
 def test_unknown_things_get_a_page_of_their_own(shared: httpx.Client) -> None:

@@ -8,9 +8,10 @@ document.getElementById("theme")?.addEventListener("click", () => {
   document.dispatchEvent(new Event("theme"));
 });
 
-const words = new Intl.RelativeTimeFormat(root.lang, { numeric: "always", style: "short" });
-const hours = new Intl.DateTimeFormat(root.lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const days = new Intl.DateTimeFormat(root.lang, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+const lang = root.lang === "en" ? "en-GB" : root.lang;
+const words = new Intl.RelativeTimeFormat(lang, { numeric: "always", style: "short" });
+const hours = new Intl.DateTimeFormat(lang, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const days = new Intl.DateTimeFormat(lang, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
 function ago(seconds) {
   for (const [size, unit] of [[86400, "day"], [3600, "hour"], [60, "minute"]]) {
     if (Math.abs(seconds) >= size) return words.format(-Math.trunc(seconds / size), unit);
@@ -21,17 +22,18 @@ function tellTimes() {
   const now = Date.now();
   for (const time of document.querySelectorAll("time[data-ago]")) {
     if (!time.title || time.dataset.for !== time.dateTime) {
-      time.title = new Date(time.dateTime).toLocaleString(root.lang);
+      time.title = new Date(time.dateTime).toLocaleString(lang);
       time.dataset.for = time.dateTime;
     }
-    const text = ago((now - Date.parse(time.dateTime)) / 1000);
+    const past = (now - Date.parse(time.dateTime)) / 1000;
+    const text = time.dataset.over && past > 0 ? time.dataset.over : (time.dataset.before ?? "") + ago(past);
     if (time.textContent !== text) time.textContent = text;
   }
   for (const time of document.querySelectorAll("time[data-clock]")) {
     if (time.dataset.for === time.dateTime) continue;
     const at = new Date(time.dateTime);
     time.dataset.for = time.dateTime;
-    time.title = at.toLocaleString(root.lang);
+    time.title = at.toLocaleString(lang);
     const today = at.toDateString() === new Date(now).toDateString();
     time.textContent = today ? hours.format(at) : days.format(at);
   }

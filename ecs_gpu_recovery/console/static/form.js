@@ -1,5 +1,5 @@
-// The form of a new job: a template fills the command or the script, a file fills the script, and what is wrong is
-// told beside its field as soon as the field is left.
+// The form of a new job: a template fills the command or the script, a file fills the script, and as soon as a field
+// is left, what is wrong is told beside it, or the preview shows what would be sent.
 const form = document.getElementById("job-form");
 
 // Pressing the button twice, or sending the form again, submits one job.
@@ -10,7 +10,9 @@ form.addEventListener("input", renew);
 
 for (const select of document.querySelectorAll("[data-template]")) {
   select.addEventListener("change", () => {
-    if (select.value) document.getElementById(select.dataset.template).value = select.value;
+    if (!select.value) return;
+    document.getElementById(select.dataset.template).value = select.value;
+    examine();
   });
 }
 
@@ -26,6 +28,7 @@ document.getElementById("upload")?.addEventListener("change", async (event) => {
     return;
   }
   document.getElementById("f-script_text").value = await file.text();
+  examine();
 });
 
 // -- problems beside their fields ------------------------------------------------------------------------------------
@@ -57,28 +60,33 @@ function problemsIn(root) {
   return found;
 }
 
-async function examine() {
-  const body = new URLSearchParams(new FormData(form));
+const preview = document.getElementById("preview");
+const invitation = [...preview.childNodes];
+let asked = 0;
+
+// With `all`, every problem is told; otherwise only those of fields that somebody has been in.
+async function examine(all = false) {
+  const mine = ++asked;
   try {
+    const body = new URLSearchParams(new FormData(form));
     const reply = await fetch("/jobs/new/preview", { method: "POST", body, headers: { Accept: "text/html" } });
-    if (!reply.ok) return;
-    const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-    tell(problemsIn(page), touched);
+    const text = await reply.text();
+    if (!reply.ok || mine !== asked) return;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    const found = problemsIn(page);
+    tell(found, all ? undefined : touched);
+    preview.replaceChildren(...(all || !Object.keys(found).length ? page.body.childNodes : invitation));
   } catch (error) {
     console.warn(error);
   }
 }
 
 form.addEventListener("change", (event) => {
-  if (!event.target.name || event.target.type === "radio") return;
-  touched.add(event.target.name);
+  if (!event.target.name) return;
+  if (event.target.type !== "radio") touched.add(event.target.name);
   examine();
 });
-// The preview names every problem there is; the fields then show the same.
-document.addEventListener("htmx:after:swap", () => {
-  const preview = document.getElementById("preview");
-  if (preview?.children.length) tell(problemsIn(preview));
-});
+document.getElementById("look").addEventListener("click", () => examine(true));
 
 // In the editor the tab key indents; Escape gives it back to the keyboard's way through the page.
 const editor = document.querySelector(".editor");

@@ -10,6 +10,8 @@ const KEEP = 400000;
 let sizes = {};
 let current = { task: "", first: 0, next: 0 };
 let chosen = false;
+let blamed = "";
+const { title } = document;
 let busy = false;
 
 async function get(path) {
@@ -25,7 +27,9 @@ function fillPick() {
     pick.replaceChildren(...tasks.map(([task, [rank, attempt, node]]) =>
       new Option(`${view.dataset.rank} ${rank} · ${node} · ${view.dataset.attempt} ${attempt}`, task, false, task === current.task)));
   }
-  if (tasks.length && (!current.task || (!chosen && follow.checked && tasks[0][1][1] > (sizes[current.task]?.[1] ?? 0)))) open(tasks[0][0]);
+  const wanted = blamed in sizes ? blamed : tasks[0]?.[0];
+  const newer = !chosen && follow.checked && wanted !== current.task && (wanted === blamed || sizes[wanted]?.[1] > (sizes[current.task]?.[1] ?? 0));
+  if (wanted && (!current.task || newer)) open(wanted);
   if (!tasks.length && !current.task) view.textContent = view.dataset.empty;
 }
 
@@ -117,6 +121,8 @@ function line(hit, q) {
 
 pick.addEventListener("change", () => { chosen = true; open(pick.value); });
 follow.addEventListener("change", () => { if (follow.checked) view.scrollTop = view.scrollHeight; });
+const wrap = document.getElementById("log-wrap");
+wrap.addEventListener("change", () => view.classList.toggle("whole", !wrap.checked));
 view.addEventListener("wheel", () => {
   if (view.scrollTop + view.clientHeight < view.scrollHeight - 40) follow.checked = false;
 }, { passive: true });
@@ -129,7 +135,10 @@ stream.addEventListener("logs", (event) => {
   if ((sizes[current.task]?.[3] ?? 0) > current.next) pump();
 });
 stream.addEventListener("state", (event) => {
-  const { final } = JSON.parse(event.detail.data);
+  const { final, label, blamed: task } = JSON.parse(event.detail.data);
+  document.title = `${label} · ${title}`;
+  blamed = task;
+  if (Object.keys(sizes).length) fillPick();
   const stopper = document.getElementById("stopper");
   if (stopper) { stopper.hidden = final; document.getElementById("retrier").hidden = !final; }
 });
@@ -176,6 +185,13 @@ async function loadPoints() {
   draw();
 }
 stream.addEventListener("points", () => loadPoints().catch(console.warn));
+// On a narrow screen the diagram is wider than its place: the state that counts comes into sight.
+const diagram = document.getElementById("diagram");
+const lit = diagram.querySelector(".state.now");
+if (lit && diagram.scrollWidth > diagram.clientWidth) {
+  const [box, frame] = [lit.getBoundingClientRect(), diagram.getBoundingClientRect()];
+  diagram.scrollLeft += box.left + box.width / 2 - frame.left - frame.width / 2;
+}
 document.addEventListener("theme", draw);
 let resizing;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(draw, 200); });
