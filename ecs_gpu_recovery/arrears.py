@@ -15,13 +15,15 @@ NOBODY = (-1,)
 def rows_behind(old: Job, new: Job) -> tuple[int, ...]:
     """The ranks whose rows are not as the new record says: what changed now, and what was still to be written.
 
-    An empty answer means all of them, looked at one by one: at the end, and where a task is forgotten whose row may
-    still call it running.
+    An empty answer means all of them, looked at one by one: at the end, where a task is forgotten whose row may
+    still call it running, and where a node's record has to follow its machine to another registration.
     """
     todo = [order.effect.ranks for order in old.outbox if isinstance(order.effect, WriteRows)]
     if () in todo or new.status.final:
         return ()
     waiting = {index for ranks in todo for index in ranks}
+    if any(rank.instance != old.ranks[rank.index].instance for rank in new.ranks):
+        return ()
     if any(_forgotten(old.ranks[rank.index], rank, waiting) for rank in new.ranks):
         return ()
     changed = {rank.index for rank in new.ranks if _shown(old.ranks[rank.index]) != _shown(rank)}

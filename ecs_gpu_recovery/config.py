@@ -76,7 +76,7 @@ def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Read
 class Config:
     """What a deployment can choose. A variable of the same name comes before the value here."""
 
-    # DynamoDB tables. With DELETION_PROTECTION they stay when the stack is destroyed.
+    # DynamoDB tables. With DELETION_PROTECTION they, and shared storage, stay when the stack is destroyed.
     TASK_TABLE_NAME = "ecs_task"
     JOB_TABLE_NAME = "ecs_job"
     NODE_TABLE_NAME = "ecs_node"
@@ -88,7 +88,7 @@ class Config:
 
     # The health check's task definition: a bare name is made by the stack, a revision or an ARN is yours.
     DCGM_HEALTH_CHECK_TASK = "gpu-dcgm-health-check"
-    # The family of the example of a training task.
+    # The family of the example of a training task, and whether there is one.
     TRAINING_TASK = "gpu-training"
     CREATE_TRAINING_TASK = True
     # Families that may be started again, with commas; and the roles of theirs that are not the stack's own.
@@ -98,42 +98,45 @@ class Config:
     IMAGE = ""
     IMAGE_TAG = "latest"
     REPOSITORY_NAME = "ecs-gpu-recovery"
+    # What the check and the example reserve: all GPUs of a node.
     GPUS_PER_NODE = 8
     # Only nodes with this tag (key=value) may be rebooted; empty means every managed node of the account.
     NODE_TAG = ""
 
-    # Node health while nothing is wrong yet; each is off unless asked for. Evidence as it happens: `gpu-health watch`
-    # on every node. Numbers of the nodes: the image of the metrics agent (docker/metrics-agent). Free nodes are
-    # examined each so many minutes, one at a time, at this level (0: never).
+    # Node health while nothing is wrong yet; each is off unless asked for.
+    # Evidence as it happens: `gpu-health watch` on every node.
     WATCH_NODES = False
+    # Numbers of the nodes: the image of the metrics agent (docker/metrics-agent).
     METRICS_AGENT_IMAGE = ""
+    # Free nodes are examined each so many minutes, one at a time, at this level (0: never).
     IDLE_CHECK_MINUTES = 0
     IDLE_CHECK_LEVEL = "quick"
 
-    # Lambda functions
+    # The functions: seconds and MB each may take, days that logs are kept, and how much is written there.
     LAMBDA_TIMEOUT_SECONDS = 120
     LAMBDA_MEMORY_SIZE = 512
     LOG_RETENTION_DAYS = 90
     LOG_LEVEL = "INFO"
 
-    # Messages to people
+    # Messages to people: the topic, and an address that is subscribed to it.
     SNS_TOPIC_NAME = "gpu-training-notifications"
     SNS_TOPIC_DISPLAY_NAME = "GPU Training Job Notifications"
     NOTIFICATION_EMAIL = ""
 
-    # Optional parts. The first two need VPC_ID and SUBNET_ID.
+    # Optional parts: a GPU node, and shared storage (FSx for Lustre). Both need the network.
     CREATE_EC2_INSTANCE = False
     EC2_INSTANCE_TYPE = "g5.xlarge"
     CREATE_FSX = False
     FSX_STORAGE_GIB = 1200
+    VPC_ID = ""
+    SUBNET_ID = ""
+    # The role with which machines of your own join the cluster (ECS Anywhere).
     CREATE_ECS_ANYWHERE_ROLE = False
     # Two managed policies for people who use the command and the console: one to look, one to act.
     CREATE_PEOPLE_POLICIES = False
-    VPC_ID = ""
-    SUBNET_ID = ""
 
     # The web console as a service behind a load balancer; its image (docker/console) asks for it. It needs a network,
-    # a certificate and a provider that signs people in (OpenID Connect). Only the operators named may act.
+    # a certificate and a provider that signs people in (OpenID Connect).
     CONSOLE_IMAGE = ""
     CONSOLE_VPC_ID = ""
     CONSOLE_SUBNET_IDS = ""
@@ -148,8 +151,10 @@ class Config:
     CONSOLE_OIDC_CLIENT_ID = ""
     # The secret of Secrets Manager that holds the client's secret, by name or ARN.
     CONSOLE_OIDC_SECRET = ""
+    # Who may act, by e-mail address or id, with commas; everybody else may look.
     CONSOLE_OPERATORS = ""
 
+    # The names of functions, alarms and logs begin with it.
     STACK_NAME = "EcsGpuRecoveryStack"
     # Numbers of the recovery policy that differ from the defaults, such as {"MAX_RETRIES": "2"}.
     POLICY: Mapping[str, str] = {}
@@ -224,7 +229,8 @@ OLDER_NAMES = {
     "JOB_TABLE_NAME": ("TRAINING_JOB_TABLE_NAME",),
     "NODE_TABLE_NAME": ("CONTAINER_INSTANCE_TABLE_NAME",),
 }
-_LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 3653)
+_LOG_YEARS = (365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
+_LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
 _https = read.matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address")
 _any = read.matching(r"[^\s].{0,2000}", "use a text")
 #: How each setting of `Config` is read.
@@ -261,7 +267,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "CREATE_EC2_INSTANCE": boolean,
     "EC2_INSTANCE_TYPE": read.matching(r"[a-z0-9-]+\.[a-z0-9-]+", "use an instance type such as g5.xlarge"),
     "CREATE_FSX": boolean,
-    "FSX_STORAGE_GIB": whole(1200, 1_000_000),
+    "FSX_STORAGE_GIB": read.lustre_gib,
     "CREATE_ECS_ANYWHERE_ROLE": boolean,
     "CREATE_PEOPLE_POLICIES": boolean,
     "VPC_ID": read.optional(read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")),
@@ -279,9 +285,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     ),
     "CONSOLE_PUBLIC_IP": boolean,
     "CONSOLE_INTERNET_FACING": boolean,
-    "CONSOLE_ALLOWED_CIDRS": read.each(
-        read.matching(r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}", "use 10.0.0.0/8")
-    ),
+    "CONSOLE_ALLOWED_CIDRS": read.each(read.network),
     "CONSOLE_CERTIFICATE_ARN": read.optional(
         read.matching(
             r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-f-]+", "use a certificate's ARN"

@@ -64,6 +64,9 @@ class Courier:
         if isinstance(effect, Notify):
             self._notifier.notify(effect)
             return [OrderSent(at=at, key=effect.key)]
+        if isinstance(effect, Archive):
+            self._notifier.archive(f"node/{node.name}", effect)
+            return [OrderSent(at=at, key=effect.key)]
         raise Bug(f"{effect.key} is not an order of a node")
 
 

@@ -86,12 +86,20 @@ class Runtime:
         at: datetime,
         check: bool,
         max_retries: int | None = None,
+        overrides: Sequence[str] = (),
     ) -> Job:
-        """Claim the nodes and record the job; then send its first orders."""
+        """Claim the nodes and record the job; then send its first orders. `overrides` are those of `Rank`, by rank."""
         policy = self.policy if max_retries is None else replace(self.policy, max_retries=max_retries)
         known = [self.store.node(name) for name in nodes]
         step = submit(
-            job_id=job_id, cluster=cluster, spec=spec, nodes=known, policy=policy, at=at, check=check
+            job_id=job_id,
+            cluster=cluster,
+            spec=spec,
+            nodes=known,
+            policy=policy,
+            at=at,
+            check=check,
+            overrides=overrides,
         )
         job = self._trimmed(None, step.job)
         self.store.create(job)
@@ -107,7 +115,8 @@ class Runtime:
         read_first = job or not self._guess
         moved = self._decide(job_id, facts, job, trail) if read_first else self._guessed(job_id, facts, trail)
         if facts and moved.orders:
-            return self._send_all(moved.job, moved.orders, max(fact.at for fact in facts), trail)
+            now = max(fact.clock(moved.job.updated_at) for fact in facts)
+            return self._send_all(moved.job, moved.orders, now, trail)
         return moved.job
 
     def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
@@ -248,7 +257,8 @@ class Runtime:
             if node.status is not old.status:
                 self._label(node)
             if self._dispatch_now and orders:
-                self._send_node_orders(node, tuple(orders.values()), max(fact.at for fact in facts))
+                now = max(fact.clock(node.updated_at) for fact in facts)
+                self._send_node_orders(node, tuple(orders.values()), now)
             return node
         raise Transient(f"node {name}: too many writers at once")
 

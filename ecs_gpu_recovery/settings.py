@@ -123,6 +123,23 @@ def one_of(*choices: int | str) -> Callable[[str], str]:
     return parse
 
 
+def network(text: str) -> str:
+    from ipaddress import IPv4Network  # the functions start without it
+
+    try:
+        return str(IPv4Network(text))
+    except ValueError:
+        raise ValueError("use networks such as 10.0.0.0/8, with commas") from None
+
+
+def lustre_gib(text: str) -> int:
+    """What FSx for Lustre sells: a first step, and then whole ones."""
+    value = whole(1200, 1_000_000)(text)
+    if value != 1200 and value % 2400:
+        raise ValueError("use 1200, or a multiple of 2400")
+    return value
+
+
 def cluster_name(text: str) -> str:
     """A name, or the name in an ARN."""
     name = text.rpartition("/")[2] if text.startswith("arn:") else text

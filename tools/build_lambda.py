@@ -51,6 +51,7 @@ def ensure(arch: str) -> Path:
         folder, stamp = _FOLDER / arch, _FOLDER / f"{arch}.sha256"
         wanted = digest(arch)
         if not (folder.is_dir() and stamp.exists() and stamp.read_text(encoding="ascii") == wanted):
+            print(f"Building what the functions run, for {arch}", file=sys.stderr, flush=True)
             build(arch)
     return folder
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import typer
 
-from ecs_gpu_recovery.cli.main import app
-from ecs_gpu_recovery.config import POLICY_VARIABLES
-from ecs_gpu_recovery.core.policy import Policy
-from ecs_gpu_recovery.jobfile import KEYS
+from ecs_gpu_recovery.cli.main import EXIT_CODES, app
 from tools.project import ROOT
 
 DOCS = ROOT / "docs"
@@ -32,16 +29,6 @@ def commands_page() -> str:
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
     return "".join(parts)
-
-
-EXIT_CODES = {
-    0: "done",
-    1: "the job, the check or the demo did not end well",
-    2: "wrong usage",
-    3: "no such job or node",
-    4: "refused; the message says why and what to do",
-    5: "not reachable now; try again",
-}
 
 
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -66,37 +53,13 @@ def _row(parameter: Any) -> str | None:
     return f"| `{name}` | {said} |\n"
 
 
-def settings_page() -> str:
-    """The policy's variables and the keys of a job file."""
-    policy = Policy()
-    parts = [
-        MADE,
-        "# Settings\n\n## Policy\n\nEnvironment variables; the same on both backends. The embedded mode has shorter"
-        " times by default.\n\n| variable | default | meaning |\n|---|---|---|\n",
-    ]
-    for variable, field, _, meaning in POLICY_VARIABLES:
-        value = getattr(policy, field)
-        if hasattr(value, "total_seconds"):
-            value = f"{value.total_seconds():g}"
-        elif isinstance(value, frozenset):
-            value = ",".join(map(str, sorted(value)))
-        parts.append(f"| `{variable}` | {value} | {meaning} |\n")
-    parts.append(
-        "\n## Job files\n\nTOML or JSON, for `gpu-recovery submit --file`.\n\n| key | type | meaning |\n|---|---|---|\n"
-    )
-    kinds = {str: "text", int: "number", list: "list", dict: "table", bool: "true or false"}
-    for key, (kind, meaning) in KEYS.items():
-        parts.append(f"| `{key}` | {kinds[kind]} | {meaning} |\n")
-    return "".join(parts)
-
-
 def pages() -> dict[Path, Callable[[], str]]:
-    from tools import schema_docs, state_docs
+    from tools import schema_docs, settings_docs, state_docs
 
     return {
         **{DOCS / name: make for name, make in schema_docs.PAGES.items()},
         DOCS / "commands.md": commands_page,
-        DOCS / "settings.md": settings_page,
+        DOCS / "settings.md": lambda: MADE + settings_docs.page(),
         DOCS / "states.md": state_docs.page,
     }
 

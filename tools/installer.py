@@ -19,7 +19,8 @@ from tools.project import TOOLS, UV_LOCK, ProblemError, locks
 UV = TOOLS / "bin" / "uv"
 REGISTRY_HELP = """\
 If the package registry cannot be reached: check the network. Behind a proxy, set HTTPS_PROXY. With a mirror,
-set PIP_INDEX_URL or UV_DEFAULT_INDEX to it. Then run make again: what was done already is kept."""
+set PIP_INDEX_URL or UV_DEFAULT_INDEX to it. With a certificate that is not known, set SSL_CERT_FILE to your
+authorities. Then run make again: what was done already is kept."""
 
 
 def _environment() -> dict[str, str]:

@@ -42,8 +42,8 @@ PEOPLE = """\
 
 ## What people need
 
-`gpu-recovery --backend aws` and `gpu-recovery console --backend aws` act with the rights of whoever runs them. A viewer
-looks; an operator also submits, stops, drains, examines and reboots. Three ways to give the rights:
+Commands with `--backend aws`, and the console that somebody starts with it, act with the rights of that person. A
+viewer looks; an operator also submits, stops, drains, examines and reboots. Three ways to give the rights:
 
 - `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: the stack makes two managed policies. Their ARNs are the
   outputs `ViewerPolicyArn` and `OperatorPolicyArn`. Attach them to groups, roles or permission sets.

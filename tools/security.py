@@ -154,8 +154,8 @@ DISORDER = 3.9
 HARMLESS = re.compile(r"EXAMPLE|0123456789|abcdef|x{6,}|123456789012")
 #: (file, kind): why it may look like a secret there.
 PLANTED = {
-    ("tests/console/test_hardness.py", "password in an address"): "made up, to see that it is not shown",
-    ("tests/console/test_hardness.py", "private key"): "made up, to see that it is not shown",
+    ("tests/console/test_secrets.py", "password in an address"): "made up, to see that it is not shown",
+    ("tests/console/test_secrets.py", "private key"): "made up, to see that it is not shown",
     ("tests/console/test_security.py", "AWS access key"): "made up, to see that it is not shown",
 }
 LARGEST_FILE = 2 << 20

@@ -19,7 +19,7 @@ from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
 from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ..core.policy import Policy
-from .discover import registered_gpus
+from .discover import registered_at, registered_gpus
 from .errors import ForeignRecord, translated
 from .store import DynamoStore
 
@@ -319,6 +319,7 @@ def _known_node(rank: Rank, row: Row, seen: Row) -> Rank:
         rank,
         instance=instance,
         host=str(seen.get("ec2InstanceId", "")),
+        registered_at=registered_at(seen),
         address=str(row.get("ip", "")),
         ibdev=str(row.get("ibdev", "")),
         gpus=gpus,
@@ -338,6 +339,7 @@ def adopted_node(job: Job, rank: Rank, row: Row, at: datetime) -> Node:
         ip=rank.address,
         ibdev=rank.ibdev,
         host=rank.host,
+        registered_at=rank.registered_at,
         gpus=rank.gpus,
         gpus_seen=rank.gpus_seen,
         seen_version=rank.seen_version,

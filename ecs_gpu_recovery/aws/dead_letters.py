@@ -8,7 +8,7 @@ nothing. So nothing here has to be exactly once; a letter is deleted only after 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,10 +78,11 @@ class DeadLetters:
                 sent.append(answer)
         return sent
 
-    def discard(self, name: str) -> Letter:
-        """Put a letter away unhandled. What it said is given back, for whoever wants to keep it."""
+    def discard(self, name: str, note: Callable[[Letter], None]) -> Letter:
+        """Put a letter away unhandled, once it is noted; if it can't be noted, it stays."""
         with self._taken(ACT_S, self._count()) as taken:
             letter = _named(name, taken)
+            note(letter)
             self._delete(letter)
             del taken[letter.id]
         return letter
@@ -180,6 +181,6 @@ def _named(name: str, taken: dict[str, Letter]) -> Letter:
     if not found:
         raise NotFound(
             f"no dead letter {name}: it was dealt with, or somebody is looking at it just now; then try again in"
-            f" {LOOK_S} seconds. Those that are there: gpu-recovery letters --backend aws"
+            f" {LOOK_S} seconds. Those that are there: gpu-recovery letters"
         )
     return found[0]

@@ -62,6 +62,7 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         cluster=cluster,
         instance=str(instance["containerInstanceArn"]),
         host=host,
+        registered_at=registered_at(instance),
         ip=said.get(IP_ATTRIBUTE, ""),
         ibdev=said.get(IB_ATTRIBUTE, ""),
         gpus=gpus,
@@ -79,6 +80,12 @@ def registered_gpus(instance: Mapping[str, Any]) -> int:
     """How many GPUs the agent has told ECS of."""
     rows = instance.get("registeredResources", [])
     return next((len(row.get("stringSetValue", [])) for row in rows if row.get("name") == "GPU"), 0)
+
+
+def registered_at(instance: Mapping[str, Any]) -> datetime | None:
+    """When the machine became this container instance, as far as ECS tells."""
+    at = instance.get("registeredAt")
+    return at if isinstance(at, datetime) else None
 
 
 def sighting(instance: Mapping[str, Any], cluster: str, at: datetime) -> Sighting:
@@ -113,10 +120,7 @@ def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: dat
     """Add every node the store does not know; all nodes as the cluster shows them now, under their names here."""
     known = {node.instance: node for node in store.nodes()}
     seen = [sighting(instance, cluster, at) for instance in instances(ecs, cluster)]
-    named = [
-        replace(s, node=replace(s.node, name=known[s.node.instance].name)) if s.node.instance in known else s
-        for s in seen
-    ]
+    named = [replace(s, node=replace(s.node, name=_known_as(s.node, known))) for s in seen]
     new = [s for s in _one_each(named) if s.node.instance not in known]
     where = addresses(ssm, [s.node.host for s in new if s.node.host and not s.node.ip])
     by_name = {node.name: node for node in known.values()}
@@ -129,6 +133,15 @@ def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: dat
             s = _added(store, replace(s, node=node))
         shown[s.node.name] = s
     return list(shown.values())
+
+
+def _known_as(seen: Node, known: Mapping[str, Node]) -> str:
+    """Its name here. One that has lost its name with its old registration is still known by its host."""
+    if seen.instance in known:
+        return known[seen.instance].name
+    if seen.name != seen.host:
+        return seen.name
+    return next((node.name for node in known.values() if node.host == seen.host), seen.name)
 
 
 def _one_each(seen: Iterable[Sighting]) -> list[Sighting]:
@@ -177,7 +190,7 @@ def _moved(store: Store, old: Node, new: Node, at: datetime) -> Node:
         errands=old.errands,
         check_try=old.check_try,
         created_at=old.created_at,
-        timeline=(*old.timeline, entry)[-50:],
+        timeline=(*old.timeline, entry),
         version=old.version + 1,
     )
     try:

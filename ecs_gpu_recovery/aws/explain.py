@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,22 @@ from .parse import Parsed, parse_event
 _SPACE = re.compile(r"[\s\ufeff]*")
 
 
-def explain(
-    event: object, *, cluster: str = "", check_family: str = "", policy: Policy | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """By what an event is judged. Without a cluster and a family, an event of any is taken for ours."""
+
+    cluster: str = ""
+    check_family: str = ""
+    policy: Policy = field(default_factory=Policy)
+    source: str = "built-in"  #: where the policy comes from
+
+
+_BUILT_IN = Rules()
+
+
+def explain(event: object, rules: Rules = _BUILT_IN) -> dict[str, Any]:
     """One event as plain JSON; null where the event does not tell."""
-    seen = parse_event(event, cluster=cluster, check_family=check_family)
+    seen = parse_event(event, cluster=rules.cluster, check_family=rules.check_family)
     verdict = next((fact.verdict.value for fact in seen.facts if isinstance(fact, NodeChecked)), None)
     return {
         "ours": seen.ours,
@@ -39,8 +51,10 @@ def explain(
         "host": seen.host or None,
         "command": seen.command_id or None,
         "status": seen.status or None,
-        "exit": _exit(seen, policy or Policy()),
+        "exit": _exit(seen, rules.policy),
         "verdict": verdict,
+        "policy": rules.policy.version,
+        "policy_from": rules.source,
     }
 
 
@@ -57,20 +71,16 @@ def _exit(seen: Parsed, policy: Policy) -> dict[str, Any] | None:
     }
 
 
-def explain_text(
-    text: str, *, cluster: str = "", check_family: str = "", policy: Policy | None = None
-) -> dict[str, Any] | list[dict[str, Any]]:
+def explain_text(text: str, rules: Rules = _BUILT_IN) -> dict[str, Any] | list[dict[str, Any]]:
     """One event gives one answer; an array, or one event after the other, gives a list."""
     documents = _documents(text)
     alone = len(documents) == 1 and not isinstance(documents[0], list)
     events = [event for doc in documents for event in (doc if isinstance(doc, list) else [doc])]
-    answers = [explain(event, cluster=cluster, check_family=check_family, policy=policy) for event in events]
+    answers = [explain(event, rules) for event in events]
     return answers[0] if alone else answers
 
 
-def explain_file(
-    path: str | Path, *, cluster: str = "", check_family: str = "", policy: Policy | None = None
-) -> dict[str, Any] | list[dict[str, Any]]:
+def explain_file(path: str | Path, rules: Rules = _BUILT_IN) -> dict[str, Any] | list[dict[str, Any]]:
     """The same for a file. Raises `Refused` for one that can't be read or is no JSON."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -79,7 +89,7 @@ def explain_file(
     except UnicodeDecodeError as exc:
         raise Refused(f"{path} is not UTF-8 text; save the event as JSON in UTF-8") from exc
     try:
-        return explain_text(text, cluster=cluster, check_family=check_family, policy=policy)
+        return explain_text(text, rules)
     except Refused as exc:
         raise Refused(f"{path}: {exc}") from exc
 

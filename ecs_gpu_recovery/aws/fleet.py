@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
     from mypy_boto3_ssm import SSMClient
 
+log = logging.getLogger("ecs_gpu_recovery")
 #: The name under which a node's status shows on its container instance.
 STATUS_ATTRIBUTE = "status"
 #: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
 _NO = frozenset(
     {"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"}
 )
+#: PutAttributes says so of an instance that is gone, and of one that has ten attributes of other names.
+_NO_LABEL = frozenset({"TargetNotFoundException", "AttributeLimitExceededException"})
 #: How long a look at a task definition is trusted; a family may get a new revision.
 DEFINITION_FOR = timedelta(minutes=10)
 
@@ -81,6 +85,7 @@ class EcsFleet:
                 CHECK_TRY: str(order.check_try),
                 "GPU_HEALTH_LEVEL": order.level,
                 "GPU_HEALTH_EXPECT_GPUS": str(node.gpus or ""),
+                "GPU_HEALTH_EXPECT_IDLE": "1" if order.idle else "",
             }
             env = {key: value for key, value in env.items() if value}
             task_id = self._start(
@@ -144,14 +149,18 @@ class EcsFleet:
         """
         if running := self._find(started_by):
             return running
-        with translated(f"looking for {started_by} among what has ended"):
-            ended = self._ecs.list_tasks(
-                cluster=self._cluster, containerInstance=instance, desiredStatus="STOPPED"
-            )
-        for task in self._describe([_id(arn) for arn in ended.get("taskArns", [])]):
-            if task.get("startedBy") == started_by:
-                return _id(task["taskArn"])
-        return ""
+        more: dict[str, Any] = {}
+        while True:
+            with translated(f"looking for {started_by} among what has ended"):
+                ended = self._ecs.list_tasks(
+                    cluster=self._cluster, containerInstance=instance, desiredStatus="STOPPED", **more
+                )
+            for task in self._describe([_id(arn) for arn in ended.get("taskArns", [])]):
+                if task.get("startedBy") == started_by:
+                    return _id(task["taskArn"])
+            if not ended.get("nextToken"):
+                return ""
+            more = {"nextToken": ended["nextToken"]}
 
     def _container_of(self, task_def: str) -> str:
         """The container that does the work: the one with GPUs, else the first essential one."""
@@ -232,7 +241,8 @@ class EcsFleet:
                 self._hosts[str(instance["containerInstanceArn"])] = str(instance["ec2InstanceId"])
 
     def label_nodes(self, nodes: Sequence[Node]) -> None:
-        """Ten attributes a call; each names its own instance. What ECS has forgotten needs no label."""
+        """Ten attributes a call; each names its own instance. What ECS has forgotten needs no label, and an instance
+        that others have given all the attributes it may have goes without."""
         from botocore.exceptions import ClientError
 
         known = [node for node in nodes if node.instance]
@@ -241,11 +251,13 @@ class EcsFleet:
             try:
                 self._put_labels(some)
             except ClientError as exc:
-                if _code(exc) != "TargetNotFoundException":
+                if _code(exc) not in _NO_LABEL:
                     raise
-                if len(some) > 1:  # one that is gone spoils the call for all
+                if len(some) > 1:  # one of them spoils the call for all
                     for node in some:
                         self.label_nodes([node])
+                else:
+                    log.warning("no label", extra={"node": some[0].name, "why": _code(exc)})
 
     def _put_labels(self, nodes: Sequence[Node]) -> None:
         self._pace.wait()
@@ -267,7 +279,7 @@ class EcsFleet:
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         away: set[str] = set()
-        for fact in self._see_instances({r.instance: r.node for r in job.ranks if r.instance}):
+        for fact in self.see_instances({r.instance: r.node for r in job.ranks if r.instance}):
             if isinstance(fact, NodeSeen) and not fact.connected:
                 away.add(fact.node)
             yield fact
@@ -294,7 +306,7 @@ class EcsFleet:
         """A label that was missed is put right on the way: the answer shows it."""
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
-        for fact in self._see_instances(
+        for fact in self.see_instances(
             {instance: node.name for instance, node in by_instance.items()}, shown
         ):
             yield getattr(fact, "node", ""), fact
@@ -321,9 +333,7 @@ class EcsFleet:
                 for told in self._see_reboot(node.name, node.instance, node.reboot_key, node.host):
                     yield node.name, told
 
-    def _see_instances(
-        self, names: Mapping[str, str], labels: dict[str, str] | None = None
-    ) -> Iterator[Fact]:
+    def see_instances(self, names: Mapping[str, str], labels: dict[str, str] | None = None) -> Iterator[Fact]:
         """`names` by instance; `labels` is filled with what each node's instance says of its status."""
         arns = list(names)
         for start in range(0, len(arns), 100):

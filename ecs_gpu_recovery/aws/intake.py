@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from ..core.errors import NodesTaken, NotFound
@@ -26,6 +26,8 @@ from .roll import Roll
 from .upkeep import Upkeep
 
 log = logging.getLogger("ecs_gpu_recovery")
+#: For how long after a registration it is looked for the machine's older one by its host.
+YOUNG = timedelta(hours=1)
 
 
 class Adopter(Protocol):
@@ -68,6 +70,7 @@ class Intake:
         self._names: dict[str, str] = {}  #: of nodes, by container instance
         self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
         self._last: Job | None = None  #: the record that this process wrote last
+        self._strangers: set[str] = set()  #: young instances whose hosts were looked for
         self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
         self._running = Roll()
 
@@ -161,7 +164,7 @@ class Intake:
         if self._taken_before(seen):
             return Answer(seen.kind, True, "nothing new", self._names[seen.instance])
         answer = self._sighting(seen)
-        if answer.taken and seen.kind is Kind.INSTANCE:
+        if answer.taken and seen.kind is Kind.INSTANCE and seen.instance in self._names:
             self._taken[seen.instance] = (seen.version, _shown(seen))
         return answer
 
@@ -178,11 +181,11 @@ class Intake:
         return False
 
     def _sighting(self, seen: Parsed) -> Answer:
-        node = self._node(seen.instance, seen.called) if seen.instance else self._named(seen.node)
+        node = self._node(seen) if seen.instance else self._named(seen.node)
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance or seen.node}")
         facts = list(seen.about(node.name))
-        news = [fact for fact in facts if decide_node(node, fact, self._runtime.policy).changed]
+        news = [fact for fact in facts if self._is_news(node, fact)]
         if node.status is NodeStatus.REBOOTING and seen.kind is Kind.INSTANCE:
             up = any(isinstance(fact, NodeSeen) and fact.connected for fact in facts)
             news = [*facts, *(self._proof(node) if up else ())]
@@ -191,13 +194,19 @@ class Intake:
         self._runtime.handle_node(node.name, news, node)
         return Answer(seen.kind, True, seen.why, node.name)
 
-    def _node(self, instance: str, called: str) -> Node | None:
+    def _is_news(self, node: Node, fact: Fact) -> bool:
+        """A job that holds the node decides by itself whether its machine has registered anew."""
+        anew = isinstance(fact, NodeSeen) and fact.succeeds(node)
+        return anew or decide_node(node, fact, self._runtime.policy).changed
+
+    def _node(self, seen: Parsed) -> Node | None:
         """The node that is this container instance: one read, if it is recorded under the name it goes by.
 
         If not, the index tells its name, once. Another tool's row is no node of ours.
         """
+        instance = seen.instance
         try:
-            name = self._names.get(instance) or called
+            name = self._names.get(instance) or seen.called
             node = self._named(name) if name else None
             if node is not None and node.instance == instance:
                 self._names[instance] = node.name
@@ -207,7 +216,23 @@ class Intake:
             return None
         if found is not None:
             self._names[instance] = found.name
-        return found
+        return found or self._registered_anew(seen, node)
+
+    def _registered_anew(self, seen: Parsed, named: Node | None) -> Node | None:
+        """The node whose machine has become this instance: by its name, or, in its first hour, by its host.
+
+        A name that was put on the old instance is gone with it. Strangers register too, and cost one look each.
+        """
+        fact = next((fact for fact in seen.facts if isinstance(fact, NodeSeen)), None)
+        if fact is None or not fact.connected or fact.gone or not fact.host:
+            return None
+        if named is not None:
+            return named if fact.succeeds(named) else None
+        young = fact.registered is not None and fact.at - fact.registered < YOUNG
+        if not young or seen.instance in self._strangers:
+            return None
+        self._strangers.add(seen.instance)
+        return next((node for node in self._runtime.store.nodes() if fact.succeeds(node)), None)
 
     def _named(self, name: str) -> Node | None:
         try:
@@ -252,11 +277,12 @@ class Intake:
             return number
         if last == "reboot" and rank.isdecimal():
             ranks = self._known(owner).ranks  # a rank keeps its node, so any version of the record will do
-            fact = (
-                outcome(command, ranks[int(rank)].node, command.key, at) if int(rank) < len(ranks) else None
-            )
-            if fact is not None:
-                self._runtime.handle(owner, [fact])
+            mine = ranks[int(rank)] if int(rank) < len(ranks) else None
+            fact = outcome(command, mine.node, command.key, at) if mine is not None else None
+            if mine is not None and fact is not None:
+                # Seen as it is now, what is heard later of how it went down is old news, by its version.
+                now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
+                self._runtime.handle(owner, [*now, fact])
             return owner
         return self._waiting_jobs()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ..core.effects import Notify
 from .event_fields import line, member, moment, sort_of
 from .parse import parse_event
 
@@ -95,6 +96,18 @@ def why_not(letter: Letter, ours: frozenset[str]) -> str:
     if not isinstance(letter.event, dict):
         return f"the letter holds no event: its content is {sort_of(letter.event)}"
     return ""
+
+
+def put_away(letter: Letter, by: str, why: str) -> Notify:
+    """What the others are told of a letter that somebody puts away. Not the event: it may hold secrets of a job."""
+    return Notify(
+        key=f"letter/{letter.id}/discarded",
+        subject=f"A dead letter was put away by {by}",
+        happened=f"{by} put the dead letter {letter.id} away unhandled: {why}",
+        evidence=f"{letter.understood}; left by {letter.sender or 'an unknown sender'}: {letter.error or '-'}",
+        done="The event is deleted. What it told is found by the sweeper where a record still waits for it.",
+        next="Nothing, if you agree. If not, look at the job or node it names, and ask who put it away.",
+    )
 
 
 def _json(text: object) -> object:

@@ -1,13 +1,14 @@
-"""One CloudWatch agent on every external node.
+"""One task of a family on every external node: a CloudWatch agent, a watch.
 
 ECS keeps a daemon on every EC2 instance by itself. It has no daemons for ECS Anywhere, so this does it: look
-which external nodes lack an agent, start it there. Calling it again changes nothing, so a clock may call it.
+which external nodes lack one, start it there. Calling it again changes nothing, so a clock may call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.effects import token
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _AT_ONCE = 10
 #: How ECS marks an instance of ECS Anywhere.
 _EXTERNAL = "ecs.capability.external"
+#: Whatever ends sooner than this after its start would end again: the next start waits as long. ECS shows ended tasks
+#: for an hour, so nothing has to be written down.
+SOON = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class Agents:
     started: tuple[str, ...]
     stopped: tuple[str, ...]  #: tasks that were one too many on their node, or of an older revision
     refused: tuple[tuple[str, str], ...]  #: node and ECS's reason; the next call tries again
+    failing: tuple[tuple[str, str], ...] = ()  #: node and why the last one there ended soon after its start
 
 
 def started_by(cluster: str, family: str) -> str:
@@ -38,7 +43,7 @@ def started_by(cluster: str, family: str) -> str:
     return token("metrics-agent", cluster.rpartition("/")[2], family)
 
 
-def ensure_agents(ecs: ECSClient, cluster: str, family: str) -> Agents:
+def ensure_agents(ecs: ECSClient, cluster: str, family: str, at: datetime) -> Agents:
     """Start an agent on each external node that lacks one: the newest revision of the family.
 
     Two callers at the same moment can both start one, since StartTask has no client token. The next call
@@ -51,7 +56,7 @@ def ensure_agents(ecs: ECSClient, cluster: str, family: str) -> Agents:
     nodes = [str(node["containerInstanceArn"]) for node in instances(ecs, cluster) if _usable(node)]
     keep: dict[str, str] = {}
     extra: list[str] = []
-    for task in sorted(_tasks(ecs, cluster, name), key=lambda task: (task["createdAt"], task["taskArn"])):
+    for task in sorted(_running(ecs, cluster, name), key=lambda task: (task["createdAt"], task["taskArn"])):
         node, arn = str(task["containerInstanceArn"]), str(task["taskArn"])
         if task["taskDefinitionArn"] != newest or node in keep:
             extra.append(arn)
@@ -61,12 +66,15 @@ def ensure_agents(ecs: ECSClient, cluster: str, family: str) -> Agents:
         with translated(f"stopping {arn}"):
             ecs.stop_task(cluster=cluster, task=arn, reason="gpu-recovery: another metrics agent takes over")
     missing = [node for node in nodes if node not in keep]
-    started, refused = _start(ecs, cluster, newest, name, missing)
+    ended = _ended_soon(ecs, cluster, name, newest) if missing else {}
+    due = [node for node in missing if node not in ended or at - ended[node]["stoppedAt"] >= SOON]
+    started, refused = _start(ecs, cluster, newest, name, due)
     return Agents(
         present=tuple(node for node in nodes if node in keep),
         started=started,
         stopped=tuple(extra),
         refused=refused,
+        failing=tuple((node, _why(ended[node])) for node in missing if node in ended),
     )
 
 
@@ -76,17 +84,45 @@ def _usable(instance: Mapping[str, Any]) -> bool:
     return external and bool(instance.get("agentConnected")) and instance.get("status") == "ACTIVE"
 
 
-def _tasks(ecs: ECSClient, cluster: str, name: str) -> Iterator[Mapping[str, Any]]:
+def _running(ecs: ECSClient, cluster: str, name: str) -> Iterator[Mapping[str, Any]]:
     """Those that are meant to run. ECS allows no second filter beside `startedBy`."""
+    found = _tasks(ecs, cluster, startedBy=name)
+    return (task for task in found if task.get("desiredStatus") != "STOPPED")
+
+
+def _ended_soon(ecs: ECSClient, cluster: str, name: str, newest: str) -> dict[str, Mapping[str, Any]]:
+    """By node, the last one of this revision, if it ended by itself soon after its start or never began."""
+    last: dict[str, Mapping[str, Any]] = {}
+    family = newest.rpartition("/")[2].partition(":")[0]
+    for task in _tasks(ecs, cluster, family=family, desiredStatus="STOPPED"):
+        node = str(task.get("containerInstanceArn"))
+        ours = task.get("startedBy") == name and task["taskDefinitionArn"] == newest and "stoppedAt" in task
+        if ours and (node not in last or last[node]["stoppedAt"] < task["stoppedAt"]):
+            last[node] = task
+    return {
+        node: task
+        for node, task in last.items()
+        if task.get("stopCode") != "UserInitiated"
+        and task["stoppedAt"] - task.get("startedAt", task["stoppedAt"]) < SOON
+    }
+
+
+def _why(task: Mapping[str, Any]) -> str:
+    exits = [f"exit code {box['exitCode']}" for box in task.get("containers", []) if "exitCode" in box]
+    said = [str(box["reason"]) for box in task.get("containers", []) if box.get("reason")]
+    return "; ".join(filter(None, (str(task.get("stoppedReason", "")), *exits, *said)))
+
+
+def _tasks(ecs: ECSClient, cluster: str, **filters: Any) -> Iterator[Mapping[str, Any]]:
     page_token = ""
     while True:
         more: dict[str, Any] = {"nextToken": page_token} if page_token else {}
         with translated(f"listing the agents of {cluster}"):
-            page = ecs.list_tasks(cluster=cluster, startedBy=name, maxResults=100, **more)
+            page = ecs.list_tasks(cluster=cluster, maxResults=100, **filters, **more)
         if page["taskArns"]:
             with translated(f"describing the agents of {cluster}"):
                 found = ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"])
-            yield from (dict(task) for task in found["tasks"] if task.get("desiredStatus") != "STOPPED")
+            yield from (dict(task) for task in found["tasks"])
         page_token = page.get("nextToken", "")
         if not page_token:
             return

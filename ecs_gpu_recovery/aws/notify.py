@@ -54,6 +54,7 @@ def text(message: Notify) -> str:
         f"Evidence: {message.evidence or 'none'}",
         f"Done: {message.done}",
         f"Next: {message.next}",
+        "Commands act on AWS with --backend aws, or with GPU_RECOVERY_BACKEND=aws in the environment.",
         "",
         json.dumps(parts),
     ]

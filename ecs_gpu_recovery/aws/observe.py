@@ -45,7 +45,8 @@ def tasks_as_facts(
 
     Right after a start, an answer may not know the task yet: that is believed only of a job that has been quiet.
     """
-    quiet = not job.timeline or at - job.timeline[-1].at >= FORGETS_AFTER
+    moves = [entry.at for entry in job.timeline if entry.before != entry.after]
+    quiet = not moves or at - moves[-1] >= FORGETS_AFTER
     for task in tasks:
         task_id = _id(task.get("taskArn"))
         rank = known.get(task_id)
@@ -101,7 +102,12 @@ def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: d
         node = by_id.get(_id(failure.get("arn")))
         if node and failure.get("reason") == MISSING:
             yield NodeSeen(
-                at=at, node=node, connected=False, gone=True, why="ECS does not know the instance any more"
+                at=at,
+                node=node,
+                connected=False,
+                gone=True,
+                why="ECS does not know the instance any more",
+                instance=str(failure["arn"]),
             )
 
 

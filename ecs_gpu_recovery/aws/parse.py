@@ -9,7 +9,6 @@ A handler asks the tables only for what the event could not say:
 
 and where no job is named but a node is: `runtime.handle_node(name, seen.about(name))`, with `seen.node` as
 the name, or that of the node whose container instance is `seen.instance`.
-
 An event's word about itself is never the last one: the job record must know the task, or be waiting for it.
 """
 
@@ -300,9 +299,11 @@ def _instance(ev: _Event) -> Parsed:
         version=seen.version,
         gone=status in ("INACTIVE", "DEREGISTERING"),
         why="" if status == "ACTIVE" else says,
+        instance=seen.instance,
+        host=seen.host,
+        registered=read.moment(ev.detail.get("registeredAt")),
     )
-    agent = "its agent connected" if connected else "its agent not connected"
-    why = f"{says}, {agent}, GPUs registered: {_shown(gpus)}"
+    why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {_shown(gpus)}"
     said = [a.get("value") for a in read.members(ev.detail.get("attributes")) if a.get("name") == "node_name"]
     called = read.name(said[0]) if said else seen.host
     return _ours(replace(seen, status=status, facts=(fact,), why=why, called=called))
@@ -363,8 +364,8 @@ def _fault(ev: _Event) -> Parsed:
     )
     who = "a program at fault" if fact.application else "a fault"
     why = f"the watch on {instance.id if instance else node} saw {who}: {what}"
-    seen = replace(seen, node=fact.node, instance=instance.text if instance else "")
-    return _ours(replace(seen, facts=(fact,), why=why))
+    where = instance.text if instance else ""
+    return _ours(replace(seen, node=fact.node, instance=where, facts=(fact,), why=why))
 
 
 def _command(ev: _Event) -> Parsed:

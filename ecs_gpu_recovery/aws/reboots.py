@@ -2,25 +2,28 @@
 
 The script keeps a marker per order with the boot id it was given in. Run again, by us or by the SSM agent after the
 reboot, it compares: another boot id means done, so the command reports Success only after a real reboot, and the host
-itself refuses a second one for the same order.
+itself refuses a second one for the same order. Only the marker is forced to disk: a storage mount that hangs, which may
+be why the node is to be rebooted, must not hold up its reboot.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import StartRefused
+from ..core.errors import StartRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
 from .errors import translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
+log = logging.getLogger("ecs_gpu_recovery")
 DOCUMENT = "AWS-RunShellScript"
 #: An undelivered order must not reboot the node hours later.
 DELIVERY_TIMEOUT_S = 600
@@ -53,7 +56,7 @@ if [ -e "$marker" ]; then
 else
   printf '%s' "$now" > "$marker.new"
   mv "$marker.new" "$marker"
-  sync
+  sync "$marker" "$folder"
 fi
 echo "rebooting from $now"
 exit 194
@@ -131,7 +134,11 @@ def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
 
 
 def look(ssm: SSMClient, command_id: str) -> list[Command]:
-    """A command by its id, once per host; each of ours has one. An id that SSM can't know is no command."""
+    """A command by its id, once per host; each of ours has one. An id that SSM can't know is no command.
+
+    Events tell of everybody's commands, sometimes of a thousand at once. So no answer is no trouble either: for ours
+    the sweeper asks again every minute.
+    """
     from botocore.exceptions import ClientError
 
     if not _COMMAND_ID.fullmatch(command_id):
@@ -142,6 +149,9 @@ def look(ssm: SSMClient, command_id: str) -> list[Command]:
     except ClientError as exc:
         if exc.response.get("Error", {}).get("Code") != "InvalidCommandId":
             raise
+        return []
+    except Transient as exc:
+        log.warning("command not seen", extra={"command": command_id, "why": str(exc)})
         return []
     return [_command(found) for found in reply.get("CommandInvocations", [])]
 

@@ -32,7 +32,11 @@ def stale_tasks(wanted: dict[str, Item], found: dict[str, Item]) -> Iterator[Ite
 def stale_nodes(job: Job, found: dict[str, Item]) -> list[Node]:
     """The nodes that this job holds and of which it now says something else."""
     pairs = [(node, rows.held_node(node, job)) for node in map(items.read_node, found.values())]
-    return [held for node, held in pairs if held and (held.status, held.job_id) != (node.status, node.job_id)]
+    return [held for node, held in pairs if held and _shown(held) != _shown(node)]
+
+
+def _shown(node: Node) -> tuple[object, ...]:
+    return node.status, node.job_id, node.instance
 
 
 def says(job: Job, name: str) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ Pure: the console shows it before anything is sent.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -129,9 +130,34 @@ def gpus_of(container: Mapping[str, Any]) -> int:
 
 
 def is_mounted(container: Mapping[str, Any], folder: str) -> bool:
-    """Whether a folder of the container is one of the node's, and so outlives the task."""
-    points = [str(point.get("containerPath", "")).rstrip("/") for point in container.get("mountPoints", [])]
-    return any(folder == point or folder.startswith(f"{point}/") for point in points if point)
+    """Whether a folder of the container is in a volume, and so outlives the task."""
+    return _mount_of(container, folder) is not None
+
+
+def place_of(definition: Mapping[str, Any], container: Mapping[str, Any], folder: str) -> str:
+    """Where a folder of the container really is: on the node, or in a file system. Empty where nobody can tell."""
+    if (found := _mount_of(container, folder)) is None:
+        return ""
+    name, rest = found
+    volume: Mapping[str, Any] = next((v for v in definition.get("volumes", []) if v.get("name") == name), {})
+    if host := str(volume.get("host", {}).get("sourcePath", "")):
+        return posixpath.normpath(f"{host}/{rest}")
+    if efs := volume.get("efsVolumeConfiguration"):
+        root = efs.get("authorizationConfig", {}).get("accessPointId") or efs.get("rootDirectory", "/")
+        return f"{efs.get('fileSystemId')}:{posixpath.normpath(f'{root}/{rest}')}"
+    return ""
+
+
+def _mount_of(container: Mapping[str, Any], folder: str) -> tuple[str, str] | None:
+    """The volume that holds a folder of the container, and where in it; the deepest mount counts."""
+    folder = posixpath.normpath(folder)
+    found: tuple[str, str] | None = None
+    longest = ""
+    for point in container.get("mountPoints", []):
+        path = str(point.get("containerPath", "")).rstrip("/")
+        if path and f"{folder}/".startswith(f"{path}/") and len(path) > len(longest):
+            longest, found = path, (str(point.get("sourceVolume", "")), folder[len(path) :].lstrip("/"))
+    return found
 
 
 def log_stream(definition: Mapping[str, Any], container: str, task_id: str) -> tuple[str, str] | None:

@@ -34,15 +34,20 @@ class Upkeep:
     def look(self, runtime: Runtime, at: datetime) -> None:
         """One look a minute. What did not answer is asked again by the next one."""
         for family in self._families:
-            self._patiently(family, partial(self._keep, family))
+            self._patiently(family, partial(self._keep, family, at))
         if self._idle is not None:
             self._patiently("idle checks", partial(self._idle.look, runtime, at))
 
-    def _keep(self, family: str) -> None:
-        done = ensure_agents(self._ecs, self._cluster, family)
+    def _keep(self, family: str, at: datetime) -> None:
+        done = ensure_agents(self._ecs, self._cluster, family, at)
         if done.started or done.stopped or done.refused:
             counts = {"started": len(done.started), "stopped": len(done.stopped)}
-            log.info("daemons kept", extra={"family": family, **counts, "refused": list(done.refused)})
+            nodes = {"refused": list(done.refused), "failing": list(done.failing)}
+            log.log(
+                logging.WARNING if done.failing else logging.INFO,
+                "daemons kept",
+                extra={"family": family, **counts, **nodes},
+            )
 
     def _patiently(self, what: str, act: Callable[[], object]) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from ..config import LambdaSettings, lambda_settings
@@ -17,6 +18,9 @@ from .intake import Intake
 from .notify import SnsNotifier
 from .store import DynamoStore
 from .upkeep import Upkeep
+
+#: A call that nobody answers must end well before the function does, whose other work would be lost with it.
+TRIES, CONNECT_S, READ_S = 5, 3, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,33 @@ class LazyClient:
         return getattr(self._client, name)
 
 
+def start_once(response: Any = None, caught_exception: Exception | None = None, **_: Any) -> bool | None:
+    """Whether botocore may send a StartTask again: False where the one before may have been made.
+
+    It takes no token, so a second one would be a second task. The order stays, and its next sender looks first.
+    """
+    from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError
+
+    if caught_exception is not None:
+        return None if isinstance(caught_exception, ConnectTimeoutError | EndpointConnectionError) else False
+    return False if response is not None and response[0].status_code >= 500 else None
+
+
+def _made(session: Any, name: str) -> Any:
+    from botocore.client import BaseClient
+    from botocore.config import Config as ClientConfig
+
+    limits = ClientConfig(
+        retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+    )
+    client = session.client(name, config=limits)
+    if isinstance(client, BaseClient):
+        client.meta.events.register("needs-retry.ecs.StartTask", start_once)  # type: ignore[arg-type]
+    return client
+
+
 def build(
     env: Mapping[str, str],
     *,
@@ -51,17 +82,14 @@ def build(
     session: Any = None,
     settings: LambdaSettings | None = None,
 ) -> AwsSide:
-    from botocore.config import Config as ClientConfig
-
     chosen = settings or lambda_settings(env)
     if session is None:
         import boto3
 
         session = boto3.session.Session()
-    limits = ClientConfig(retries={"mode": "standard", "max_attempts": 4}, connect_timeout=5, read_timeout=20)
 
     def client(name: str) -> Any:
-        return LazyClient(lambda: session.client(name, config=limits))
+        return LazyClient(partial(_made, session, name))
 
     store = DynamoStore(
         client("dynamodb"),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import posixpath
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..aws.dead_letters import DeadLetters, Letter, Seen, Sent
 from ..aws.discover import Sighting, discover
-from ..aws.errors import ForeignRecord, translated
+from ..aws.errors import ForeignRecord
+from ..aws.letters import put_away
 from ..aws.task_definition import log_stream
 from ..core import messages
 from ..core.effects import Notify
@@ -21,16 +23,23 @@ from ..core.events import NodeAsked
 from ..core.model import Job, JobSpec, JobStatus, Node, NodeStatus
 from ..jobfile import JobRequest
 from ..ports import Page
-from . import aws_settings
+from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
 from .aws_errors import NotAllowed, Where, explained, of_answer
-from .backend import CLAIM_TRIES, LogSource, choose_nodes, must_be_new, new_job_id, not_submitted, whoami
+from .backend import (
+    CLAIM_TRIES,
+    LogSource,
+    choose_nodes,
+    must_be_new,
+    must_be_unshared,
+    new_job_id,
+    not_submitted,
+    whoami,
+)
 
 DEFAULT_PORT = 29500
 #: How long a look at the whole cluster is good for.
 LOOK_AGAIN = timedelta(minutes=1)
-#: Pages of a log that are read before they are handed on.
-_PAGES = 100
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -161,22 +170,24 @@ class AwsBackend:
         """Nodes from the cluster, a task definition if none is named, then all tasks or none."""
         job_id = request.job_id or new_job_id(request.spec.name)
         self._must_be_new(job_id)
-        if request.spec.retry_of:
-            self._must_be_repeatable(request.spec.retry_of)
+        overrides = self._first_overrides(request)
         request = self._definitions.completed(request)
         for _ in range(CLAIM_TRIES):
             standing = {s.node.name: s.trouble for s in self.discover()}
             known = {node.name: node for node in self.parts.store.nodes()}
             gone = {name: "it is not in the cluster any more" for name in known if name not in standing}
             names = choose_nodes(request, list(known.values()), standing | gone)
+            self._must_be_unshared(request, {node.job_id for node in known.values() if node.job_id})
             try:
-                return self._submitted(job_id, request, [known[name] for name in names])
+                return self._submitted(job_id, request, [known[name] for name in names], overrides)
             except NodesTaken as exc:
                 if request.nodes:
                     raise Refused(not_submitted(exc.reasons)) from exc
         raise Transient("the job was not submitted: others took the free nodes each time; try again")
 
-    def _submitted(self, job_id: str, request: JobRequest, nodes: Sequence[Node]) -> Job:
+    def _submitted(
+        self, job_id: str, request: JobRequest, nodes: Sequence[Node], overrides: Sequence[str]
+    ) -> Job:
         """A task definition that was made for a job which then is refused is taken back."""
         gpus = request.spec.gpus_per_node or min(node.gpus for node in nodes)
         definition = request.spec.task_def or self._definitions.register(request, gpus)
@@ -192,6 +203,7 @@ class AwsBackend:
                     at=at,
                     check=request.check,
                     max_retries=request.max_retries,
+                    overrides=overrides,
                 ),
                 lambda: self._recorded(job_id),
             )
@@ -224,13 +236,37 @@ class AwsBackend:
             return
         must_be_new(self.parts.store, job_id)
 
-    def _must_be_repeatable(self, job_id: str) -> None:
-        """What another tool started, it started with overrides that are known for its own ranks only."""
-        if any(rank.overrides for rank in self.parts.store.job(job_id).ranks):
+    def _first_overrides(self, request: JobRequest) -> tuple[str, ...]:
+        """What another tool started its ranks with, to be used again: each has a command and variables of its own."""
+        if not request.spec.retry_of:
+            return ()
+        old = self.parts.store.job(request.spec.retry_of)
+        if not old.spec.task_def:
             raise Refused(
-                f"{job_id} was started by another tool, each rank with its own command and variables: start it"
-                " again there"
+                f"{old.id} was started by another tool, and its task definition is not on record: start it again"
+                " there, or submit it anew with --task-definition"
             )
+        first = tuple(rank.overrides for rank in old.ranks)
+        if any(first) and request.nodes != tuple(rank.node for rank in old.ranks):
+            raise Refused(
+                f"{old.id} was started by another tool, each rank with a command and variables for its own node:"
+                " it can be run again on the same nodes only. Leave --nodes out, or start it again there"
+            )
+        return first
+
+    def _must_be_unshared(self, request: JobRequest, live: Iterable[str]) -> None:
+        """Jobs that call the place the same are looked at closely; a few reads, and only here."""
+        mine = request.spec.checkpoint_dir and self._definitions.checkpoints(request)
+        if not mine:
+            return
+        called = posixpath.normpath(request.spec.checkpoint_dir)
+        others = [job for job in self.parts.store.some_jobs(live) if not job.status.final]
+        theirs = {
+            job.id: self._definitions.checkpoints(JobRequest(spec=job.spec))
+            for job in others
+            if job.spec.checkpoint_dir and posixpath.normpath(job.spec.checkpoint_dir) == called
+        }
+        must_be_unshared(mine, theirs)
 
     def _recorded(self, job_id: str) -> bool:
         try:
@@ -280,22 +316,11 @@ class AwsBackend:
     # -- what was written and told -----------------------------------------------------------------------------
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
-        """Every attempt's tasks, as the record remembers them."""
-        found = []
-        for rank in job.ranks:
-            now = [f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []
-            for entry in (*rank.past_tasks, *now):
-                attempt, _, task_id = entry.partition("/")
-                found.append(
-                    LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id)
-                )
-        return sorted(found, key=lambda source: (source.attempt, source.rank))
+        return aws_logs.sources(job)
 
     @_plainly
     def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
         """New lines of a task's stream, and where to go on."""
-        from botocore.exceptions import ClientError
-
         container = job.spec.container or self._definitions.container(job.spec.task_def, "")
         place = log_stream(self._definitions.get(job.spec.task_def), container, source.task_id)
         if place is None:
@@ -303,30 +328,7 @@ class AwsBackend:
                 f"the tasks of {job.id} don't write to CloudWatch: submit with a log group (--log-group), or look"
                 " where the image logs to"
             )
-        group, stream = place
-        lines: list[str] = []
-        for _ in range(_PAGES):
-            more: dict[str, Any] = {"nextToken": position} if position else {"startFromHead": True}
-            try:
-                with translated(f"reading {stream}"):
-                    reply = self.client("logs").get_log_events(
-                        logGroupName=group, logStreamName=stream, **more
-                    )
-            except ClientError as exc:
-                error = exc.response.get("Error", {})
-                if error.get("Code") != "ResourceNotFoundException":
-                    raise
-                if "log group" in str(error.get("Message", "")):
-                    raise Refused(
-                        f"there is no log group {group} in {self.where.region}: tasks can't write to it, or its"
-                        f" time is over. To make it:  aws logs create-log-group --log-group-name {group}"
-                    ) from exc
-                return lines, position  # the task has not written anything yet
-            lines += [str(event["message"]) for event in reply["events"]]
-            if reply["nextForwardToken"] == position:
-                break
-            position = str(reply["nextForwardToken"])
-        return lines, position
+        return aws_logs.read(self.client("logs"), place, position, self.where.region)
 
     @_plainly
     def notices(self, limit: int) -> Sequence[dict[str, Any]]:
@@ -358,8 +360,10 @@ class AwsBackend:
         return self._queue().send_again(*ids)
 
     @_plainly
-    def discard_letter(self, name: str) -> Letter:
-        return self._queue().discard(name)
+    def discard_letter(self, name: str, *, by: str, why: str) -> Letter:
+        """Whoever hears of failures hears of this too, before it is done: nothing else of the account keeps it."""
+        notifier = self.parts.runtime.notifier
+        return self._queue().discard(name, lambda letter: notifier.notify(put_away(letter, by, why)))
 
     def _queue(self) -> DeadLetters:
         """Looked for when it is first needed: most commands never ask."""

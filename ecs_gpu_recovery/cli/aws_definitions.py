@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ..aws.errors import translated
-from ..aws.task_definition import gpus_of, is_mounted, template, training_container
+from ..aws.task_definition import gpus_of, is_mounted, place_of, template, training_container
 from ..core.errors import Refused
 from ..core.model import JobSpec
 from ..jobfile import ContainerRequest, JobRequest
@@ -98,6 +98,12 @@ class Definitions:
             self._client("ecs").deregister_task_definition(taskDefinition=definition)
         except ClientError:
             return
+
+    def checkpoints(self, request: JobRequest) -> str:
+        """Where a job really keeps its checkpoints, whatever its container calls the place."""
+        spec = request.spec
+        found = self.get(spec.task_def) if spec.task_def else template(request, gpus=0, region=self._region)
+        return place_of(found, training_container(found, spec.container), spec.checkpoint_dir)
 
     def doubt(self, definition: str, spec: JobSpec) -> str:
         """What will hurt later, though nothing refuses it now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..aws.dead_letters import FUNCTIONS
 from ..aws.discover import instances, registered_gpus
 from ..aws.tables import JOBS, NODES, TASKS
 from ..config import LambdaSettings
@@ -16,7 +17,6 @@ from . import aws_settings
 from .aws_errors import Where, explained
 from .doctor import Finding
 
-FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
 DEPLOY = "deploy the stack again: cdk deploy (docs/deployment.md)"
 
 

@@ -141,7 +141,10 @@ def of_boto3(exc: BotoCoreError, where: Where) -> RecoveryError:
     if "NoRegionError" in names:
         return Refused(NO_REGION)
     if names.intersection(("ConnectionError", "HTTPClientError", "EndpointConnectionError")):
-        return Transient(f"AWS did not answer from {where.region or 'this region'}: {exc}")
+        return Transient(
+            f"AWS did not answer from {where.region or 'this region'}: {exc}. Look at the network and AWS_REGION,"
+            " then try again"
+        )
     return Refused(f"the request never got as far as AWS: {exc}")
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import OLDER_NAMES, POLICY_VARIABLES, Config, LambdaSettings, lambda_settings
+from ..aws.event_fields import family
+from ..aws.explain import Rules
+from ..config import OLDER_NAMES, POLICY_VARIABLES, Config, LambdaSettings, lambda_settings, policy_from
 from ..core.errors import Refused
 from .aws_errors import NO_REGION, Where, explained
 
@@ -48,6 +50,21 @@ def settings(env: Mapping[str, str], made: Any) -> LambdaSettings:
             if env.get(one, "").strip():
                 mine.setdefault(name, env[one])
     return lambda_settings({**deployed(made, stack_name(env)), **mine})
+
+
+def rules_of(env: Mapping[str, str], backend: str) -> Rules:
+    """What events are judged by: the deployment's own word, or what can be known without asking anybody."""
+    here = [name for name in _POLICY if env.get(name, "").strip()]
+    mine = f"variables of this shell ({', '.join(here)})" if here else ""
+    if backend != "aws":
+        built_in = "the built-in one; for a deployment's own: --backend aws"
+        return Rules(policy=policy_from(env), source=mine or built_in)
+    told = settings(env, session(env))
+    stack = "" if all(env.get(name, "").strip() for name in NEEDED) else f"the stack {stack_name(env)}"
+    source = ", ".join(filter(None, (mine, stack))) or "the built-in one, with the cluster named by variables"
+    return Rules(
+        cluster=told.cluster, check_family=family(told.check_task), policy=told.policy, source=source
+    )
 
 
 def dead_letter_queue(env: Mapping[str, str], made: Any) -> str:

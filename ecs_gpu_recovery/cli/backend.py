@@ -109,8 +109,8 @@ def choose_nodes(
     if len(free) < request.any_nodes:
         with_gpus = f" with {gpus} GPUs each" if gpus else ""
         raise Refused(
-            f"the job was not submitted: it wants {request.any_nodes} nodes{with_gpus}"
-            f" and {len(free)} are free. See: gpu-recovery nodes"
+            f"the job was not submitted: it wants {request.any_nodes} free nodes{with_gpus},"
+            f" and there are {len(free)}. See: gpu-recovery nodes"
         )
     return tuple(free[: request.any_nodes])
 
@@ -158,13 +158,13 @@ def _make_folder(folder: Path) -> bool:
     return not was_there
 
 
-def _must_be_unshared(folder: Path, live: Mapping[str, JobSpec]) -> None:
-    """Two jobs that write checkpoints into one folder destroy each other's."""
-    for job_id, spec in live.items():
-        if spec.checkpoint_dir and Path(spec.checkpoint_dir).resolve() == folder:
+def must_be_unshared(folder: str, live: Mapping[str, str]) -> None:
+    """Two jobs that write checkpoints into one folder destroy each other's. `live`: where other jobs keep theirs."""
+    for job_id, theirs in live.items():
+        if theirs == folder:
             raise Refused(
                 f"the job was not submitted: job {job_id} is running and keeps its checkpoints in {folder}."
-                " Choose another --checkpoint-dir, or leave it out to get a folder of its own."
+                " Choose another --checkpoint-dir."
                 f" To take over that job's work: gpu-recovery stop {job_id}, then submit again"
             )
 
@@ -230,7 +230,10 @@ class LocalBackend:
             others = self._live_specs()
             port = self._port(request.spec, others)
             folder = Path(request.spec.checkpoint_dir or self._state / "checkpoints" / job_id).resolve()
-            _must_be_unshared(folder, others)
+            theirs = {job_id: other.checkpoint_dir for job_id, other in others.items()}
+            must_be_unshared(
+                str(folder), {job_id: str(Path(path).resolve()) for job_id, path in theirs.items() if path}
+            )
             spec = replace(
                 request.spec,
                 checkpoint_dir=str(folder),

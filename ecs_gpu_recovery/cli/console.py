@@ -64,6 +64,7 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     from ..console.auth import Proxy
     from ..console.desk import Backend
     from ..core.errors import Refused
+    from ..local.wiring import DATABASE
     from .backend import LocalBackend, default_state
 
     folder = (state or default_state()).resolve()
@@ -77,7 +78,7 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         return AwsBackend()
 
     if backend not in ("local", "aws"):
-        raise Refused(f"there is no backend {backend!r}: use local or aws")
+        raise Refused(f"a console can't be served for {backend!r}: use --backend local or --backend aws")
     trusted = None
     if proxy or proxy_signer:
         trusted = Proxy.parse(proxy_header, proxy.split(","), operators.split(","), proxy_signer)
@@ -94,6 +95,11 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         tick_s=1.0 if local else 5.0,
     )
     served = prepare(factory, settings)
+    if local and not (folder / DATABASE).exists():
+        print(
+            f"no control plane is in {folder} yet: start one with  gpu-recovery up --state {folder}",
+            flush=True,
+        )
     if local:
         os.nice(5)  # where the processor is short, a recovery on this machine comes first
     print(f"console on {served.address}  (Ctrl-C ends it)", flush=True)

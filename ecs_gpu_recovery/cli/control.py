@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -139,15 +140,17 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
     )
 
 
-def down(state: StateOption = None) -> None:
+def down(as_json: JsonOption = False, state: StateOption = None) -> None:
     """Power off every node of a state folder on which no control plane runs.
 
     Jobs that ran there are lost ranks to the next `up`: they go on from their checkpoints, for one retry.
     """
+    from . import render
     from .backend import default_state
     from .shutdown import power_off
 
-    print(f"nodes powered off: {power_off((state or default_state()).resolve())}")
+    count = power_off((state or default_state()).resolve())
+    render.emit_json({"powered_off": count}) if as_json else print(f"nodes powered off: {count}")
 
 
 def explain_event(
@@ -158,26 +161,34 @@ def explain_event(
         ),
     ],
     as_json: JsonOption = False,
+    backend: BackendOption = "local",
 ) -> None:
-    """How an EventBridge event is understood, without touching anything."""
-    from ..aws.explain import explain_text
+    """How an EventBridge event is understood, without touching anything.
+
+    With --backend aws by the cluster, the check and the policy of the deployment, which is asked for them. Else an
+    event of any cluster may be ours, and the policy is the built-in one with the policy variables that are set here.
+    """
+    from ..aws.explain import explain_file, explain_text
     from ..core.errors import Refused
     from . import render
+    from .aws_settings import rules_of
+    from .terminal import printable
 
+    rules = rules_of(os.environ, backend)
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(errors="replace")
-    except OSError as exc:
-        raise Refused(f"{file} cannot be read: {exc.strerror}") from exc
-    found = explain_text(text)
+        found = explain_text(sys.stdin.read(), rules) if str(file) == "-" else explain_file(file, rules)
+    except UnicodeDecodeError as exc:
+        raise Refused("what was piped in is not UTF-8 text; save the event as JSON in UTF-8") from exc
     if as_json:
         render.emit_json(found)
         return
     for one in found if isinstance(found, list) else [found]:
         mine = "ours" if one["ours"] else "not ours"
-        print(f"{one['kind']}, {mine}: {one['why']}")
+        print(f"{one['kind']}, {mine}: {printable(one['why'])}")
         for key in ("job", "attempt", "rank", "task", "node", "instance", "exit", "verdict", "at"):
             if one.get(key) is not None:
-                print(f"  {key:9} {one[key]}")
+                print(f"  {key:9} {printable(str(one[key]))}")
+    print(f"by policy {rules.policy.version}: {rules.source}")
 
 
 def notices(

@@ -124,13 +124,14 @@ def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             linger(beside, idle_s=LINGER_S, most_s=LINGER_MOST_S)
+    started, me = sys.argv[0], "gpu-recovery"
+    if started.endswith(f"/{me}") and not shutil.which(me):  # `make demo` runs it from outside the path
+        me = started
     if kept is not None:
-        print(f"To look at it again:  gpu-recovery console --state {kept}")
+        print(f"To look at it again:  {me} console --state {kept}")
     else:
-        print(
-            "To keep a run and look at it later:  gpu-recovery demo --state DIR,"
-            "  then  gpu-recovery console --state DIR"
-        )
+        print(f"To keep a run and look at it later:  {me} demo --state DIR,  then  {me} console --state DIR")
+    print(f"To run jobs of your own on this machine:  {me} up --console 8080")
 
 
 def _end_early(number: int, frame: FrameType | None) -> None:
@@ -255,7 +256,7 @@ class _Show:
         broken = not self._scenario.fault
         powered = False
         limit = time.monotonic() + LIMIT_S
-        while not job.status.final:
+        while not job.status.final or job.outbox:  # what people are told belongs to the story
             if time.monotonic() > limit:
                 raise RecoveryError(f"the demo did not end within {LIMIT_S:.0f} s; the job is {job.status}")
             self._rest()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import Refused
+from ..core.errors import RecoveryError, Refused
 
 _LEAST_FREE_MB = 200
 
@@ -29,8 +29,10 @@ def examine(state: Path, backend: str) -> list[Finding]:
         from .aws_doctor import examine as examine_aws
 
         return examine_aws(os.environ)
+    if backend.startswith(("http://", "https://")):
+        return _console(backend)
     if backend != "local":
-        raise Refused(f"there is no backend {backend!r}: use --backend local or --backend aws")
+        raise Refused(f"there is no backend {backend!r}: use local, aws, or the address of a console")
     checks: dict[str, Callable[[Path], Finding]] = {
         "python": _python,
         "processes": _proc,
@@ -50,6 +52,23 @@ def _made(name: str, check: Callable[[Path], Finding], state: Path) -> Finding:
         return check(state)
     except OSError as exc:
         return Finding(name, False, str(exc), "make it readable, or choose another with --state")
+
+
+def _console(address: str) -> list[Finding]:
+    """Whether a console answers, as whom it knows us, and whether it is of our age."""
+    from .. import __version__
+    from .remote_backend import RemoteBackend
+
+    try:
+        told = RemoteBackend(address).whoami()
+    except RecoveryError as exc:
+        return [Finding("console", False, str(exc))]
+    other = told["version"] != __version__
+    do = f"this command is {__version__}: use the same version on both sides" if other else ""
+    return [
+        Finding("console", True, f"{address}, version {told['version']}, backend {told['backend']}", do),
+        Finding("you", True, f"{told['name']}, {told['role']}"),
+    ]
 
 
 def _python(state: Path) -> Finding:

@@ -135,7 +135,11 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
             f"control plane on {state} with {count} nodes; Ctrl-C ends it. In another terminal:", flush=True
         )
         print(f"  gpu-recovery nodes --state {state}", flush=True)
-        print(f"  gpu-recovery submit --state {state} --any {min(2, count)} -- python train.py", flush=True)
+        print(
+            f"  gpu-recovery submit --state {state} --any {min(2, count)} --"
+            " python -m ecs_gpu_recovery.examples.train",
+            flush=True,
+        )
         controller.run(stop)
         leave(controller.parts, keep_nodes=keep_nodes)
     return 0

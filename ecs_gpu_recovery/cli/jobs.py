@@ -90,10 +90,10 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     container, or image, mounts, shared_memory_mib, infiniband, log_group, task_role, execution_role.
     """
     from .. import jobfile
+    from ..core.errors import Refused
     from . import render
     from .backend import opened
 
-    data: dict[str, Any] = jobfile.read_file(file) if file is not None else {}
     given = {
         "name": name or None,
         "id": job_id or None,
@@ -111,9 +111,18 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
         "mounts": mounts or None,
         "log_group": log_group or None,
     }
-    asked = _merged(data, {key: value for key, value in given.items() if value is not None}, env or [])
     here = backend == "local"
-    request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
+    chosen = {key: value for key, value in given.items() if value is not None}
+    try:
+        asked = _merged(jobfile.read_file(file) if file is not None else {}, chosen, env or [])
+        request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
+    except Refused as exc:
+        raise Refused(f"{exc}\nOptions, keys of a job file, examples:  gpu-recovery submit --help") from exc
+    if here and request.container != jobfile.ContainerRequest():
+        print(
+            "gpu-recovery: there are no containers here: image, mounts and the like do nothing",
+            file=sys.stderr,
+        )
     with opened(backend, state) as side:
         job = side.submit(request)
         remark(side)
@@ -125,11 +134,7 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
                 file=sys.stderr if as_json else sys.stdout,
             )
             if not wait and not _refused_start(job):
-                there = "" if here else f" --backend {backend}"
-                print(
-                    f"follow it:  gpu-recovery job {job.id} --watch{there}"
-                    f"   |   gpu-recovery logs {job.id} -f{there}"
-                )
+                _say_how_to_follow(job.id, backend, state)
         if not wait and (why := _refused_start(job)):
             print(f"gpu-recovery: {job.id} could not be started: {why}", file=sys.stderr)
             raise typer.Exit(1)
@@ -139,6 +144,12 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
             if as_json:
                 render.emit_json(render.job_json(job, side.now()))
             raise typer.Exit(render.final_code(job.status))
+
+
+def _say_how_to_follow(job_id: str, backend: str, state: Path | None) -> None:
+    there = f" --state {state}" if state is not None else ""
+    there = there if backend == "local" else f" --backend {backend}"
+    print(f"follow it:  gpu-recovery job {job_id} --watch{there}   |   gpu-recovery logs {job_id} -f{there}")
 
 
 def _refused_start(job: Any) -> str:
@@ -289,7 +300,8 @@ def logs(
                 break
             time.sleep(side.poll_s)
         if not found and not follow:
-            print("nothing was written yet", file=sys.stderr)
+            yet, more = ("", "; earlier attempts: --all") if job.status.final else (" yet", "")
+            print(f"nothing was written{yet}{more if job.attempt and not every else ''}", file=sys.stderr)
 
 
 def stop(
@@ -346,3 +358,4 @@ def retry(
             render.emit_json(render.job_json(job, side.now()))
         else:
             print(f"submitted {job.id}: the work of {old.id}, from its last checkpoint")
+            _say_how_to_follow(job.id, backend, state)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from ..core.errors import Refused
-from .options import BackendOption, JsonOption
+from .options import BackendOption, JsonOption, refuse_lost_options
 
 if TYPE_CHECKING:
-    from ..aws.dead_letters import Letter, Sent
-    from .aws_backend import AwsBackend
+    from ..aws.dead_letters import Letter, Seen, Sent
 
 letters_app = typer.Typer(
-    help="Events that nobody could handle (AWS): list them, send them again, or put them away.",
+    help="Events that nobody could handle (AWS). List them, send them again, or put them away.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
 NONE_HERE = (
     "No dead letters here: the embedded control plane has no queue, and its sweeper sends stuck orders again by itself."
-    " For those of a deployment:  gpu-recovery letters --backend aws"
+    " For those of a deployment:  gpu-recovery letters --backend aws, or --backend https://HOST of its console"
 )
 
 
@@ -30,17 +30,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(letters_app, name="letters")
 
 
+@runtime_checkable
+class Queue(Protocol):
+    """A backend with dead letters."""
+
+    def now(self) -> datetime: ...
+    def who(self) -> str: ...
+    def letters(self) -> Seen: ...
+    def send_letters_again(self, *ids: str) -> Sequence[Sent]: ...
+    def discard_letter(self, name: str, *, by: str, why: str) -> Letter: ...
+
+
 @contextmanager
-def _queue(backend: str) -> Iterator[AwsBackend]:
-    from .aws_backend import AwsBackend
+def _queue(backend: str) -> Iterator[Queue]:
     from .backend import opened
 
     with opened(backend, None) as side:
-        if not isinstance(side, AwsBackend):
-            raise Refused(
-                "dead letters are handled with --backend aws, or on the console's page of alerts: open"
-                f" {backend}/alerts"
-            )
+        if not isinstance(side, Queue):
+            raise Refused(NONE_HERE)
         yield side
 
 
@@ -67,11 +74,7 @@ def list_letters(
     from .terminal import printable
 
     if ctx.invoked_subcommand is not None:
-        source = ctx.get_parameter_source("backend")
-        if source is not None and source.name == "COMMANDLINE":  # it would be lost: each command has its own
-            raise typer.BadParameter(
-                f"write it behind the command: letters {ctx.invoked_subcommand} --backend ..."
-            )
+        refuse_lost_options(ctx)
         return
     if backend == "local":
         render.emit_json({"letters": [], "more": 0, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
@@ -93,7 +96,7 @@ def list_letters(
         elif not seen.letters:
             print("No dead letters: every event was handled.")
         if seen.letters:
-            print("To send one again:  gpu-recovery letters resend ID --backend aws   (or --all)")
+            print(f"To send one again:  gpu-recovery letters resend ID --backend {backend}   (or --all)")
 
 
 @letters_app.command("resend")
@@ -144,11 +147,16 @@ def _tell(sent: Sequence[Sent], as_json: bool) -> None:
 @letters_app.command("discard")
 def discard(
     name: Annotated[str, typer.Argument(metavar="ID", help="The letter, or the beginning of its id.")],
-    why: Annotated[str, typer.Option("--why", help="The reason; it is printed with the letter.")],
+    why: Annotated[
+        str, typer.Option("--why", help="The reason; everybody who hears of failures is told it.")
+    ],
     as_json: JsonOption = False,
     backend: BackendOption = "local",
 ) -> None:
-    """Put a letter away unhandled. The whole letter is printed with who and why, since nothing else keeps it."""
+    """Put a letter away unhandled. Who and why goes to the topic of messages, and into the audit of a console.
+
+    The letter is printed, since nothing else keeps it; with its event, unless it came through a console.
+    """
     from . import render
 
     if not why.strip():
@@ -158,7 +166,7 @@ def discard(
         return
     with _queue(backend) as side:
         by = side.who()
-        gone = letter_json(side.discard_letter(name))
+        gone = letter_json(side.discard_letter(name, by=by, why=why))
     if not as_json:
         print(f"{gone['id']}  discarded by {by}: {why}. It said:")
     render.emit_json({"discarded": gone, "by": by, "why": why} if as_json else gone)

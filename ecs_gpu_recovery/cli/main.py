@@ -1,8 +1,4 @@
-"""`gpu-recovery`: submit jobs, watch them heal, look after nodes.
-
-Exit codes: 0 done, 1 the job (or the demo) did not end well, 2 wrong usage, 3 no such job or node, 4 refused,
-5 not reachable now.
-"""
+"""`gpu-recovery`: submit jobs, watch them heal, look after nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +11,22 @@ from .. import __version__
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from . import console, control, jobs, letters, nodes, simulate
 
+#: What a script can rely on. Errors are one text on standard error, with --json too.
+EXIT_CODES = {
+    0: "done",
+    1: "the job, the check or the demo did not end well",
+    2: "wrong usage",
+    3: "no such job or node",
+    4: "refused; the message says why and what to do",
+    5: "not reachable now; try again",
+}
 app = typer.Typer(
     name="gpu-recovery",
     help="Keeps multi-node GPU training jobs alive: a rank dies, the gang is stopped, every node is examined,"
     " a bad one is rebooted, and the whole job starts again from its checkpoint.",
     epilog="Start here:  gpu-recovery demo   |   then:  gpu-recovery up  and, in another terminal,  "
-    "gpu-recovery submit --help",
+    "gpu-recovery submit --help\n\nExit codes:  "
+    + "   ".join(f"{code}: {meaning.partition(';')[0]}." for code, meaning in EXIT_CODES.items()),
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -57,7 +63,12 @@ def run() -> None:
     try:
         app()
     except NotFound as exc:
-        _complain(exc, 3)
+        there = (
+            ""
+            if "gpu-recovery " in str(exc)
+            else ". What there is:  gpu-recovery jobs   |   gpu-recovery nodes"
+        )
+        _complain(f"{exc}{there}", 3)
     except Refused as exc:
         _complain(exc, 4)
     except Transient as exc:
@@ -68,8 +79,8 @@ def run() -> None:
         _complain(exc, 5)
 
 
-def _complain(exc: Exception, code: int) -> None:
-    typer.echo(f"gpu-recovery: {exc}", err=True)
+def _complain(what: object, code: int) -> None:
+    typer.echo(f"gpu-recovery: {what}", err=True)
     sys.exit(code)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .jobs import remark
-from .options import BackendOption, JsonOption, StateOption, WhyOption
+from .options import BackendOption, JsonOption, StateOption, WhyOption, refuse_lost_options
 
 nodes_app = typer.Typer(
     help="List the nodes, or examine all free ones.", invoke_without_command=True, rich_markup_mode=None
@@ -38,6 +38,7 @@ def list_nodes(
     from .backend import opened
 
     if ctx.invoked_subcommand is not None:
+        refuse_lost_options(ctx)
         return
     with opened(backend, state) as side:
         found = side.nodes()
@@ -92,6 +93,15 @@ def check_nodes(
     raise typer.Exit(1 if wait and any(node.status is NodeStatus.FAILED for node in asked) else 0)
 
 
+#: What an order comes to, and how it is undone.
+_NOTED = {
+    "drain": "drained, no new job gets it (back with: gpu-recovery node release {name} --why WHY)",
+    "release": "released",
+    "reboot": "will be rebooted",
+    "check": "will be checked",
+}
+
+
 def _must_be_level(level: str) -> None:
     if level not in ("quick", "1", "2", "3", "4"):
         raise typer.BadParameter(f"--level {level}: use quick, 1, 2, 3 or 4")
@@ -138,7 +148,7 @@ def _ask(
         node = side.ask_node(name, ask, why, level)
         remark(side)
         if not as_json:
-            print(f"{name}: {ask} noted; it is {node.status}")
+            print(f"{name}: {_NOTED[ask].format(name=name)}; it is {node.status}")
         while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
             time.sleep(side.poll_s)
             node = side.node(name)
@@ -216,16 +226,20 @@ def inject(
     xid: Annotated[
         int | None, typer.Option("--xid", help="The Xid, with the fault 'xid'.", min=0, show_default=False)
     ] = None,
+    as_json: JsonOption = False,
     state: StateOption = None,
 ) -> None:
     """Break a simulated node on purpose, to see it heal. Embedded mode only."""
     from ..core.errors import Refused
     from ..local import gpus
     from ..local.views import Refused as NodeRefused
+    from . import render
     from .backend import opened_here
 
     if fault == "list":
-        for known, sentence in gpus.FAULTS.items():
+        if as_json:
+            render.emit_json({"faults": gpus.FAULTS})
+        for known, sentence in () if as_json else gpus.FAULTS.items():
             print(f"{known:13} {sentence}")
         return
     if xid is not None and fault != "xid":
@@ -246,4 +260,4 @@ def inject(
             raise typer.BadParameter(str(exc)) from exc
         except NodeRefused as exc:
             raise Refused(str(exc)) from exc
-        print(f"{name}: {fault} done")
+        render.emit_json({"node": name, "done": fault}) if as_json else print(f"{name}: {fault} done")

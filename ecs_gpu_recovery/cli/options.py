@@ -27,3 +27,14 @@ StateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 WhyOption = Annotated[str, typer.Option("--why", help="The reason; it is kept in the record.")]
+
+
+def refuse_lost_options(ctx: typer.Context) -> None:
+    """An option before a command below would be lost: each command has its own."""
+    for name in ctx.params:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.removeprefix('as_')}"
+            raise typer.BadParameter(
+                f"write {option} behind the command: {ctx.info_name} {ctx.invoked_subcommand} {option} ..."
+            )

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from .. import __version__
+from ..aws.dead_letters import Letter, Seen, Sent
 from ..core import codec
 from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobStatus, Node
@@ -103,7 +104,10 @@ class RemoteBackend:
             with exc:
                 raise _refusal(exc, self._base) from None
         except (OSError, http.client.HTTPException) as exc:
-            raise Transient(f"the console at {self._base} can't be reached: {exc}") from exc
+            why = getattr(exc, "reason", exc)
+            raise Transient(
+                f"the console at {self._base} can't be reached: {why}. Is the address right, and does it run?"
+            ) from exc
         except ValueError as exc:
             raise Refused(f"{self._base} does not answer as a console does") from exc
 
@@ -189,6 +193,37 @@ class RemoteBackend:
                 break
         return found
 
+    # -- events that nobody could handle -----------------------------------------------------------------------
+
+    def whoami(self) -> dict[str, str]:
+        """Name and role as the console knows them, and its backend and version."""
+        return {key: str(value) for key, value in self._get("/api/whoami").items()}
+
+    def who(self) -> str:
+        return self.whoami()["name"]
+
+    def letters(self) -> Seen:
+        """As the console last saw them, within a minute. It keeps the events themselves to itself."""
+        found = self._get("/api/letters")
+        return Seen(letters=tuple(_letter(one) for one in found["letters"]), more=int(found["more"]))
+
+    def send_letters_again(self, *ids: str) -> Sequence[Sent]:
+        """These, or all, one after the other. One whose function fails again is refused by the console, and stays."""
+        return [self._send_letter(one) for one in ids or [letter.id for letter in self.letters().letters]]
+
+    def _send_letter(self, letter_id: str) -> Sent:
+        try:
+            sent = self._post("/api/letters/again", {"id": letter_id})
+        except Refused as exc:
+            if "stays in the queue" not in str(exc):
+                raise
+            return Sent(letter=_letter({"id": letter_id}), done=False, said=str(exc))
+        return Sent(letter=_letter(sent), done=True, said=sent["said"])
+
+    def discard_letter(self, name: str, *, by: str, why: str) -> Letter:
+        """The console writes down who it was."""
+        return _letter(self._post("/api/letters/discard", {"id": name, "why": why}))
+
     def _pages(self, path: str, key: str, *, limit: int) -> Iterator[dict[str, Any]]:
         after: object = ""
         while True:
@@ -244,6 +279,19 @@ def _line(data: Mapping[str, Any]) -> JobLine:
         nodes=int(data["nodes"]),
         created_at=datetime.fromisoformat(data["created_at"]),
         updated_at=datetime.fromisoformat(data["updated_at"]),
+    )
+
+
+def _letter(data: Mapping[str, Any]) -> Letter:
+    at = data.get("at")
+    return Letter(
+        id=data["id"],
+        at=datetime.fromisoformat(at) if at else None,
+        sender=data.get("sender", ""),
+        function=data.get("function", ""),
+        error=data.get("error", ""),
+        event=None,
+        understood=data.get("understood", ""),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core import codec
-from ..core.effects import EFFECTS
+from ..core.effects import EFFECTS, Order
 from ..core.model import Entry, Job, JobStatus, Node
 from ..ports import Page
 from ..report import phases, read_progress
@@ -153,7 +153,11 @@ def print_job(job: Job, now: datetime) -> None:
         )
     out.print(made)
     print_timeline(out, job.timeline)
-    for order in job.outbox:
+    print_orders(out, job.outbox)
+
+
+def print_orders(out: Console, orders: Sequence[Order]) -> None:
+    for order in orders:
         out.print(
             f"  waiting to be sent: {order.key}"
             + (f" (tried {order.tries} times: {order.error})" if order.tries else ""),
@@ -162,7 +166,11 @@ def print_job(job: Job, now: datetime) -> None:
 
 
 def print_timeline(out: Console, entries: Sequence[Entry]) -> None:
+    """Each day is named once: a job may run for weeks."""
+    day = ""
     for entry in entries:
+        if day != (day := f"{entry.at:%Y-%m-%d}"):
+            out.print(f"  {day} (UTC)", markup=False, highlight=False)
         out.print(f"  {entry.at:%H:%M:%S}  {story(entry)}", markup=False)
 
 
@@ -198,6 +206,7 @@ def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
 def print_node(node: Node, now: datetime) -> None:
     print_nodes([node], now)
     print_timeline(console(), node.timeline)
+    print_orders(console(), node.outbox)
 
 
 def final_code(status: JobStatus) -> int:

@@ -6,6 +6,7 @@ the orders that were added. Every move is checked against `edges` and leaves a l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -104,6 +105,7 @@ class Draft:
             "findings": "",
             "doubted": False,
             "rebooted": False,
+            "anew": False,
             "deadline": None,
         }
         old = self.ranks[index]
@@ -133,10 +135,19 @@ class Draft:
         self.status = status
         self._rows = True
 
-    def note(self, subject: str, before: str, after: str, why: str, evidence: str = "") -> None:
+    def note(
+        self,
+        subject: str,
+        before: str,
+        after: str,
+        why: str,
+        evidence: str = "",
+        at: datetime | None = None,
+    ) -> None:
+        """`at`: under another clock than the job's."""
         self._lines.append(
             Entry(
-                at=self.at,
+                at=at or self.at,
                 subject=subject,
                 before=before,
                 after=after,
@@ -147,11 +158,10 @@ class Draft:
             )
         )
 
-    def noted(self, subject: str, why: str, evidence: str) -> bool:
+    def noted(self, at: datetime, subject: str, why: str, evidence: str) -> bool:
         """Whether the timeline says so already, for this very moment."""
         return any(
-            (e.at, e.subject, e.why, e.evidence) == (self.at, subject, why, evidence)
-            for e in self._job.timeline
+            (e.at, e.subject, e.why, e.evidence) == (at, subject, why, evidence) for e in self._job.timeline
         )
 
     def reported(self, why: str) -> list[Entry]:
@@ -267,6 +277,7 @@ class Draft:
                 rank=index,
                 attempt=self.attempt,
                 check_try=rank.check_try,
+                idle=rank.anew,
             )
         )
 
@@ -329,13 +340,15 @@ class Draft:
         extra = len(timeline) - limit // 2
         moves = [i for i, e in enumerate(timeline[:extra]) if e.subject == "job" and e.before != e.after]
         kept = set(moves[max(0, len(moves) - limit // 4) :])
-        lines = tuple(
-            f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}".rstrip()
-            for i, e in enumerate(timeline[:extra])
-            if i not in kept
-        )
-        self.order(Archive(key=f"{self.id}/archive/{version}", lines=lines))
+        gone = [e for i, e in enumerate(timeline[:extra]) if i not in kept]
+        self.order(archive(f"{self.id}/archive/{version}", gone))
         return tuple(e for i, e in enumerate(timeline) if i >= extra or i in kept)
+
+
+def archive(key: str, entries: Iterable[Entry]) -> Archive:
+    """Entries that leave a record, a line each."""
+    lines = (f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}" for e in entries)
+    return Archive(key=key, lines=tuple(line.rstrip() for line in lines))
 
 
 def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool = True) -> None:

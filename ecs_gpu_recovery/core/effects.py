@@ -51,6 +51,7 @@ class CheckNode:
     rank: int = -1
     attempt: int = 0
     check_try: int = 1
+    idle: bool = False  #: it must find the GPUs unused: a task that nobody reports may still run there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

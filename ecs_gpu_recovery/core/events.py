@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .model import Verdict
+from .model import Node, Rank, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     at: datetime  #: the event's own time, never our clock
+
+    def clock(self, now: datetime) -> datetime:
+        """Where it moves a record's clock that stands at `now`: late news must not turn it back."""
+        return max(self.at, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,28 @@ class NodeSeen(Fact):
     version: int = 0
     gone: bool = False  #: terminated or deregistered
     why: str = ""
+    #: Which registration is seen, of which machine, and when it was made; empty where nodes register once.
+    instance: str = ""
+    host: str = ""
+    registered: datetime | None = None
+
+    def concerns(self, record: Rank | Node) -> bool:
+        """Whether it tells of the registration that the record knows. Versions count within one only."""
+        ids = {name.rpartition("/")[2] for name in (self.instance, record.instance) if name}
+        return len(ids) < 2
+
+    def succeeds(self, record: Rank | Node) -> bool:
+        """Whether the record's machine has registered anew, so that nobody speaks for the old registration.
+
+        A sighting of an even older one may come late: the later registration counts. Where the times are not known,
+        the old one must be away.
+        """
+        same_host = bool(self.host) and self.host == record.host
+        if self.concerns(record) or not same_host or not self.connected or self.gone:
+            return False
+        if self.registered is None or record.registered_at is None:
+            return record.away_since is not None
+        return self.registered > record.registered_at
 
 
 #: How a timeline tells evidence of hardware from evidence against a program.
@@ -118,6 +144,10 @@ class FaultSeen(Fact):
     node: str
     evidence: str  #: a few words, then " | " and the raw line where there is one
     application: bool = False  #: the driver blames the program, not the hardware
+
+    def clock(self, now: datetime) -> datetime:
+        """Nowhere: its time is the node's own, and a node's clock may be wrong by years."""
+        return now
 
     @property
     def noted_as(self) -> str:

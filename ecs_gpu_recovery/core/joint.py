@@ -208,18 +208,37 @@ def _look_at(draft: Draft, rank: Rank) -> None:
         else:
             draft.node(rank.index, NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
             draft.set(rank.index, deadline=None)
+    elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.anew:
+        _examine_anew(draft, rank)
     elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.quiet:
         draft.node(rank.index, NodeStatus.AVAILABLE, "heard from again")
         draft.set(rank.index, deadline=None)
     elif rank.node_status is NodeStatus.PENDING_HEALTHCHECK and rank.verdict is not None:
-        if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+        again = "registered again" if rank.anew else "after the reboot"
+        if rank.anew and rank.verdict is not Verdict.HEALTHY:
+            draft.node(rank.index, NodeStatus.FAILED, f"{again}: verdict {rank.verdict}", rank.findings)
+            if rank.verdict is Verdict.INCONCLUSIVE:
+                told = f"it registered again, and its old task may still run there ({rank.findings})"
+                draft.set(rank.index, findings=draft.cut(told))
+        elif rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
             draft.node(rank.index, NodeStatus.FAILED, "the reboot did not cure it", rank.findings)
         else:
-            draft.node(
-                rank.index, NodeStatus.AVAILABLE, f"after the reboot: verdict {rank.verdict}", rank.findings
-            )
-    elif rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
+            draft.node(rank.index, NodeStatus.AVAILABLE, f"{again}: verdict {rank.verdict}", rank.findings)
+    rank = draft.ranks[rank.index]
+    if rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
         draft.set(rank.index, deadline=None if fit else draft.at + draft.policy.reboot_timeout)
+
+
+def _examine_anew(draft: Draft, rank: Rank) -> None:
+    """Nobody will report the end of the old task, so the machine itself is asked: only a clean answer lets it back.
+
+    A check that could not be made is none: something may still run there.
+    """
+    if not rank.ended:
+        draft.set(rank.index, task_status=TaskStatus.TERMINATED)
+    draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
+    draft.set(rank.index, verdict=None, findings="", checks_spent=0)
+    draft.order_check(rank.index)
 
 
 def restarting(draft: Draft) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from . import rules as r
+from . import sightings as s
 from .draft import Draft, Step
 from .errors import Bug, Refused
 from .events import (
@@ -43,7 +44,7 @@ _ALWAYS: dict[type[Fact], Rule] = {
     OrderSent: r.order_sent,
     OrderFailed: r.order_failed,
     OrdersClaimed: r.orders_claimed,
-    FaultSeen: r.fault_seen,
+    FaultSeen: s.fault_seen,
 }
 _ENDED: dict[type[Fact], Rule] = {
     **_ALWAYS,
@@ -72,7 +73,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.ignore,
         RebootProven: r.ignore,
         RebootFailed: r.ignore,
-        NodeSeen: r.node_seen,
+        NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -86,7 +87,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.node_checked,
         RebootProven: r.ignore,
         RebootFailed: r.ignore,
-        NodeSeen: r.node_seen,
+        NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -100,7 +101,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.node_checked,
         RebootProven: r.reboot_proven,
         RebootFailed: r.reboot_failed,
-        NodeSeen: r.node_seen,
+        NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -114,7 +115,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.ignore,
         RebootProven: r.ignore,
         RebootFailed: r.ignore,
-        NodeSeen: r.node_seen,
+        NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -129,7 +130,7 @@ def decide(job: Job, ev: Fact, policy: Policy) -> Step:
     rule = TABLE[job.status].get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a job")
-    draft = Draft(job, max(ev.at, job.updated_at), policy)  # late news must not turn back the record's clock
+    draft = Draft(job, ev.clock(job.updated_at), policy)
     rule(draft, ev)
     settle(draft)
     return draft.finish()
@@ -144,6 +145,7 @@ def submit(
     policy: Policy,
     at: datetime,
     check: bool,
+    overrides: Sequence[str] = (),
 ) -> Step:
     """A new job on chosen nodes: examined first, or started at once. The store claims the nodes in the same breath."""
     if not nodes:
@@ -156,6 +158,7 @@ def submit(
             node=node.name,
             instance=node.instance,
             host=node.host,
+            registered_at=node.registered_at,
             address=node.ip,
             ibdev=node.ibdev,
             gpus=node.gpus,
@@ -165,6 +168,7 @@ def submit(
             connected=node.away_since is None,
             away_since=node.away_since,
             node_status=NodeStatus.ASSIGNED,
+            overrides=overrides[i] if overrides else "",
         )
         for i, node in enumerate(nodes)
     )

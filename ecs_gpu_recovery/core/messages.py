@@ -1,17 +1,23 @@
-"""The texts people get. One message per incident: what happened, the evidence, what was done, what to do next."""
+"""The texts people get. One message per incident: what happened, the evidence, what was done, what to do next.
+
+Each ends with its page in docs/runbooks, as the alarms do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .effects import Notify
-from .model import NodeStatus, Rank, Verdict
+from .model import Exit, NodeStatus, Rank, Verdict
 
 
 def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> Notify:
     """The job has ended and a person is needed."""
     bad = [r for r in ranks if r.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)]
-    evidence = [f"{r.node}: {_examined(r)}" for r in ranks if r.verdict is not None or r.exit_reason]
+    told = [r for r in ranks if r.verdict is not None or r.exit_reason]
+    evidence = [
+        f"{r.node}: {_examined(r)}" for r in sorted(told, key=_innocent)
+    ]  # what is cut off is at the end
     if bad:
         names = ", ".join(r.node for r in bad)
         advice = (
@@ -28,9 +34,13 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
         happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
         evidence="; ".join(evidence)[:4000],
         done=_done(ranks),
-        next=advice,
+        next=f"{advice} More: docs/runbooks/job-failed.md",
         node=bad[0].node if bad else "",
     )
+
+
+def _innocent(rank: Rank) -> bool:
+    return rank.exit is Exit.STOPPED_BY_US and rank.verdict in (None, Verdict.HEALTHY)
 
 
 def _examined(rank: Rank) -> str:
@@ -39,9 +49,8 @@ def _examined(rank: Rank) -> str:
         parts.append(f"verdict {rank.verdict}" + (f" ({rank.findings})" if rank.findings else ""))
     if rank.exit is not None:
         code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
-        parts.append(
-            f"rank {rank.index} {rank.exit}{code}" + (f" ({rank.exit_reason})" if rank.exit_reason else "")
-        )
+        why = "" if rank.exit is Exit.STOPPED_BY_US else rank.exit_reason  # our own words, said already
+        parts.append(f"rank {rank.index} {rank.exit}{code}" + (f" ({why})" if why else ""))
     return ", ".join(parts)
 
 
@@ -69,7 +78,7 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
         evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
         done="The nodes are marked UNKNOWN and are not used until they answer.",
         node=ranks[0].node,
-        next="Check that the machines are up and that the task is gone.",
+        next="Check that the machines are up and that the task is gone. More: docs/runbooks/tasks-not-stopped.md",
     )
 
 
@@ -82,7 +91,8 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
         evidence=f"verdict {verdict}" if verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
         node=node,
-        next=f"Repair or replace it, then: gpu-recovery node release {node} --why '...'.",
+        next=f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."
+        " More: docs/runbooks/unhealthy-nodes.md",
     )
 
 
@@ -93,6 +103,6 @@ def stuck_order(subject: str, key: str, error: str) -> Notify:
         subject=f"An order of {subject} keeps failing"[:100],
         happened=f"The order {key} could not be carried out.",
         evidence=error[:4000],
-        done="It stays in the outbox and is tried again.",
-        next="Check the permissions and the service it needs, then watch it leave the outbox.",
+        done="It is kept and tried again.",
+        next="Check the service that the error names. More: docs/runbooks/order-keeps-failing.md",
     )

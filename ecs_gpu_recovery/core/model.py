@@ -90,6 +90,7 @@ class Rank:
     node: str
     instance: str = ""  #: container instance ARN; empty in the embedded mode
     host: str = ""  #: the machine behind it, where an order to reboot is sent to
+    registered_at: datetime | None = None  #: when the machine became that container instance
     address: str = ""  #: where the other ranks reach it
     ibdev: str = ""  #: its InfiniBand devices
     overrides: str = (
@@ -124,6 +125,7 @@ class Rank:
     seen_version: int = 0
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     rebooted: bool = False  #: the ordered reboot is proven
+    anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
     #: What this rank waits for ends here; never empty while it waits for the outside world.
     deadline: datetime | None = None
 
@@ -240,6 +242,7 @@ class Node:
     instance: str = ""
     status: NodeStatus = NodeStatus.UNKNOWN
     host: str = ""  #: EC2 instance id (i-...) or managed instance id (mi-...)
+    registered_at: datetime | None = None  #: when that machine became this container instance
     gpus: int = 0
     ip: str = ""
     ibdev: str = ""

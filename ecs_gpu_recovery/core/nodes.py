@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from . import edges, messages
+from .draft import archive
 from .effects import CheckNode, Effect, Order, RebootNode, StopTask, token
 from .errors import Bug, Refused
 from .events import (
@@ -53,9 +54,9 @@ class NodeDraft:
     def set(self, **changes: Any) -> None:
         self.node = replace(self.node, **changes)
 
-    def note(self, before: str, after: str, why: str, evidence: str = "") -> None:
+    def note(self, before: str, after: str, why: str, evidence: str = "", at: datetime | None = None) -> None:
         entry = Entry(
-            at=self.at,
+            at=at or self.at,
             subject=self.node.name,
             before=before,
             after=after,
@@ -63,7 +64,7 @@ class NodeDraft:
             evidence=evidence,
             policy=self.policy.version,
         )
-        self.set(timeline=(*self.node.timeline, entry)[-_TIMELINE:])
+        self.set(timeline=(*self.node.timeline, entry))
 
     def move(self, status: NodeStatus, why: str, evidence: str = "") -> None:
         before = self.node.status
@@ -133,7 +134,12 @@ class NodeDraft:
     def finish(self) -> NodeStep:
         if self.node == self._old:
             return NodeStep(self._old)
-        new = replace(self.node, updated_at=max(self.at, self._old.updated_at), version=self._old.version + 1)
+        version, timeline = self._old.version + 1, self.node.timeline
+        if len(timeline) > _TIMELINE:  # half of it at once, as with jobs
+            extra = len(timeline) - _TIMELINE // 2
+            self.set(timeline=timeline[extra:])
+            self.order(archive(f"node/{self.node.name}/archive/{version}", timeline[:extra]))
+        new = replace(self.node, updated_at=max(self.at, self._old.updated_at), version=version)
         return NodeStep(new, tuple(o for o in new.outbox if o.key in self._added), changed=True)
 
 
@@ -255,7 +261,11 @@ def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
 def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     """Keep what is new. Silence beyond the limit is judged by `tick`."""
     node = d.node
-    if ev.version and ev.version < node.seen_version:
+    if ev.succeeds(node) and not node.job_id:  # a job that holds it decides by itself
+        d.note(node.status, node.status, f"registered again as {ev.instance.rpartition('/')[2]}")
+        d.set(instance=ev.instance, registered_at=ev.registered or d.at, seen_version=0)
+        node = d.node
+    if not ev.concerns(node) or (ev.version and ev.version < node.seen_version):
         return
     there = ev.connected and not ev.gone
     changes = {
@@ -276,7 +286,7 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline; the verdict stays with the check."""
     if not any(e.at == ev.at and e.evidence == ev.evidence for e in d.node.timeline):
-        d.note(d.node.status, d.node.status, ev.noted_as, ev.evidence)
+        d.note(d.node.status, d.node.status, ev.noted_as, ev.evidence, ev.at)
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:
@@ -369,7 +379,7 @@ def decide_node(node: Node, ev: Fact, policy: Policy) -> NodeStep:
     rule = NODE_TABLE.get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
-    draft = NodeDraft(node, ev.at, policy)
+    draft = NodeDraft(node, min(ev.at, ev.clock(node.updated_at)), policy)  # a node's own clock is not ours
     rule(draft, ev)
     _settle(draft)
     return draft.finish()

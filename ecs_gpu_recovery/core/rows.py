@@ -79,7 +79,7 @@ def held_node(node: Node, job: Job) -> Node | None:
     if rank is None or node.job_id != job.id or node.job_version >= job.version:
         return None
     node = replace(
-        node,
+        _as_registered(node, rank),
         status=rank.node_status,
         job_version=job.version,
         updated_at=job.updated_at,
@@ -97,6 +97,22 @@ def held_node(node: Node, job: Job) -> Node | None:
         reboot_key=f"{job.id}/{job.attempt}/{rank.index}/reboot" if rebooting else node.reboot_key,
         rebooted=rank.rebooted if rebooting else False,
         deadline=rank.deadline if rebooting else None,
+    )
+
+
+def _as_registered(node: Node, rank: Rank) -> Node:
+    """A node whose machine registered anew in the hands of its job follows it; what is older moves nothing."""
+    later = rank.registered_at and (node.registered_at is None or rank.registered_at > node.registered_at)
+    if not later or rank.instance == node.instance:
+        return node
+    return replace(
+        node,
+        instance=rank.instance,
+        registered_at=rank.registered_at,
+        seen_version=rank.seen_version,
+        connected=rank.connected,
+        away_since=rank.away_since,
+        gpus_seen=rank.gpus_seen,
     )
 
 

@@ -15,9 +15,7 @@ from .events import (
     CheckRefused,
     CheckStarted,
     Fact,
-    FaultSeen,
     NodeChecked,
-    NodeSeen,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
@@ -31,6 +29,7 @@ from .events import (
 )
 from .exits import classify, host_gone, is_passing
 from .model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .sightings import lose, no_answer, rank_on
 
 
 def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
@@ -56,13 +55,9 @@ def _stop_ghost(draft: Draft, ev: TaskStarted) -> None:
         draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
 
 
-def _rank_on(draft: Draft, node: str) -> Rank | None:
-    return next((rank for rank in draft.ranks if rank.node == node), None)
-
-
 def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
     """The rank whose running check this is. Until its task has ended, the last check is an earlier one."""
-    rank = _rank_on(draft, ev.node)
+    rank = rank_on(draft, ev.node)
     mine = rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
     return rank if mine else None
 
@@ -179,14 +174,14 @@ def check_started(draft: Draft, ev: CheckStarted) -> None:
 
 def check_refused(draft: Draft, ev: CheckRefused) -> None:
     """The GPUs may still be held by the old task: wait for the stop, don't give up."""
-    rank = _rank_on(draft, ev.node)
+    rank = rank_on(draft, ev.node)
     if rank is None or ev.check_try != rank.check_try or draft.pending(draft.check_key(rank)) is None:
         return
     if is_passing(ev.reason) and rank.deadline is not None and draft.at < rank.deadline:
         draft.postpone(draft.check_key(rank), ev.reason)
         return
     draft.drop(draft.check_key(rank))
-    _no_answer(draft, rank, f"the check could not be started: {ev.reason}")
+    no_answer(draft, rank, f"the check could not be started: {ev.reason}")
 
 
 def node_checked(draft: Draft, ev: NodeChecked) -> None:
@@ -200,7 +195,7 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
         draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
     if ev.verdict is Verdict.INCONCLUSIVE:
-        _no_answer(draft, rank, ev.findings or "the check could not tell")
+        no_answer(draft, rank, ev.findings or "the check could not tell")
         return
     draft.set(
         rank.index,
@@ -211,19 +206,9 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     )
 
 
-def _no_answer(draft: Draft, rank: Rank, why: str) -> None:
-    spent = rank.checks_spent + 1
-    draft.set(rank.index, checks_spent=spent, findings=draft.cut(why))
-    if spent < draft.policy.check_tries and draft.ending is None:
-        draft.note(rank.node, rank.node_status, rank.node_status, "no verdict; the check is tried again", why)
-        draft.order_check(rank.index)
-    else:
-        draft.set(rank.index, verdict=Verdict.INCONCLUSIVE, deadline=None)
-
-
 def reboot_proven(draft: Draft, ev: RebootProven) -> None:
     """The boot id changed for our order. Whether the node is fit for use is concluded jointly."""
-    rank = _rank_on(draft, ev.node)
+    rank = rank_on(draft, ev.node)
     if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
         draft.drop(ev.key)
         if (
@@ -234,7 +219,7 @@ def reboot_proven(draft: Draft, ev: RebootProven) -> None:
 
 def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
-    rank = _rank_on(draft, ev.node)
+    rank = rank_on(draft, ev.node)
     if (
         rank is not None
         and rank.node_status is NodeStatus.REBOOTING
@@ -246,52 +231,11 @@ def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
         draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
 
 
-def node_seen(draft: Draft, ev: NodeSeen) -> None:
-    """Keep what is new. Most sightings change nothing, and then nothing is written."""
-    rank = _rank_on(draft, ev.node)
-    if rank is None or (ev.version and ev.version < rank.seen_version):
-        return
-    rebooted_under_us = bool(rank.boot_id and ev.boot_id and ev.boot_id != rank.boot_id)
-    blind = not ev.connected and not (ev.boot_id or rank.boot_id)
-    there = ev.connected and not ev.gone
-    changes: dict[str, object] = {
-        "connected": there,
-        "away_since": None if there else rank.away_since or draft.at,
-        "back_at": draft.at if there and rank.away_since is not None else rank.back_at,
-        "boot_id": ev.boot_id or rank.boot_id,
-        "gpus_seen": rank.gpus_seen if ev.gpus is None else ev.gpus,
-        "doubted": rank.doubted or (not rank.quiet and (rebooted_under_us or blind)),
-    }
-    known = there or ev.version <= rank.seen_version  # an absence is kept: older good news must not undo it
-    if known and not ev.gone and all(getattr(rank, name) == value for name, value in changes.items()):
-        return
-    draft.set(rank.index, seen_version=max(ev.version, rank.seen_version), **changes)
-    if ev.gone:
-        _lose(draft, draft.ranks[rank.index], ev.why or "the instance is gone")
-
-
-def fault_seen(draft: Draft, ev: FaultSeen) -> None:
-    """Evidence for whoever reads the timeline; the verdict stays with the check."""
-    rank = _rank_on(draft, ev.node)
-    if rank is not None and not draft.noted(rank.node, ev.noted_as, ev.evidence):
-        draft.note(rank.node, rank.node_status, rank.node_status, ev.noted_as, ev.evidence)
-
-
-def _lose(draft: Draft, rank: Rank, why: str) -> None:
-    """The node is gone. Its task may still run somewhere out of sight, so it is not called ended."""
-    if draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and not rank.ended and rank.exit is None:
-        draft.set(rank.index, exit=Exit.LOST, exit_reason=why)
-    elif draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is None and draft.ending is None:
-        draft.withdraw_check(rank.index, "the node is lost")
-        draft.set(rank.index, verdict=Verdict.LOST, findings=why, deadline=None)
-        draft.node(rank.index, NodeStatus.UNKNOWN, "lost", why)
-
-
 def tick(draft: Draft, ev: Tick) -> None:
     """Look at every deadline and every absence. What ran out is a fact like any other."""
     for rank in list(draft.ranks):
         if rank.away_since is not None and draft.at >= rank.away_since + draft.policy.node_lost_after:
-            _lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
+            lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
         rank = draft.ranks[rank.index]
         if rank.deadline is not None and draft.at >= rank.deadline:
             draft.set(rank.index, deadline=None)
@@ -345,7 +289,7 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
         draft.node(rank.index, NodeStatus.FAILED, why)
     else:
         draft.withdraw_check(rank.index, "the check did not answer in time")
-        _no_answer(draft, rank, "the check did not answer in time")
+        no_answer(draft, rank, "the check did not answer in time")
 
 
 def give_up_reboots(draft: Draft, ev: Tick) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
@@ -15,7 +14,8 @@ from ..config import Config
 from .alarms import own_metric
 from .tables import Tables
 
-_OPERATIONS = [dynamodb.Operation.GET_ITEM, dynamodb.Operation.UPDATE_ITEM, dynamodb.Operation.QUERY]
+#: As DynamoDB spells them in its metrics.
+_OPERATIONS = ("GetItem", "UpdateItem", "TransactWriteItems", "Query")
 _FIVE_MINUTES = Duration.minutes(5)
 
 
@@ -57,7 +57,7 @@ class Dashboard(Construct):
             period=_FIVE_MINUTES, label="waiting"
         )
         throttled = [
-            table.metric_throttled_requests_for_operation(operation.name, label=f"{name} {operation.name}")
+            table.metric_throttled_requests_for_operation(operation, label=f"{name} {operation}")
             for name, table in (("job", tables.jobs), ("task", tables.tasks), ("node", tables.nodes))
             for operation in _OPERATIONS
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aws_cdk import Aws, CfnOutput, Fn, Stack
+from aws_cdk import Annotations, Aws, CfnOutput, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_iam as iam
@@ -56,18 +56,25 @@ class SharedStorage(Construct):
             vpc_id=config.VPC_ID,
             group_description="Lustre, for the GPU nodes and between its own servers",
         )
-        for low, high in _LUSTRE:
-            for name, source in (("Nodes", network.group), ("Servers", group)):
-                ec2.CfnSecurityGroupIngress(
-                    self,
-                    f"{name}{low}",
-                    group_id=group.attr_group_id,
-                    source_security_group_id=source.attr_group_id,
-                    ip_protocol="tcp",
-                    from_port=low,
-                    to_port=high,
-                    description="Lustre",
-                )
+        ways = (
+            ("Nodes", network.group, group),
+            ("Servers", group, group),
+            ("Back", group, network.group),  # servers call their clients too
+        )
+        rules = [
+            ec2.CfnSecurityGroupIngress(
+                self,
+                f"{name}{low}",
+                group_id=target.attr_group_id,
+                source_security_group_id=source.attr_group_id,
+                ip_protocol="tcp",
+                from_port=low,
+                to_port=high,
+                description="Lustre",
+            )
+            for low, high in _LUSTRE
+            for name, source, target in ways
+        ]
         self.file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",
@@ -80,6 +87,11 @@ class SharedStorage(Construct):
                 deployment_type="PERSISTENT_2", per_unit_storage_throughput=125, data_compression_type="LZ4"
             ),
         )
+        for rule in rules:  # FSx makes no file system whose group does not let Lustre through yet
+            self.file_system.add_dependency(rule)
+        # Checkpoints are worth as much as records. Groups stay with what uses them: they could not be deleted.
+        for kept in (self.file_system, group, network.group, *rules) if config.DELETION_PROTECTION else ():
+            kept.apply_removal_policy(RemovalPolicy.RETAIN)
         where = f"{self.file_system.attr_dns_name}@tcp:/{self.file_system.attr_lustre_mount_name}"
         # In fstab, because a node must find its storage again after every reboot.
         self.fstab = f"{where} {SHARED} lustre relatime,flock,_netdev 0 0"
@@ -101,6 +113,8 @@ class GpuNode(Construct):
         storage: SharedStorage | None,
     ) -> None:
         super().__init__(scope, construct_id)
+        if too_small := _too_small(config):
+            Annotations.of(self).add_warning_v2("ecs-gpu-recovery:gpus", too_small)
         role = iam.Role(
             self,
             "Role",
@@ -108,16 +122,6 @@ class GpuNode(Construct):
             managed_policies=_agent_policies(self),
         )
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
-        user_data = ec2.UserData.for_linux()
-        user_data.add_commands(
-            f"echo ECS_CLUSTER={config.ECS_CLUSTER_NAME} >> /etc/ecs/ecs.config",
-            "echo ECS_ENABLE_GPU_SUPPORT=true >> /etc/ecs/ecs.config",
-            f"mkdir -p {SHARED}",
-        )
-        if storage is not None:
-            user_data.add_commands(
-                "dnf install -y lustre-client", f"echo '{storage.fstab}' >> /etc/fstab", "mount -a"
-            )
         key, _, value = config.NODE_TAG.partition("=")
         image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
         template = ec2.CfnLaunchTemplate(
@@ -137,7 +141,7 @@ class GpuNode(Construct):
             subnet_id=network.subnet_id,
             security_group_ids=[network.group.attr_group_id],
             iam_instance_profile=profile.ref,
-            user_data=_base64(user_data),
+            user_data=_user_data(config, storage),
             monitoring=True,
             launch_template=ec2.CfnInstance.LaunchTemplateSpecificationProperty(
                 launch_template_id=template.ref, version=template.attr_latest_version_number
@@ -179,6 +183,19 @@ class AnywhereRole(Construct):
         _output(self, "AnywhereActivationCommand", command, "Makes an activation for external nodes")
 
 
+def _too_small(config: Config) -> str:
+    """What to say of a type on which no check could start, if it is one of those for a first try."""
+    family, _, size = config.EC2_INSTANCE_TYPE.partition(".")
+    many = {"12xlarge": 4, "24xlarge": 4, "48xlarge": 8, "metal": 8}
+    gpus = many.get(size, 1) if family in ("g4dn", "g5", "g6", "g6e") else config.GPUS_PER_NODE
+    if gpus >= config.GPUS_PER_NODE:
+        return ""
+    reserved = f"each check and training task reserves GPUS_PER_NODE={config.GPUS_PER_NODE}"
+    return (
+        f"{config.EC2_INSTANCE_TYPE} has {gpus}, and {reserved}: none could start. Set GPUS_PER_NODE={gpus}."
+    )
+
+
 def _agent_policies(scope: Construct) -> list[iam.IManagedPolicy]:
     """What the ECS and SSM agents of a node need is AWS's to say."""
     names = ("service-role/AmazonEC2ContainerServiceforEC2Role", "AmazonSSMManagedInstanceCore")
@@ -192,5 +209,21 @@ def _output(scope: Construct, name: str, value: str, description: str) -> None:
     CfnOutput(scope, name, value=value, description=description).override_logical_id(name)
 
 
-def _base64(user_data: ec2.UserData) -> str:
-    return str(Fn.base64(user_data.render()))
+def _user_data(config: Config, storage: SharedStorage | None) -> str:
+    made = ec2.UserData.for_linux()
+    made.add_commands(
+        f"echo ECS_CLUSTER={config.ECS_CLUSTER_NAME} >> /etc/ecs/ecs.config",
+        "echo ECS_ENABLE_GPU_SUPPORT=true >> /etc/ecs/ecs.config",
+        f"mkdir -p {SHARED}",
+    )
+    if storage is not None:
+        made.add_commands(
+            "dnf install -y lustre-client",
+            f"echo '{storage.fstab}' >> /etc/fstab",
+            # Without its storage a node must stay away: a rank that finds an empty folder begins from nothing.
+            "mkdir -p /etc/systemd/system/ecs.service.d",
+            f"printf '[Unit]\\nRequiresMountsFor={SHARED}\\n' > /etc/systemd/system/ecs.service.d/storage.conf",
+            "systemctl daemon-reload",
+            "mount -a",
+        )
+    return str(Fn.base64(made.render()))

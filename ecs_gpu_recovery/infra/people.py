@@ -211,7 +211,12 @@ GRANTS: tuple[Grant, ...] = (
     ),
     Grant(who=_ACTS, why="reboot nodes", actions=("ssm:SendCommand",), on=_document),
     Grant(who=_ACTS, why="reboot nodes", actions=("ssm:SendCommand",), on=_hosts, only="tag"),
-    Grant(who=_ACTS, why="tell of a job that could not be started", actions=("sns:Publish",), on=_topic),
+    Grant(
+        who=_ACTS,
+        why="tell of a job that could not be started, of a dead letter put away",
+        actions=("sns:Publish",),
+        on=_topic,
+    ),
 )
 
 

@@ -40,20 +40,25 @@ class Needs:
     records: Mapping[Table, tuple[str, ...]] = field(default_factory=dict)
     indexes: tuple[tuple[Table, str], ...] = ()
     sees_tasks: bool = False
+    sees_commands: bool = False
 
 
 FUNCTIONS: Mapping[str, Needs] = {
     # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
     TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}, sees_tasks=True),
     CHECK_MONITOR: Needs(),
-    # An event names a container instance, and a command may be the reboot that some job waits for.
-    INSTANCE_MONITOR: Needs(indexes=((JOBS, BY_STATUS), (NODES, BY_INSTANCE)), sees_tasks=True),
+    # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
+    # some job waits for.
+    INSTANCE_MONITOR: Needs(
+        indexes=((JOBS, BY_STATUS), (NODES, BY_CLUSTER), (NODES, BY_INSTANCE)), sees_commands=True
+    ),
     # It looks for what is due, compares what is live with the cluster, takes over jobs that no event led to, and
     # frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
         indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
         sees_tasks=True,
+        sees_commands=True,
     ),
 }
 
@@ -83,7 +88,7 @@ class Permissions:
     def of(self, function: str) -> list[iam.PolicyStatement]:
         needs = FUNCTIONS[function]
         keeping = self._keeping() if function == SWEEPER and self._daemons else []
-        return [*self._records(needs), *self._cluster(needs), *keeping, *self._hosts(), self._messages()]
+        return [*self._records(needs), *self._cluster(needs), *keeping, *self._hosts(needs), self._messages()]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
@@ -156,14 +161,14 @@ class Permissions:
 
     # -- hosts and people ------------------------------------------------------------------------------------
 
-    def _hosts(self) -> list[iam.PolicyStatement]:
+    def _hosts(self, needs: Needs) -> list[iam.PolicyStatement]:
         key, _, value = self._config.NODE_TAG.partition("=")
         tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}} if key else None
         document = Name("ssm", f"document/{reboots.DOCUMENT}", account=False)
         return [
             _allow("ssm:{SendCommand}", [document.arn]),
             _allow("ssm:{SendCommand}", [name.arn for name in self._host_names], tagged),
-            _allow("ssm:{ListCommandInvocations}", ["*"]),
+            *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
         ]
 
     @property

@@ -11,6 +11,9 @@ from constructs import Construct
 
 from .naming import Name
 
+#: The group that every account has.
+_GROUP = "default"
+
 
 class Minute(Construct):
     """A minute that was missed is not worth much: the next one does its work. So the retries are few.
@@ -23,10 +26,10 @@ class Minute(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         name = f"{Stack.of(self).stack_name}-RecoverySweeper"
-        schedule_arn = Name("scheduler", f"schedule/default/{name}").arn
+        # The scheduler speaks for a group. A role that trusts a single schedule is refused when that is made.
         only_this = {
             "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID},
-            "ArnEquals": {"aws:SourceArn": schedule_arn},
+            "ArnEquals": {"aws:SourceArn": Name("scheduler", f"schedule-group/{_GROUP}").arn},
         }
         role = iam.Role(
             self,
@@ -48,6 +51,7 @@ class Minute(Construct):
             self,
             "Schedule",
             name=name,
+            group_name=_GROUP,
             description="Deadlines, unsent orders and missed events",
             schedule_expression="rate(1 minute)",
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Aws, Stack
+from aws_cdk import Aws, CfnDeletionPolicy, Stack
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from constructs import Construct
@@ -63,8 +63,12 @@ class TaskDefinitions(Construct):
         )
 
     def _training(self) -> ecs.CfnTaskDefinition:
-        """The sample trainer, with what real ones need: shared and locked memory, storage, time to stop."""
-        return self._definition(
+        """The sample trainer, with what real ones need: shared and locked memory, storage, time to stop.
+
+        A job is started again from the revision that it was submitted with, weeks later, so a deployment that makes a
+        new revision leaves the old one in use: ECS starts nothing from one that was retired.
+        """
+        made = self._definition(
             "Training",
             family=self._config.TRAINING_TASK,
             name="train",
@@ -90,6 +94,9 @@ class TaskDefinitions(Construct):
                 _Definition.UlimitProperty(name="stack", soft_limit=67108864, hard_limit=67108864),
             ],
         )
+        made.cfn_options.deletion_policy = CfnDeletionPolicy.DELETE
+        made.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN
+        return made
 
     def _definition(
         self,

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import quote
 
-from . import gpus, processes
+from . import attic, gpus, processes
 from .files import DamagedFile, Json, create_json, locked, now_iso, read_json, write_json, write_text
 from .records import node_view, read_agent, read_boot, task_view
 from .views import (
@@ -209,7 +209,8 @@ class Cluster:
             boot = read_boot(folder)
             boot_id = boot["boot_id"] if boot else None
             marker = {"key": key, "old_boot_id": boot_id, "at": now_iso()}
-            create_json(self._marker(folder, key), marker, durable=True)
+            if create_json(self._marker(folder, key), marker, durable=True):
+                attic.tidy_reboots(self._marker(folder, key))
             order = read_json(self._marker(folder, key)) or marker
             if (folder / "off").exists() or boot_id is None:
                 return
@@ -335,6 +336,7 @@ class Cluster:
         old = read_boot(folder)
         boot_id = str(uuid.uuid4())
         gpus.boot(str(folder), old["boot_id"] if old else None, boot_id)
+        attic.tidy_logs(str(folder))
         boot = {"boot_id": boot_id, "host_boot_id": processes.host_boot_id(), "at": now_iso()}
         write_json(str(folder / "boot.json"), boot, durable=True)
 

@@ -183,7 +183,7 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
     if spec.get("kind") != "train":
         return None
     gpus = (state or {"gpus": []})["gpus"]
-    mine = _mine(spec, [gpu["index"] for gpu in gpus])
+    mine = gpus_of_task(spec, [gpu["index"] for gpu in gpus])
     standing = [gpu for gpu in gpus if gpu["index"] in mine and gpu["fault"]]
     prefix = f"[rank{spec.get('rank', 0)}]: RuntimeError: "
     for hit in (faults or {}).get("hits", []):
@@ -205,7 +205,8 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
     return None
 
 
-def _mine(spec: Json, every: Sequence[int]) -> list[int]:
+def gpus_of_task(spec: Json, every: Sequence[int]) -> list[int]:
+    """The GPUs a task was given; all of the node if none were named."""
     indices = spec.get("gpu_indices")
     return list(every) if indices is None else [int(index) for index in indices]
 

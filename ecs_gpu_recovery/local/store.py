@@ -175,6 +175,8 @@ class SqliteStore(Database):
 
     def jobs(self, *, status: JobStatus | None = None, limit: int = 50, after: str = "") -> Page:
         created, _, last = after.partition(" ")
+        if after and not (created and last):
+            raise Refused(f"{after!r} is not a place in a list of jobs")
         where, args = ["1=1"], []
         if status is not None:
             where.append("job_status=?")

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..health import kernel_log
 from ..local.files import read_json
+from ..local.gpu_load import measured
 from ..local.processes import python_module
 from ..local.views import NodeView
 from .sample import Sample
@@ -42,14 +43,16 @@ class XidCount:
         self.counts: dict[tuple[str, int], int] = {}  #: by PCI id and code
 
     def read(self) -> None:
-        for name in os.listdir(self._folder):
-            if name == "kmsg" or name.startswith("kmsg."):
-                try:
-                    self._read(self._folder / name)
-                except FileNotFoundError:
-                    continue  # renamed a moment ago; the next sample finds it
+        names = [n for n in os.listdir(self._folder) if n == "kmsg" or n.startswith("kmsg.")]
+        try:
+            found = {self._read(self._folder / name) for name in names}
+        except FileNotFoundError:
+            return  # renamed a moment ago; the next sample finds it
+        if "kmsg" in names:  # a log that is gone leaves its inode to another
+            self._read_to = {inode: place for inode, place in self._read_to.items() if inode in found}
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path) -> int:
+        """Count what is new in a log; its inode."""
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             offset, rest = self._read_to.get(status.st_ino, (0, b""))
@@ -61,6 +64,7 @@ class XidCount:
         self._read_to[status.st_ino] = (offset + len(data), rest)
         for line in lines:
             count_xid(line.decode(errors="replace"), self.counts)
+        return status.st_ino
 
 
 def count_xid(line: str, counts: dict[tuple[str, int], int]) -> None:
@@ -85,7 +89,7 @@ class GpuReader:
                 self._read_simulated(sample, node)
 
     def _read_simulated(self, sample: Sample, node: NodeView) -> None:
-        state = read_json(str(node.folder / "gpus.json")) or {"gpus": []}
+        state = measured(str(node.folder), sample.at)
         sample.put("node_driver_answers", not state.get("driver_hung", False), node=node.name)
         for gpu in state["gpus"]:
             known = {**gpu, "action_wanted": gpu.get("recovery_action") != "none"}

@@ -12,6 +12,7 @@ from pathlib import Path
 from .. import __version__
 from ..core.errors import NotFound
 from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..local.attic import reboots_ordered
 from ..local.controller import Looks
 from ..local.store import SqliteStore
 from ..local.views import NodeView
@@ -159,7 +160,5 @@ def read_views(sample: Sample, views: list[NodeView]) -> None:
         sample.put("node_connected", view.connected, node=view.name)
         sample.put("node_gpus_expected", view.gpus_expected, node=view.name)
         sample.put("node_gpus_seen", view.gpus_seen, node=view.name)
-        orders = view.folder / "reboots"
-        if orders.is_dir():
-            count = sum(1 for name in os.listdir(orders) if name.endswith(".json"))
-            sample.put("node_reboots_total", count, node=view.name)
+        if (view.folder / "reboots").is_dir():
+            sample.put("node_reboots_total", reboots_ordered(str(view.folder)), node=view.name)

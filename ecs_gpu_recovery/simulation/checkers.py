@@ -185,7 +185,8 @@ class Judge:
                 given,
                 f"job {old.id}: {rank.node} counts as {rank.verdict}, which no check said",
             )
-        demand(rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
+        lost = rank.anew and old.ranks[rank.index].verdict in (None, Verdict.LOST)  # and examined at once
+        demand(lost or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
 
     def _back(self, job: Job, rank: Rank) -> None:
         machine = self._world.machines[rank.node]

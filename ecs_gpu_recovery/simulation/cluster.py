@@ -69,6 +69,7 @@ class SimulatedCluster:
                 key=order.key,
                 check_try=order.check_try,
             )
+            task.idle = order.idle
         self._night.after("check", order.key)
         return [
             CheckStarted(at=self._night.clock, node=node.name, check_id=task.id, check_try=order.check_try)
@@ -112,7 +113,11 @@ class SimulatedCluster:
 
     def _find(self, name: str, mark: str) -> Task | None:
         return next(
-            (t for t in self._world.machines[name].tasks if t.token == mark and t.alive and not t.stopping),
+            (
+                t
+                for t in self._world.machines[name].tasks
+                if t.token == mark and (t.alive or t.forgotten) and not t.stopping
+            ),
             None,
         )
 
@@ -219,6 +224,7 @@ class SimulatedCluster:
 
     def seen(self, machine: Machine) -> NodeSeen:
         w = self._world.weather
+        as_registered = {"instance": f"{machine.name}.{machine.registration}", "host": machine.name}
         return NodeSeen(
             at=self._night.clock,
             node=machine.name,
@@ -227,6 +233,8 @@ class SimulatedCluster:
             boot_id="" if w.blind else f"boot{machine.boot}",
             version=machine.version if w.ordered else 0,
             gone=machine.gone,
+            registered=self._world.stamp(machine.registered),
+            **(as_registered if w.forgetful else {}),
         )
 
     def started(self, task: Task, *, running: bool) -> TaskStarted:

@@ -81,7 +81,8 @@ class MemoryStore:
             if rank.task_id:
                 self._task_jobs[rank.task_id] = job.id
             node = self._nodes[rank.node]
-            if node.job_id == job.id and (job.status.final or node.status is not rank.node_status):
+            shown = (node.status, node.instance) == (rank.node_status, rank.instance)
+            if node.job_id == job.id and (job.status.final or not shown):
                 self._nodes[rank.node] = rows.held_node(node, job) or node
 
     def job_of_task(self, task_id: str) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from ..core import exits, joint, machine, rules
+from ..core import exits, joint, machine, rules, sightings
 from ..core.draft import Draft
 from ..core.events import NodeSeen, TaskEnded
 from ..core.model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
@@ -54,7 +54,7 @@ def _examined_early(draft: Draft) -> None:
 _examined = joint.examined
 _classify = exits.classify
 _ran_out = rules._ran_out
-_node_seen = rules.node_seen
+_node_seen = sightings.node_seen
 _look_at = joint._look_at
 
 

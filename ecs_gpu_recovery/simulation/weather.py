@@ -73,6 +73,7 @@ class Weather:
         False  #: jobs leave room beside them, so that the cluster would start a second task on the same node
     )
     tombstones: bool = True  #: a stop that came first keeps its task from ever starting
+    forgetful: bool = False  #: an agent that comes back may have lost its memory: its machine registers anew
     policy: Policy = field(default_factory=Policy)
 
     def __str__(self) -> str:
@@ -184,6 +185,7 @@ def _first_draw(rng: Random) -> Weather:
         ),
         sweepers=1,
         rows_travel=False,
+        forgetful=False,
         **rates,
     )
 
@@ -191,6 +193,20 @@ def _first_draw(rng: Random) -> Weather:
 def late_news(rng: Random, more: Random) -> Weather:
     """News is minutes old when it comes, senders stand still, and the cluster has room for a second start."""
     return _old_news(draw(rng, more))
+
+
+def anew(rng: Random, more: Random) -> Weather:
+    """As on ECS, machines register with the cluster; agents go, and come back without their memory."""
+    weather = draw(rng, more)
+    return replace(
+        weather,
+        forgetful=True,
+        blind=True,
+        lies=0.0,
+        rows_in_commit=False,
+        flaps=max(weather.flaps, 1.0),
+        power_cuts=max(weather.power_cuts, 0.6),
+    )
 
 
 def _old_news(weather: Weather) -> Weather:
@@ -211,4 +227,4 @@ def _old_news(weather: Weather) -> Weather:
 
 
 #: Skies with a name, for those who look for one kind of trouble.
-SKIES: dict[str, Callable[[Random, Random], Weather]] = {"any": draw, "late-news": late_news}
+SKIES: dict[str, Callable[[Random, Random], Weather]] = {"any": draw, "late-news": late_news, "anew": anew}

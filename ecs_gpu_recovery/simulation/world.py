@@ -46,6 +46,8 @@ class Task:
     finished: bool = False  #: did its work to the end
     told: bool = False  #: the cluster knows that it has ended
     stray: bool = False  #: its start had been withdrawn when it got through
+    forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
+    idle: bool = False  #: of a check: it must find the GPUs unused
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +72,8 @@ class Machine:
     gpus: int = GPUS
     fault: str = ""  #: "", "reboot" or "replace"
     version: int = 1  #: of how the cluster sees it
+    registration: int = 0  #: how often it has registered anew
+    registered: float = 0.0  #: when it did so last
     away_since: float | None = None  #: truly not connected since
     tasks: list[Task] = field(default_factory=list)
     reboots: dict[str, Reboot] = field(default_factory=dict)
@@ -81,7 +85,12 @@ class Machine:
 
     @property
     def busy(self) -> bool:
-        return any(task.alive for task in self.tasks)
+        return any(task.alive and not task.forgotten for task in self.tasks)
+
+    @property
+    def orphans(self) -> list[Task]:
+        """What runs here and nobody knows of."""
+        return [task for task in self.tasks if task.alive and task.forgotten]
 
 
 class World:
@@ -231,7 +240,7 @@ class World:
         task.alive = False
         task.exit_code, task.reason, task.stop_code, task.ended = code, reason, stop_code, self.now
         self.note("end", task.id, code, stop_code)
-        if task.machine.connected or task.machine.gone:
+        if (task.machine.connected or task.machine.gone) and not task.forgotten:
             self._tell_end(task)
 
     def _tell_end(self, task: Task) -> None:
@@ -247,10 +256,14 @@ class World:
             code = self.rng.choice((3, 126, 137))
         elif self.troubled and self.strikes("wrong_check"):
             code = self.rng.choice((0, 1))
+        if task.idle and machine.orphans:
+            code = 3
         self.after(self.rng.uniform(5, 120), lambda: self.fail(task, code, ""))
 
     def stop(self, task: Task, reason: str) -> None:
         """The cluster wants it stopped. A machine that is not connected hears of it later."""
+        if task.forgotten:
+            task.stopping = True  # as far as the cluster is concerned
         if not task.alive or task.stopping:
             return
         task.stopping, task.stop_reason = True, reason
@@ -311,14 +324,26 @@ class World:
         if not machine.up or machine.agent:
             return
         machine.agent = True
+        if self.weather.forgetful and self.troubled and not machine.gone and self.strikes("forgets", 0.4):
+            self._registers_anew(machine)
         self.changed(machine)
         if not machine.connected:
             return
         for task in machine.tasks:
+            if task.forgotten:
+                continue
             if not task.alive and not task.told:
                 self._tell_end(task)
             elif task.alive and task.stopping and task.running:
                 self._obey(task)
+
+    def _registers_anew(self, machine: Machine) -> None:
+        """The cluster gets to know a new machine. What it knew of the old one stays as it was."""
+        machine.registration += 1
+        machine.registered, machine.version = self.now, 0
+        for task in machine.tasks:
+            task.forgotten = task.forgotten or not task.told
+        self.note("anew", machine.name, machine.registration)
 
     def agent_away(self, machine: Machine, seconds: float) -> None:
         if not machine.connected:

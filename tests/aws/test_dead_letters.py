@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.dead_letters import LOOK_S, MOST, DeadLetters, read_letter
-from ecs_gpu_recovery.core.errors import NotFound, Refused
+from ecs_gpu_recovery.aws.dead_letters import LOOK_S, MOST, DeadLetters, Letter, read_letter
+from ecs_gpu_recovery.core.errors import NotFound, Refused, Transient
 from tests.aws.event_builders import TRAIN, event, stopped
 from tests.aws.letter_queue import (
     HANDLER,
@@ -195,19 +195,30 @@ def test_who_may_not_call_the_function_leaves_the_letter_in_sight(queue: Queue, 
     assert [letter.id for letter in letters.seen().letters] == [name]
 
 
-def test_a_discarded_letter_is_given_back_and_gone(
+def test_a_discarded_letter_is_noted_given_back_and_gone(
     queue: Queue, called: Called, letters: DeadLetters
 ) -> None:
-    name = queue.put(of_rule(ENDED))
-    assert letters.discard(name[:8]).event == ENDED
-    assert (queue.kept, called.given) == ({}, [])
+    name, noted = queue.put(of_rule(ENDED)), list[Letter]()
+    assert letters.discard(name[:8], noted.append).event == ENDED
+    assert ([letter.id for letter in noted], queue.kept, called.given) == ([name], {}, [])
     with pytest.raises(NotFound):
-        letters.discard(name)
+        letters.discard(name, noted.append)
+
+
+def test_a_letter_that_cannot_be_noted_is_not_discarded(queue: Queue, letters: DeadLetters) -> None:
+    name = queue.put(of_rule(ENDED))
+
+    def refuse(letter: Letter) -> None:
+        raise Transient("nobody answers")
+
+    with pytest.raises(Transient):
+        letters.discard(name, refuse)
+    assert [letter.id for letter in letters.seen().letters] == [name]
 
 
 def test_a_beginning_that_two_letters_share_names_neither(queue: Queue, letters: DeadLetters) -> None:
     queue.put(of_rule(ENDED), id="aaaa-1")
     queue.put(of_rule(ENDED), id="aaaa-2")
     with pytest.raises(Refused, match="2 letters begin with aaaa"):
-        letters.discard("aaaa")
+        letters.discard("aaaa", lambda letter: None)
     assert len(queue.kept) == 2

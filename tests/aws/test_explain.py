@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.aws.explain import explain, explain_file, explain_text
+from ecs_gpu_recovery.aws.explain import Rules, explain, explain_file, explain_text
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.policy import Policy
 
@@ -34,6 +34,8 @@ FIELDS = {
     "status",
     "exit",
     "verdict",
+    "policy",
+    "policy_from",
 }
 
 
@@ -84,7 +86,7 @@ def test_a_failed_rank_is_explained_with_its_job_and_what_its_end_means() -> Non
 
 
 def test_what_an_exit_code_means_follows_the_policy() -> None:
-    said = explain(task_event(77), policy=Policy(healthcheck_exit_codes=frozenset({77})))
+    said = explain(task_event(77), Rules(policy=Policy(healthcheck_exit_codes=frozenset({77}))))
     assert said["exit"]["meaning"] == "suspect"
     assert explain(task_event(77))["exit"]["meaning"] == "fault"
 
@@ -98,7 +100,7 @@ def test_a_check_is_explained_by_its_verdict() -> None:
 
 
 def test_another_cluster_is_explained_as_not_ours() -> None:
-    said = explain(task_event(), cluster="gpu-2")
+    said = explain(task_event(), Rules(cluster="gpu-2"))
     assert (said["ours"], said["job"], said["exit"]) == (False, None, None)
     assert "cluster gpu, not in gpu-2" in said["why"]
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,15 @@ def test_throttling_comes_with_status_400_and_is_waited_for(code: str) -> None:
 
 
 # -- order and repetition --------------------------------------------------------------------------------------
+
+
+def test_a_thousand_commands_of_others_leave_no_dead_letter_when_ssm_is_busy(world: World) -> None:
+    """One of ours whose end could not be looked at is found by the sweeper."""
+    world.wire.fail_all[("ssm", "list_command_invocations")] = "ThrottlingException"
+    for number in range(1000):
+        detail = {"command-id": str(UUID(int=number)), "document-name": reboots.DOCUMENT, "status": "Success"}
+        world.deliver(event("EC2 Command Invocation Status-change Notification", detail, "aws.ssm"))
+    assert (world.errors, world.dead_letters) == ([], [])
 
 
 def test_an_instance_event_older_than_the_last_one_changes_nothing(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,26 @@ ROOT = Path(__file__).resolve().parents[2]
 # -- nodes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sighting_tells_agent_gpus_and_version() -> None:
-    seen = parse_event(instance_event(), cluster="gpu")
+def test_a_sighting_tells_agent_gpus_version_and_whose_registration_it_is() -> None:
+    seen = parse_event(instance_event(registeredAt="2026-03-01T01:00:00.500Z"), cluster="gpu")
     assert (seen.kind, seen.ours, seen.instance, seen.host) == (
         Kind.INSTANCE,
         True,
         INSTANCE,
         "i-0abcdef1234567890",
     )
-    assert seen.about("node-a") == (NodeSeen(at=AT, node="node-a", connected=True, gpus=8, version=41),)
+    known = {"instance": INSTANCE, "host": "i-0abcdef1234567890"}
+    registered = datetime(2026, 3, 1, 1, 0, 0, 500_000, tzinfo=UTC)
+    assert seen.about("node-a") == (
+        NodeSeen(at=AT, node="node-a", connected=True, gpus=8, version=41, registered=registered, **known),
+    )
 
 
 def test_a_disconnected_agent_is_told_and_nothing_more() -> None:
     (fact,) = parse_event(instance_event(agentConnected=False, ec2InstanceId="mi-0123456789abcdef0")).facts
-    assert fact == NodeSeen(at=AT, node="", connected=False, gpus=8, version=41)
+    assert isinstance(fact, NodeSeen)
+    assert (fact.connected, fact.gone, fact.gpus, fact.version) == (False, False, 8, 41)
+    assert (fact.host, fact.registered) == ("mi-0123456789abcdef0", None)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ class Result:
 
 
 Command = Callable[..., Result]
+#: How a message about an unknown job or node ends.
+WHAT_THERE_IS = ". What there is:  gpu-recovery jobs   |   gpu-recovery nodes\n"
 
 
 def run_command(*args: object, stdin: str = "") -> Result:

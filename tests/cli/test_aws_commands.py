@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
+from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.aws_person import LOG_GROUP, Person, a_person
 from tests.cli.conftest import run_command
 from tests.stories.other_tool import OtherTool
@@ -135,7 +136,7 @@ def test_following_ends_with_the_job_and_repeats_nothing(running: Person) -> Non
 
 
 def test_a_long_log_is_read_to_its_end(running: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.cli.aws_backend._PAGES", 2)
+    monkeypatch.setattr("ecs_gpu_recovery.cli.aws_logs._PAGES", 2)
     running.logs.write(running.world.task_of(0), *(f"line {n}" for n in range(23)))
     for rank in range(2):
         running.world.cloud.control.exit_task(running.world.task_of(rank), 0)
@@ -269,7 +270,21 @@ def test_the_doctor_names_each_missing_part(
     assert word in told.out
 
 
-def test_the_doctor_knows_two_backends() -> None:
+def test_the_doctor_names_the_backends_it_knows() -> None:
     told = run_command("doctor", "--backend", "moon")
     assert told.code == 4
     assert "no backend 'moon'" in told.err
+
+
+# -- events --------------------------------------------------------------------------------------------------
+
+
+def test_an_event_is_judged_by_the_policy_and_the_cluster_of_the_deployment(person: Person) -> None:
+    event = json.dumps(stopped(container(77), env=TRAIN))
+    person.functions.environment |= {"HEALTHCHECK_EXIT_CODES": "77", "ECS_CLUSTER_NAME": "gpu"}
+    told = person("explain-event", "-", "--json", stdin=event).data
+    assert (told["ours"], told["exit"]["meaning"]) == (True, "suspect")
+    assert told["policy_from"] == "the stack EcsGpuRecoveryStack"
+    person.functions.environment["ECS_CLUSTER_NAME"] = "another"
+    assert person("explain-event", "-", "--json", stdin=event).data["ours"] is False
+    assert {call for call in person.mine if not call.startswith("lambda:")} == set(), "it only asks once"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.cli.aws_person import ARN, LOG_GROUP, Person, a_person
-from tests.stories.other_tool import text
+from tests.cli.conftest import Result
+from tests.stories.other_tool import NODES, OtherTool, text
 from tests.stories.world import CLUSTER, TRAIN
 
 
@@ -240,8 +242,8 @@ def test_a_node_that_left_the_cluster_is_refused(person: Person) -> None:
 
 
 def test_too_few_free_nodes_are_counted(person: Person) -> None:
-    assert "it wants 3 nodes and 2 are free" in refused(person, "--any", "3")
-    assert "it wants 1 nodes with 16 GPUs each and 0 are free" in refused(
+    assert "it wants 3 free nodes, and there are 2" in refused(person, "--any", "3")
+    assert "it wants 1 free nodes with 16 GPUs each, and there are 0" in refused(
         person, "--any", "1", "--gpus", "16"
     )
 
@@ -349,13 +351,61 @@ def test_an_ended_job_runs_again_from_the_same_definition(person: Person) -> Non
     assert data["ranks"][0]["node"] == "n0"
 
 
-def test_what_another_tool_started_is_not_run_again_by_half(person: Person) -> None:
-    from tests.stories.other_tool import OtherTool
-
+def test_what_another_tool_started_runs_again_on_its_nodes_with_each_rank_s_own_command(
+    person: Person,
+) -> None:
     other = OtherTool(person.world)
     tasks = other.submit()
     person.world.cloud.control.exit_task(tasks[0], 3)
     person.world.run("t1")
-    told = person("retry", "t1")
+    elsewhere = person("retry", "t1", "--nodes", "n0,n1")
+    assert elsewhere.code == 4
+    assert "on the same nodes only. Leave --nodes out" in elsewhere.err
+    again = person.done("retry", "t1")
+    assert [rank["node"] for rank in again["ranks"]] == list(NODES)
+    person.world.pass_time(60)
+    ran = [task for task in person.world.tasks(live=True) if task["env"]["JOB_ID"] == again["id"]]
+    given = [task["overrides"]["containerOverrides"][0]["command"][-1] for task in ran]
+    assert sorted(given) == ["--node_rank=0", "--node_rank=1"]
+    assert {task["env"]["MASTER_ADDR"] for task in ran} == {"10.0.1.5"}, "as their own tool told them"
+
+
+def test_what_cannot_be_run_again_says_what_to_do(person: Person) -> None:
+    assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0
+    person.world.pass_time(2)
+    person.world.fail_rank(0, code=3)
+    person.world.run()
+    store = person.world.side.store
+    job = store.job("j1")
+    store.commit(replace(job, spec=replace(job.spec, task_def=""), version=job.version + 1))
+    told = person("retry", "j1")
     assert told.code == 4
-    assert "was started by another tool" in told.err
+    assert "its task definition is not on record" in told.err
+    assert "--task-definition" in told.err
+
+
+# -- checkpoints that another job writes ---------------------------------------------------------------------
+
+
+def _keeps(person: Person, job: str, node: str, folder: str, mount: str) -> Result:
+    return person.submit(
+        *("--nodes", node, "--id", job, "--check", "none", "--checkpoint-dir", folder, "--mount", mount)
+    )
+
+
+def test_two_live_jobs_do_not_share_a_checkpoint_folder(person: Person) -> None:
+    assert _keeps(person, "j1", "n0", "/fsx/run", "/fsx:/fsx").code == 0
+    told = _keeps(person, "j2", "n1", "/fsx/run/", "/fsx:/fsx")
+    assert told.code == 4
+    assert "job j1 is running and keeps its checkpoints in /fsx/run" in told.err
+    assert "gpu-recovery stop j1" in told.err
+    assert person.made().count(("ecs", "register_task_definition")) == 1, "refused before anything is made"
+    person.world.pass_time(2)
+    person.world.fail_rank(0, code=3)
+    person.world.run()
+    assert _keeps(person, "j2", "n1", "/fsx/run", "/fsx:/fsx").code == 0, "that job has ended"
+
+
+def test_a_folder_of_the_same_name_in_another_place_is_another_folder(person: Person) -> None:
+    assert _keeps(person, "j1", "n0", "/ckpt/run", "/fsx/ann:/ckpt").code == 0
+    assert _keeps(person, "j2", "n1", "/ckpt/run", "/fsx/bob:/ckpt").code == 0

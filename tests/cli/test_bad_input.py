@@ -139,7 +139,9 @@ class TestJobFiles:
         refused(submit_file(here, tmp_path, content, name), str(tmp_path / name))
 
     def test_an_empty_file_asks_for_everything(self, here: Command, tmp_path: Path) -> None:
-        refused(submit_file(here, tmp_path, ""), "what shall run?", "name the nodes")
+        refused(
+            submit_file(here, tmp_path, ""), "what shall run?", "name the nodes", "gpu-recovery submit --help"
+        )
 
     def test_a_huge_file_is_not_read_to_its_end(self, here: Command, tmp_path: Path) -> None:
         path = tmp_path / "job.toml"
@@ -161,7 +163,7 @@ class TestSubmissions:
         assert "node-1:" not in told.err
 
     def test_more_nodes_than_there_are(self, here: Command) -> None:
-        refused(here("submit", "--any", 4, "--", "true"), "wants 4 nodes and 3 are free")
+        refused(here("submit", "--any", 4, "--", "true"), "wants 4 free nodes, and there are 3")
 
     def test_no_nodes_at_all(self, here: Command) -> None:
         refused(here("submit", "--any", 0, "--", "true"), "any_nodes: must be from 1 to 4096, not 0")
@@ -175,7 +177,8 @@ class TestSubmissions:
             "node-1: has 2 GPUs, the job wants 3 of each node",
         )
         refused(
-            here("submit", "--any", 1, "--gpus", 3, "--", "true"), "1 nodes with 3 GPUs each and 0 are free"
+            here("submit", "--any", 1, "--gpus", 3, "--", "true"),
+            "1 free nodes with 3 GPUs each, and there are 0",
         )
 
     def test_negative_retries(self, here: Command) -> None:

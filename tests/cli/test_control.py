@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.local.cluster import Cluster
+from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.conftest import Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
@@ -70,7 +72,9 @@ def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
         assert process.returncode == 0, err
         assert "3 nodes; Ctrl-C ends it" in out
         assert "j runs on without the control plane" in out
-        assert f"gpu-recovery submit --state {state} --any 2 -- python train.py" in out
+        assert (
+            f"gpu-recovery submit --state {state} --any 2 -- python -m ecs_gpu_recovery.examples.train" in out
+        )
         assert "job: IN_PROGRESS: submitted by" not in out, (
             "the command that submits says so, not the controller"
         )
@@ -192,6 +196,23 @@ def test_an_event_is_explained_from_a_file_and_from_standard_input(command: Comm
     assert "not ours" in told.out
     several = command("explain-event", "-", "--json", stdin=f"{json.dumps(EVENT)}\n{json.dumps(EVENT)}\n")
     assert [one["ours"] for one in several.data] == [False, False]
+
+
+def test_it_is_told_which_policy_an_event_was_judged_by(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "event.json"
+    path.write_text(json.dumps(stopped(container(77), env=TRAIN)))
+    plain = command("explain-event", path, "--json").data
+    assert (plain["policy"], plain["exit"]["meaning"]) == (Policy().version, "fault")
+    assert f"by policy {Policy().version}: the built-in one" in command("explain-event", path).out
+    monkeypatch.setenv("HEALTHCHECK_EXIT_CODES", "77")
+    mine = command("explain-event", path, "--json").data
+    assert (mine["policy"] == plain["policy"], mine["exit"]["meaning"]) == (False, "suspect")
+    assert "HEALTHCHECK_EXIT_CODES" in mine["policy_from"]
+    monkeypatch.setenv("HEALTHCHECK_EXIT_CODES", "lots")
+    wrong = command("explain-event", path)
+    assert (wrong.code, "HEALTHCHECK_EXIT_CODES" in wrong.err) == (4, True)
 
 
 @pytest.mark.parametrize("content", [None, "", "{half", "\x00\x01", "[1, 2", "nonsense"])

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ecs_gpu_recovery import __version__
-from ecs_gpu_recovery.cli.main import app
+from ecs_gpu_recovery.cli.main import EXIT_CODES, app
 from ecs_gpu_recovery.jobfile import KEYS
 from tests.cli.conftest import Command
 
@@ -49,6 +49,7 @@ def test_the_first_page_says_where_to_start(command: Command) -> None:
     told = command("--help")
     assert told.code == 0
     assert "gpu-recovery demo" in told.out
+    assert all(f"{code}: " in told.out for code in EXIT_CODES), "a script finds its exit codes here"
     assert command().code == 2
     assert "Usage" in command().out + command().err
 
@@ -77,6 +78,8 @@ def test_the_version_is_told(command: Command) -> None:
         (("node", "drain", "n"), "--why"),
         (("node", "drain", "n", "--why", " "), "give a reason"),
         (("node", "inject", "n", "ecc", "--xid", "48"), "--xid belongs to the fault 'xid'"),
+        (("nodes", "--backend", "aws", "check", "--all-idle"), "nodes check --backend"),
+        (("nodes", "--json", "check", "--all-idle"), "nodes check --json"),
     ],
 )
 def test_wrong_usage_is_code_2_and_says_what_is_wrong(

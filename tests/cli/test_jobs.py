@@ -13,7 +13,7 @@ import pytest
 
 from ecs_gpu_recovery.cli.backend import free_port
 from ecs_gpu_recovery.core.model import JobStatus
-from tests.cli.conftest import Command, run_command
+from tests.cli.conftest import WHAT_THERE_IS, Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
 SLEEP = (sys.executable, "-c", "import time; print('here', flush=True); time.sleep(3600)")
@@ -289,7 +289,20 @@ def live_watch(job_id: str) -> int:
 @pytest.mark.parametrize("what", [("job", "nope"), ("logs", "nope"), ("stop", "nope"), ("retry", "nope")])
 def test_a_job_that_is_not_there_is_code_3(here: Command, what: tuple[str, str]) -> None:
     told = here(*what)
-    assert (told.code, told.err) == (3, "gpu-recovery: no job nope\n")
+    assert (told.code, told.err) == (3, f"gpu-recovery: no job nope{WHAT_THERE_IS}")
+
+
+def test_a_place_that_is_in_no_list_is_refused(here: Command) -> None:
+    told = here("jobs", "--after", "junk")
+    assert (told.code, "'junk' is not a place in a list of jobs" in told.err) == (4, True)
+
+
+def test_what_only_a_container_knows_is_said_to_do_nothing_here(here: Command, live: LiveController) -> None:
+    told = here("submit", "--any", 1, "--check", "none", "--image", "train:1", "--", "true")
+    assert (told.code, "there are no containers here" in told.err) == (0, True)
+    job_id = told.out.split()[1]
+    live.ends(job_id, JobStatus.COMPLETE)
+    assert here("logs", job_id).err == "nothing was written\n"
 
 
 @pytest.mark.slow
@@ -315,7 +328,9 @@ def test_many_commands_at_once_claim_each_node_once(here: Command, live: LiveCon
     codes = [racer.returncode for racer in racers]
     assert sorted(codes) == [0, 0, 0, 4, 4, 4], said
     assert all(
-        "wants 1 nodes and 0 are free" in err for (_, err), code in zip(said, codes, strict=True) if code
+        "wants 1 free nodes, and there are 0" in err
+        for (_, err), code in zip(said, codes, strict=True)
+        if code
     )
     jobs = [out.split()[1] for (out, _), code in zip(said, codes, strict=True) if code == 0]
     assert {live.job(job_id).ranks[0].node for job_id in jobs} == {"node-1", "node-2", "node-3"}

@@ -74,6 +74,20 @@ def test_a_discarded_letter_is_printed_whole_with_who_and_why(person: Person) ->
     assert (gone["discarded"]["event"], gone["why"]) == (ENDED, "the job is over")
     assert ARN.rpartition(":")[2] in gone["by"]
     assert (person.queue.kept, person.functions.given) == ({}, [])
+    told = person.world.messages()[-1]
+    for part in (name, gone["by"], "the job is over", "NO_PERMISSIONS"):
+        assert part in told, "who hears of failures hears of it"
+    assert "containerInstanceArn" not in told, "not the event itself"
+
+
+def test_a_letter_stays_if_nobody_can_be_told_that_it_goes(person: Person) -> None:
+    name = person.queue.put(of_rule(ENDED))
+    person.world.wire.fail_all["sns", "publish"] = "AuthorizationError"
+    try:
+        told = person("letters", "discard", name, "--why", "the job is over")
+    finally:
+        person.world.wire.fail_all.clear()
+    assert (told.code, list(person.queue.kept)) == (4, [name])
 
 
 def test_an_event_that_was_lost_is_made_up_for_and_sent_twice_it_changes_nothing() -> None:

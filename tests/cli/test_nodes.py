@@ -8,7 +8,7 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from ecs_gpu_recovery.local import gpus
-from tests.cli.conftest import Command
+from tests.cli.conftest import WHAT_THERE_IS, Command
 from tests.embedded.helpers import LiveController, eventually
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
@@ -45,7 +45,7 @@ def test_a_drained_node_gets_no_job_until_it_is_released(here: Command, live: Li
     assert live.side.node("node-1").claimable, "all nodes or none"
     counted = here("submit", "--any", 3, "--check", "none", "--", *SLEEP)
     assert counted.code == 4
-    assert "wants 3 nodes and 2 are free" in counted.err
+    assert "wants 3 free nodes, and there are 2" in counted.err
     data = here("node", "show", "node-2", "--json").data
     assert (data["free"], data["hold"]["why"]) == (False, "new [fans] [/]")
     released = here("node", "release", "node-2", "--why", "fans are in")
@@ -128,7 +128,7 @@ def test_a_check_that_cannot_run_takes_no_node_out_of_use(here: Command, live: L
     told = here("node", "check", "node-1", "--wait")
     assert told.code == 0
     assert "nothing is proven against it" in told.out
-    here("node", "inject", "node-1", "clear")
+    assert here("node", "inject", "node-1", "clear", "--json").data == {"node": "node-1", "done": "clear"}
 
 
 def test_the_faults_are_listed_with_a_word_about_each(here: Command) -> None:
@@ -137,6 +137,7 @@ def test_the_faults_are_listed_with_a_word_about_each(here: Command) -> None:
         assert told.code == 0
         assert [line.split()[0] for line in told.out.splitlines()] == list(gpus.FAULTS)
         assert all(len(line.split()) > 3 for line in told.out.splitlines())
+    assert here("node", "inject", "node-1", "--json").data["faults"] == gpus.FAULTS
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_fault_that_cannot_be_is_refused(
 def test_a_node_that_is_not_there_is_code_3(here: Command, ask: str) -> None:
     why = () if ask == "show" else ("--why", "because")
     told = here("node", ask, "nowhere", *why)
-    assert (told.code, told.err) == (3, "gpu-recovery: no node nowhere\n")
+    assert (told.code, told.err) == (3, f"gpu-recovery: no node nowhere{WHAT_THERE_IS}")
 
 
 def test_an_xid_of_ones_choice_is_injected(here: Command, live: LiveController) -> None:

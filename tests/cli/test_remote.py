@@ -29,6 +29,7 @@ from ecs_gpu_recovery.console.forms import Desktop, read_request
 from ecs_gpu_recovery.core.errors import JobExists, NotFound, Refused, Transient
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus
 from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
+from tests.cli.conftest import run_command
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, eventually, still_state, training
 
 TOKEN, KEPT = new_token()
@@ -116,6 +117,28 @@ def test_errors_keep_their_kind(served: httpx.Client) -> None:
     side.submit(JobRequest(spec=SPEC, any_nodes=1, job_id="mine"))
     with pytest.raises(JobExists):
         side.submit(JobRequest(spec=SPEC, any_nodes=1, job_id="mine"))
+
+
+def test_the_doctor_says_whom_a_console_takes_one_for(
+    served: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(served.base_url)
+    unknown = run_command("doctor", "--backend", address)
+    assert (unknown.code, f"Set {TOKEN_VARIABLE}" in unknown.out) == (1, True)
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    told = run_command("doctor", "--backend", address, "--json").data
+    assert [check["ok"] for check in told["checks"]] == [True, True]
+    assert told["checks"][1]["found"] == "ci, operator"
+
+
+def test_a_console_that_does_not_answer_is_named_with_what_to_look_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ecs_gpu_recovery.cli.remote_backend.TRIES", 1)
+    told = run_command("jobs", "--backend", "http://127.0.0.1:1")
+    assert told.code == 5
+    assert "Connection refused. Is the address right, and does it run?" in told.err
+    assert "urlopen" not in told.err
 
 
 @pytest.mark.parametrize("address", ["http://", "https://host?x=1", "http://me:pw@host", "http:///x"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.core.effects import CheckNode, Effect, Notify, RebootNode, StopTask
+from ecs_gpu_recovery.core.effects import Archive, CheckNode, Effect, Notify, RebootNode, StopTask
 from ecs_gpu_recovery.core.errors import Bug, Refused
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
@@ -329,6 +329,32 @@ def test_reported_faults_are_evidence_and_nothing_else() -> None:
     assert node.hears(FaultSeen(at=T0, node="n0", evidence="Xid 79")).node is before, (
         "told twice is told once"
     )
+
+
+def test_a_node_whose_clock_is_ahead_does_not_take_its_record_s_clock_along() -> None:
+    ahead = T0 + timedelta(days=365)
+    node = Machine().hears(FaultSeen(at=ahead, node="n0", evidence="Xid 79")).node
+    assert (node.timeline[-1].at, node.updated_at) == (ahead, T0)
+
+
+def test_what_leaves_a_long_timeline_goes_to_the_archive() -> None:
+    """A card that logs a fault a minute must not push a node's repairs out of memory for good."""
+    node = Machine().asked("drain").asked("release")
+    gone: list[str] = []
+    for minute in range(60):
+        fault = FaultSeen(at=T0 + timedelta(minutes=minute), node="n0", evidence=f"Xid 63, line {minute}")
+        for order in node.hears(fault).orders:
+            assert isinstance(order, Archive)
+            gone += order.lines
+            node.hears(OrderSent(at=T0, key=order.key))
+    kept = [
+        f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}"
+        for e in node.node.timeline
+    ]
+    assert len(kept) <= 50
+    assert len(gone) + len(kept) == 62
+    assert "drained by" in gone[0]
+    assert not node.node.outbox
 
 
 def test_an_event_of_a_job_is_not_for_a_node() -> None:

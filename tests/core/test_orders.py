@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -150,6 +151,26 @@ def test_reported_faults_are_evidence_and_nothing_else() -> None:
     before = job.job
     assert job.hears(fault).job is before, "told twice is told once"
     assert job.hears(replace(fault, at=T0 + MINUTE)).job is not before
+
+
+def test_a_node_whose_clock_is_ahead_does_not_take_the_job_s_clock_along() -> None:
+    """A fault is told under the time of the node's own log. No deadline may hang on that."""
+    ahead = T0 + timedelta(days=365)
+    job = a_running_job(nodes=2).hears(FaultSeen(at=ahead, node="n0", evidence="Xid 79 on GPU 3"))
+    assert job.job.timeline[-1].at == ahead, "the evidence says what it says"
+    assert job.job.updated_at == T0
+    job.fails(0)
+    assert job.rank(1).deadline == T0 + POLICY.stop_timeout
+    assert job.job.timeline[-1].at == T0
+
+
+def test_a_fault_told_twice_is_told_once_however_far_the_job_has_come() -> None:
+    fault = FaultSeen(at=T0 + MINUTE, node="n0", evidence="Xid 79 on GPU 3")
+    job = a_running_job(nodes=2).hears(fault)
+    job.now += 5 * MINUTE
+    job.fails(0)
+    before = job.job
+    assert job.hears(fault).job is before
 
 
 def test_the_timeline_stays_short_and_what_leaves_it_goes_to_the_log() -> None:

@@ -26,7 +26,7 @@ from ecs_gpu_recovery.core.events import (
 )
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.model import Job, Rank, Verdict
-from tests.core.story import OOM, Story, with_retries
+from tests.core.story import MINUTE, OOM, T0, Story, with_retries
 
 ENDS: list[tuple[int | None, str, str]] = [
     (0, "", "EssentialContainerExited"),
@@ -102,12 +102,26 @@ def _about(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
         for up in (True, False)
         for boot in ("boot-1", "boot-2")
     )
+    yield from (
+        NodeSeen(
+            at=at,
+            node=rank.node,
+            connected=up,
+            version=1,
+            instance=f"instance/{number}",
+            host="host",
+            registered=T0 + number * MINUTE,
+        )
+        for up in (True, False)
+        for number in (1, 2)
+    )
     yield FaultSeen(at=at, node=rank.node, evidence="Xid 79")
 
 
 def walk(choices: list[int], *, nodes: int, check: bool, retries: int) -> Story:
     """Take one plausible fact after the other; each number chooses the fact and, now and then, lets time pass."""
-    story = Story(nodes=nodes, check=check, policy=with_retries(retries))
+    registered = {"instance": "instance/0", "host": "host", "registered_at": T0}
+    story = Story(nodes=nodes, check=check, policy=with_retries(retries), **registered)
     for choice in choices:
         if choice % 7 == 0:
             story.now += WAITS[choice // 7 % len(WAITS)]

@@ -133,7 +133,7 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
         taken.listen()
         port = str(taken.getsockname()[1])
         process = subprocess.Popen(
-            [*CLI, "demo", *SHORT, "--console", port, "--state", str(state)],
+            [*CLI, "demo", *SHORT, "--steps", "96", "--console", port, "--state", str(state)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

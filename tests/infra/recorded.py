@@ -6,17 +6,19 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from botocore.exceptions import ReadTimeoutError
 
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.testing.aws import rights
 from tests.infra.stacks import Made
-from tests.stories.account import Died
+from tests.stories.account import Died, error
 from tests.stories.functions import handler_of
 from tests.stories.other_tool import NODES, OtherTool, text
 from tests.stories.plots import BY_NAME, PLOTS
-from tests.stories.world import CLUSTER, MINUTE, World, a_world
+from tests.stories.world import CHECK, CLUSTER, TRAIN, World, a_world
 
 ACCOUNT = "123456789012"
 PLACE = f"us-east-1:{ACCOUNT}"
@@ -74,6 +76,13 @@ def all_needs() -> set[Need]:
         _a_long_name,
         _a_free_node,
         _a_claim_of_no_job,
+        _a_gang_that_does_not_start,
+        _a_gang_that_does_not_start_again,
+        _a_start_that_nobody_heard_of,
+        _a_host_is_gone_while_it_is_examined,
+        _a_host_is_gone_while_its_rank_is_stopped,
+        _a_record_without_hosts,
+        _a_machine_that_registers_anew,
     ):
         with a_world() as world:
             record(world, found)
@@ -82,15 +91,21 @@ def all_needs() -> set[Need]:
 
 
 def record(world: World, found: set[Need]) -> None:
-    """Notes the calls of each function; those of people, between the events, are their own business."""
+    """Notes the calls of each function; those of people, between the events, are their own business.
+
+    As in AWS, each function has a process of its own: what one has learned, another has to ask for.
+    """
     at_work: list[str] = []
-    deliver = world.deliver
+    deliver, processes = world.deliver, {name: world.a_process() for name in FUNCTIONS.values()}
 
     def delivered(event: dict[str, Any], *rest: Any) -> None:
-        at_work.append(FUNCTIONS[handler_of(event)])
+        function, people = FUNCTIONS[handler_of(event)], world.side
+        at_work.append(function)
+        world.side = processes[function]
         try:
             deliver(event, *rest)
         finally:
+            processes[function], world.side = world.side, people
             at_work.pop()
 
     def heard(service: str, action: str, request: Mapping[str, Any]) -> None:
@@ -133,21 +148,6 @@ def _with_deaths(world: World, name: str, seed: int) -> None:
     chance = random.Random(seed)
     BY_NAME[name].begin(world)
     world.wire.die_by_chance = lambda: chance.random() < 0.12
-    BY_NAME[name].then(world)
-    world.run()
-
-
-def _in_bad_weather(world: World, name: str, seed: int) -> None:
-    """Events come late, twice, in any order, or not at all, processes die, and for an hour no minute is sent to the
-    sweeper: so other functions than usual complete the picture, and go on where one has died."""
-    chance, tick, late = random.Random(seed), world.tick, world.now() + 60 * MINUTE
-    BY_NAME[name].begin(world)
-    world.tick = lambda: tick() if world.now() > late else None  # type: ignore[method-assign]
-    world.wire.die_by_chance = lambda: chance.random() < 0.1
-    world.cloud.control.knobs(health_events=True)
-    world.cloud.control.weather(drop=0.05, duplicate=0.7, late=0.7, late_s=900.0, reorder_s=60.0)
-    for number in range(20):
-        world.cloud.agenda.after(97 * number, lambda: world.cloud.control.disconnect("n0", 20))
     BY_NAME[name].then(world)
     world.run()
 
@@ -204,6 +204,111 @@ def _a_free_node(world: World) -> None:
             asked = NodeAsked(at=world.now(), node=name, ask=ask, by="ann", why="odd noises")
             world.side.runtime.handle_node(name, [asked])
             world.until(lambda name=name: world.node_statuses()[name] in ("AVAILABLE", "FAILED"), minutes=40)
+
+
+def _disturb_starts(world: World, *, refuse: bool = True) -> None:
+    """The next rank's start is made, but its answer gets lost; the one after it is refused for good."""
+    starts = 0
+
+    def count(service: str, action: str, request: Mapping[str, Any]) -> None:
+        nonlocal starts
+        starts += action == "start_task" and request["taskDefinition"].startswith(TRAIN)
+        if action == "start_task" and starts == 2 and refuse:
+            raise error("InvalidParameterException", "no such thing")
+
+    def lose(service: str, action: str, request: Mapping[str, Any]) -> None:
+        if action == "start_task" and starts == 1:
+            raise ReadTimeoutError(endpoint_url=service)
+
+    world.wire.before.append(count)
+    world.wire.after.append(lose)
+
+
+def _a_gang_that_does_not_start(world: World) -> None:
+    """After the checks, so that their monitor has to stop what it has started, by its token."""
+    names = world.add_nodes(2)
+    _disturb_starts(world)
+    world.submit(names, check=True)
+    world.run()
+
+
+def _a_gang_that_does_not_start_again(world: World) -> None:
+    """The same after the reboot of a node."""
+    BY_NAME["gpu fault"].begin(world)
+    _disturb_starts(world)
+    BY_NAME["gpu fault"].then(world)
+    world.run()
+
+
+def _a_start_that_nobody_heard_of(world: World) -> None:
+    """Neither its answer nor its event arrived, and then another rank fails."""
+    names = world.add_nodes(2)
+    world.events = False
+    _disturb_starts(world, refuse=False)
+    world.submit(names)
+    world.events = True
+    world.fail_rank(1)
+    world.run()
+
+
+def _a_host_is_gone_while_it_is_examined(world: World) -> None:
+    """The verdicts on the others are known by then, and the end of the check is not told: so the news of the instance
+    is what leads to their reboots."""
+    world.begin(3)
+    world.cloud.control.script(node="n2", family=CHECK, times=None)
+    _two_are_bad(world)
+    heard = world.deliver
+
+    def deaf(event: dict[str, Any], *rest: Any) -> None:
+        if event["detail-type"] != "ECS Task State Change":
+            heard(event, *rest)
+
+    world.deliver = deaf  # type: ignore[method-assign]
+    world.cloud.control.terminate("n2")
+    world.pass_time(5)
+    world.deliver = heard  # type: ignore[method-assign]
+    world.run()
+
+
+def _a_host_is_gone_while_its_rank_is_stopped(world: World) -> None:
+    """Here it is the end of the rank. The record is from a time when hosts were not kept in it."""
+    world.begin(3)
+    _forget_hosts(world)
+    world.cloud.control.knobs(stop_s=600.0)
+    world.fail_rank(1)
+    _two_are_bad(world)
+    world.cloud.control.terminate("n2")
+    world.run()
+
+
+def _two_are_bad(world: World) -> None:
+    """One EC2 node and one external; both have been examined when this returns."""
+    for name in ("n0", "n1"):
+        world.cloud.control.health(name, 1)
+    world.fail_rank(0)
+    world.pass_time(30)
+
+
+def _a_record_without_hosts(world: World) -> None:
+    BY_NAME["gpu fault"].begin(world)
+    _forget_hosts(world)
+    BY_NAME["gpu fault"].then(world)
+    world.run()
+
+
+def _a_machine_that_registers_anew(world: World) -> None:
+    """It has not even kept its name, so it is looked for among all nodes by its host."""
+    world.begin(2)
+    world.cloud.control.register_again("n1", named=False)
+    world.run()
+
+
+def _forget_hosts(world: World) -> None:
+    store, job = world.side.store, world.job()
+    ranks = tuple(replace(rank, host="") for rank in job.ranks)
+    store.commit(replace(job, ranks=ranks, version=job.version + 1))
+    for node in store.nodes():
+        store.commit_node(replace(node, host="", version=node.version + 1))
 
 
 def _a_claim_of_no_job(world: World) -> None:

@@ -75,5 +75,6 @@ def test_no_finding_is_accepted_that_is_not_there(tmp_path: Path, monkeypatch: p
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         synthesize(tmp_path, EVERYTHING, nag=True)
     report = json.loads((tmp_path / "out" / "validation-report.json").read_text(encoding="utf-8"))
-    found = {violation["ruleName"] for one in report["pluginReports"] for violation in one["violations"]}
+    violations = [violation["ruleName"] for one in report["pluginReports"] for violation in one["violations"]]
+    found = {name for name in violations if name.startswith("AwsSolutions-")}
     assert found == accepted

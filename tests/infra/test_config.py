@@ -98,6 +98,20 @@ def test_every_problem_is_reported_at_once() -> None:
     assert all(name in said for name in env)
 
 
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("FSX_STORAGE_GIB", "3000", "4800"),  # AWS sells no other sizes
+        ("LOG_RETENTION_DAYS", "1000", "2192"),
+        ("CONSOLE_ALLOWED_CIDRS", "10.0.0.0/8,10.0.0.0/33", "10.0.0.0/8,192.0.2.7/32"),
+        ("CONSOLE_ALLOWED_CIDRS", "10.0.0.1/8", "10.0.0.0/8"),
+    ],
+)
+def test_what_aws_would_refuse_is_refused_before_anything_is_deployed(name: str, bad: str, good: str) -> None:
+    assert name in problems({name: bad})[0]
+    assert str(getattr(Config.from_env({name: good}), name)) == good
+
+
 def test_what_belongs_together_is_looked_at_together() -> None:
     assert problems({"CREATE_EC2_INSTANCE": "true"}) == ["CREATE_EC2_INSTANCE needs VPC_ID and SUBNET_ID"]
     assert problems({"JOB_TABLE_NAME": "ecs_task"}) == [

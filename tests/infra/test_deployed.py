@@ -5,25 +5,28 @@ through what happens to jobs, and destroyed. The functions run under the roles t
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.testing.aws.deployment import CLUSTER, STACK, Deployment, People
 from ecs_gpu_recovery.testing.aws.server import serve
+from tests.infra.deployed import Gang, Story, begin, check_records, complaints, forget, recover_together
 from tools import node
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
 FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
+TICK = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
 pytestmark = pytest.mark.ministack
 
 
@@ -76,21 +79,25 @@ def _sources(rule: dict[str, Any]) -> list[str]:
     return found
 
 
+def sweep(stack: Deployment, function: str = "RecoverySweeperFunction") -> bytes:
+    """A minute is over, for this function."""
+    reply = stack.server.client("lambda").invoke(
+        FunctionName=stack.outputs[function], Payload=json.dumps(TICK)
+    )
+    answer: bytes = reply["Payload"].read()
+    return answer
+
+
 def test_the_sweeper_answers_whoever_calls_it(stack: Deployment, tmp_path: Path) -> None:
-    tick = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
     answer = tmp_path / "answer.json"
     name = stack.outputs["RecoverySweeperFunction"]
-    told = stack.aws("lambda", "invoke", "--function-name", name, "--payload", json.dumps(tick), str(answer))
+    told = stack.aws("lambda", "invoke", "--function-name", name, "--payload", json.dumps(TICK), str(answer))
     assert "FunctionError" not in told
     assert json.loads(answer.read_text())["taken"] is True
 
 
 def test_a_function_is_refused_what_is_not_its_business(stack: Deployment) -> None:
-    tick = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
-    reply = stack.server.client("lambda").invoke(
-        FunctionName=stack.outputs["DcgmTaskMonitorFunction"], Payload=json.dumps({"version": "0", **tick})
-    )
-    assert b"not authorized to perform: dynamodb:Query" in reply["Payload"].read()
+    assert b"not authorized to perform: dynamodb:Query" in sweep(stack, "DcgmTaskMonitorFunction")
     for function in FUNCTIONS:
         forget(stack, function)
     stack.server.control("forget_calls")
@@ -99,96 +106,21 @@ def test_a_function_is_refused_what_is_not_its_business(stack: Deployment) -> No
 # -- what happens to jobs --------------------------------------------------------------------------------------
 
 
-@dataclass
-class Story:
-    """One job on nodes of its own."""
-
-    people: People
-    name: str
-    nodes: tuple[str, ...]
-
-    @property
-    def server(self) -> Any:
-        return self.people.server
-
-    def job(self) -> Job:
-        return self.people.job(self.name)
-
-    def tasks(self) -> list[dict[str, Any]]:
-        """Of the job's training, on the cluster."""
-        found = [task for task in self.server.control("tasks") if task["env"].get("JOB_ID") == self.name]
-        return [task for task in found if task["env"]["GPU_RECOVERY_KIND"] == "train"]
-
-    def runs(self, attempt: int) -> bool:
-        """The functions have seen every rank of the attempt run."""
-        job = self.job()
-        seen = job.status is JobStatus.IN_PROGRESS and job.attempt == attempt
-        return seen and all(rank.task_id and rank.deadline is None for rank in job.ranks)
-
-    def wait_until_it_runs(self, attempt: int = 0) -> None:
-        self.server.wait_for(lambda: self.runs(attempt), seconds=240)
-
-    def exit(self, rank: int, code: int) -> None:
-        assert self.server.control("exit_task", task=self.job().ranks[rank].task_id, exit_code=code)
-
-    def end(self) -> Job:
-        """Final, with nothing left to send."""
-
-        def over() -> bool:
-            job = self.job()
-            return job.status.final and not job.outbox
-
-        self.server.wait_for(over, seconds=240)
-        return self.job()
-
-    def boots(self) -> list[int]:
-        return [self.server.control("node", node=name)["boots"] for name in self.nodes]
-
-    def told(self) -> list[str]:
-        return [m["Message"] for m in self.people.told() if self.name in m["Subject"] + m["Message"]]
-
-
 @pytest.fixture
 def story(people: People, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A job that runs on two nodes: an EC2 instance, and a machine of ECS Anywhere."""
     name = re.sub(r"\W+", "-", request.node.name.removeprefix("test_"))[:28].strip("-")
-    nodes = (f"{name}-0", f"{name}-1")
-    people.add_nodes(nodes)
-    made = Story(people, name, nodes)
-    people.submit(name, nodes)
-    made.wait_until_it_runs()
+    (made,) = begin(people, {name: 2})
     yield made
     assert complaints(people.stack) == [], "\n".join(map(str, made.job().timeline))
     left = [task for task in made.tasks() if task["lastStatus"] != "STOPPED"]
     assert left == []
 
 
-def check_records(story: Story, status: JobStatus, *, attempt: int, nodes: tuple[str, ...]) -> None:
-    """The three tables, read as any other tool would."""
-    db = story.server.client("dynamodb")
-    row = db.get_item(TableName="ecs_job", Key={"job_id": {"S": story.name}}, ConsistentRead=True)["Item"]
-    assert (row["job_status"]["S"], row["retry"]["S"]) == (status, str(attempt))
-    found = []
-    for name in story.nodes:
-        item = db.get_item(TableName="ecs_node", Key={"node_name": {"S": name}}, ConsistentRead=True)["Item"]
-        assert item.get("job_id", {"S": ""})["S"] == "", "a job that ended holds no node"
-        found.append(item["node_status"]["S"])
-    assert tuple(found) == nodes
-    for task in story.tasks():
-        task_id = task["taskArn"].rpartition("/")[2]
-        item = db.get_item(TableName="ecs_task", Key={"ecs_task_id": {"S": task_id}})["Item"]
-        assert item["job_id"]["S"] == story.name
-        assert item["retry"]["S"] == task["env"]["JOB_ATTEMPT"]
-        ended_well = task["containers"][0]["exitCode"] == 0
-        assert item["task_status"]["S"] == ("COMPLETE" if ended_well else "TERMINATED")
-
-
 def test_a_gpu_fault_is_healed_with_one_reboot(story: Story) -> None:
     story.server.control("health", node=story.nodes[1], verdict=1)
     story.exit(0, 1)
-    story.wait_until_it_runs(attempt=1)
-    for rank in (0, 1):
-        story.exit(rank, 0)
+    story.complete(attempt=1)
     assert story.end().status is JobStatus.COMPLETE
     assert story.boots() == [1, 2]
     assert len(story.server.control("node", node=story.nodes[1])["reboot_keys"]) == 1
@@ -218,8 +150,7 @@ def test_a_second_fault_after_the_restart_is_left_to_people(story: Story) -> Non
 
 
 def test_a_job_completes(story: Story) -> None:
-    for rank in (0, 1):
-        story.exit(rank, 0)
+    story.complete()
     assert story.end().status is JobStatus.COMPLETE
     check_records(story, JobStatus.COMPLETE, attempt=0, nodes=("AVAILABLE", "AVAILABLE"))
     assert story.told() == []
@@ -234,31 +165,129 @@ def test_a_person_stops_a_task_and_the_job_is_over(story: Story) -> None:
     assert story.told() == []
 
 
+# -- many at once ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Night:
+    """Something that happens to a running job of two nodes, and its end."""
+
+    happens: Callable[[Story], object]
+    status: JobStatus = JobStatus.FAILED
+    attempt: int = 0
+    boots: tuple[int, int] = (1, 1)
+    last: str = "AVAILABLE"  #: how the second node ends
+    told: int = 1
+
+
+def _check_says(*codes: int) -> Callable[[Story], object]:
+    """The first rank fails; the checks of the second node exit so, one after the other."""
+
+    def happens(story: Story) -> None:
+        story.server.control("verdicts", node=story.nodes[1], codes=list(codes))
+        story.exit(0, 1)
+
+    return happens
+
+
+def _out_of_memory(story: Story) -> None:
+    assert story.server.control("kill_for_memory", task=story.job().ranks[1].task_id, exit_code=1)
+
+
+def _reboot_script_fails(story: Story) -> None:
+    story.server.control("script_result", node=story.nodes[1], exit_code=1, stderr="read-only file system")
+    _check_says(1)(story)
+
+
+def _one_is_done_before(story: Story) -> None:
+    story.exit(0, 0)
+    story.wait_for(lambda: story.job().ranks[0].ended)
+    story.server.control("health", node=story.nodes[1], verdict=1)
+    story.exit(1, 1)
+
+
+def _host_restarts(story: Story) -> None:
+    """Under its task, and the container runtime calls that exit code 0."""
+    story.server.control("next_reboot", node=story.nodes[1], exit_code=0)
+    assert story.server.control("reboot", node=story.nodes[1])
+
+
+def _agent_flaps(story: Story) -> None:
+    """A success is believed again once the task was seen to run behind the agent that is back."""
+    story.server.control("disconnect", node=story.nodes[1])
+    story.wait_for(lambda: story.job().ranks[1].doubted)
+    story.server.control("connect", node=story.nodes[1])
+    story.wait_for(lambda: story.job().ranks[1].connected)
+    sweep(story.people.stack)
+    story.wait_for(lambda: not story.job().ranks[1].doubted)
+    story.complete()
+
+
+NIGHTS = {
+    "replace": Night(_check_says(2), last="FAILED"),
+    "inconclusive": Night(_check_says(3, 3)),
+    "bad-at-second-look": Night(_check_says(3, 1), JobStatus.COMPLETE, 1, (1, 2), told=0),
+    "out-of-memory": Night(_out_of_memory),
+    "other-exit-code": Night(lambda story: story.exit(1, 2)),
+    "reboot-script-fails": Night(_reboot_script_fails, attempt=1, last="FAILED"),
+    "one-done-before": Night(_one_is_done_before, JobStatus.COMPLETE, 1, (1, 2), told=0),
+    "host-restarts": Night(_host_restarts, JobStatus.COMPLETE, 1, (1, 2), told=0),
+    "agent-flaps": Night(_agent_flaps, JobStatus.COMPLETE, told=0),
+}
+
+
+def test_whatever_else_happens_to_a_job_ends_as_it_must(people: People) -> None:
+    """Nine jobs beside each other, so that none can spoil another's recovery either."""
+    stories = begin(people, dict.fromkeys(NIGHTS, 2))
+    for story in stories:
+        NIGHTS[story.name].happens(story)
+    for story in stories:
+        night = NIGHTS[story.name]
+        if night.status is JobStatus.COMPLETE and night.attempt:
+            story.complete(night.attempt)
+        assert story.end().status is night.status, story.history()
+        assert tuple(story.boots()) == night.boots, story.name
+        check_records(
+            story,
+            night.status,
+            attempt=night.attempt,
+            nodes=("AVAILABLE", night.last),
+            disbelieved="host-restarts-1",
+        )
+        assert len(story.told()) == night.told, story.name
+    assert complaints(people.stack) == []
+
+
+def test_of_two_nodes_whichever_fails_is_bad_or_answers_first(people: People) -> None:
+    ranks = (0, 1)
+    orders = ((0, 1), (1, 0))
+    recover_together(people, [Gang(f, frozenset({b}), o) for f in ranks for b in ranks for o in orders])
+    assert complaints(people.stack) == []
+
+
+def drawn(size: int, seed: int, *, bad: int = 1) -> Gang:
+    """Over all seeds below the size, each rank fails once, and each node is the first bad one once."""
+    chance = random.Random(seed)
+    nodes = [(7 * seed + 3) % size, *chance.sample(range(size), bad - 1)]
+    return Gang(seed % size, frozenset(nodes), tuple(chance.sample(range(size), size)))
+
+
+def test_gangs_of_8_and_32_recover(people: People) -> None:
+    recover_together(people, [drawn(8, 1), drawn(8, 6, bad=3)])
+    recover_together(people, [drawn(32, 5, bad=2)])
+    assert complaints(people.stack) == []
+
+
+@pytest.mark.slow
+def test_of_8_and_32_nodes_whichever_fails_and_whichever_is_bad(people: People) -> None:
+    for first in range(0, 8, 4):
+        recover_together(people, [drawn(8, seed) for seed in range(first, first + 4)])
+    for first in range(0, 32, 2):
+        recover_together(people, [drawn(32, seed) for seed in range(first, first + 2)])
+    assert complaints(people.stack) == []
+
+
 # -- afterwards ------------------------------------------------------------------------------------------------
-
-
-def log_lines(stack: Deployment) -> Iterator[str]:
-    logs = stack.server.client("logs")
-    for group in logs.describe_log_groups(logGroupNamePrefix="/aws/lambda/")["logGroups"]:
-        name = group["logGroupName"]
-        for stream in logs.describe_log_streams(logGroupName=name)["logStreams"]:
-            where = {"logGroupName": name, "logStreamName": stream["logStreamName"]}
-            for event in logs.get_log_events(**where, startFromHead=True)["events"]:
-                yield event["message"]
-
-
-def forget(stack: Deployment, function: str) -> None:
-    """What a test made a function complain about on purpose."""
-    logs, group = stack.server.client("logs"), f"/aws/lambda/{STACK}-{function}"
-    for stream in logs.describe_log_streams(logGroupName=group)["logStreams"]:
-        logs.delete_log_stream(logGroupName=group, logStreamName=stream["logStreamName"])
-
-
-def complaints(stack: Deployment) -> list[str]:
-    """What the functions could not do: in their logs, and where rights are checked."""
-    said = [line for line in log_lines(stack) if "denied" in line.lower() or "Traceback" in line]
-    refused = [row for row in stack.server.control("rights") if not row["allowed"]]
-    return said + [str(row) for row in refused]
 
 
 def test_every_function_did_its_part_under_its_own_role(stack: Deployment) -> None:

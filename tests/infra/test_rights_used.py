@@ -14,31 +14,14 @@ if TYPE_CHECKING:
 
 _LOG = "Lambda writes the log, not our code"
 _FAILED = "Lambda sends what failed to the dead-letter queue, not our code"
-_ENGINE = (
-    "One engine serves all: whichever event completes a picture sends the orders that follow. No story makes it "
-    "this function's event, and a function that lacked the right would leave the order to the sweeper's next minute."
-)
-_LOOK = "Asked before an order is sent again. In the stories the sweeper sends it; this function may, after an error."
-#: Granted, and yet no story's call needs it: by function ("" for all) and action, with the reason.
+#: Granted, and yet no story's call needs it: by function ("" for all) and action, with the reason. Of what our own code
+#: may do there is nothing that no story does.
 UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:CreateLogStream"): _LOG,
     ("", "logs:PutLogEvents"): _LOG,
     ("", "sqs:GetQueueAttributes"): _FAILED,
     ("", "sqs:GetQueueUrl"): _FAILED,
     ("", "sqs:SendMessage"): _FAILED,
-    ("DcgmTaskMonitor", "ecs:DescribeContainerInstances"): _ENGINE,
-    ("DcgmTaskMonitor", "ecs:DescribeTaskDefinition"): _ENGINE,
-    ("DcgmTaskMonitor", "ecs:StopTask"): _ENGINE,
-    ("EcsInstanceMonitor", "ecs:DescribeTasks"): _LOOK,
-    ("EcsInstanceMonitor", "ecs:StopTask"): _ENGINE,
-    ("EcsInstanceMonitor", "ssm:SendCommand"): _ENGINE,
-    ("EcsTaskHandler", "dynamodb:GetItem"): _ENGINE,
-    ("EcsTaskHandler", "ssm:SendCommand"): _ENGINE,
-    ("EcsTaskHandler", "ssm:ListCommandInvocations"): _LOOK,
-    ("EcsTaskHandler", "ecs:ListTasks"): _LOOK,
-    ("DcgmTaskMonitor", "ecs:ListTasks"): _LOOK,
-    ("DcgmTaskMonitor", "ssm:ListCommandInvocations"): _LOOK,
-    ("EcsInstanceMonitor", "ecs:ListTasks"): _LOOK,
 }
 
 

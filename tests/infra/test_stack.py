@@ -126,6 +126,15 @@ def test_the_sweeper_runs_every_minute(stack: Made) -> None:
     assert "Input" not in target  # the scheduler's own event carries the time
 
 
+def test_the_scheduler_may_take_its_role_for_the_group_of_the_schedule(stack: Made) -> None:
+    """Its word on whose behalf it calls is the group, never one schedule; a role that asks for more is refused."""
+    (schedule,) = stack.properties("AWS::Scheduler::Schedule")
+    role = stack.template["Resources"][stack.name(schedule["Target"]["RoleArn"])]["Properties"]
+    (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+    source = "".join(map(str, trust["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Join"][1]))
+    assert source.endswith(f":schedule-group/{schedule['GroupName']}")
+
+
 def test_every_alarm_speaks_and_has_a_page_that_says_what_to_do(stack: Made) -> None:
     alarms = stack.properties("AWS::CloudWatch::Alarm")
     assert len(alarms) >= 9
@@ -150,6 +159,14 @@ def test_every_metric_of_ours_that_is_watched_is_counted_by_a_function(stack: Ma
         path.read_text(encoding="utf-8") for path in (ROOT / "ecs_gpu_recovery/lambdas").glob("*.py")
     )
     assert {name for name in watched if f'"{name}"' not in counted} == set()
+
+
+def test_the_dashboard_spells_operations_as_dynamodb_does(stack: Made) -> None:
+    """A dimension that does not exist is no error; its line just stays empty."""
+    (page,) = stack.properties("AWS::CloudWatch::Dashboard")
+    body = "".join(part for part in page["DashboardBody"]["Fn::Join"][1] if isinstance(part, str))
+    operations = set(re.findall(r'"Operation","(\w+)"', body))
+    assert operations == {"GetItem", "UpdateItem", "TransactWriteItems", "Query"}
 
 
 def test_messages_go_to_the_topic_and_an_address_may_be_on_it(stack: Made, everything: Made) -> None:
@@ -202,10 +219,67 @@ def test_optional_parts_are_off_unless_asked_for(stack: Made, everything: Made) 
 
 
 def test_a_node_finds_its_storage_again_after_a_reboot(everything: Made) -> None:
-    (node,) = everything.properties("AWS::EC2::Instance")
-    script = "".join(part for part in node["UserData"]["Fn::Base64"]["Fn::Join"][1] if isinstance(part, str))
+    script = _user_data(everything)
     assert ">> /etc/fstab" in script
     assert "ECS_CLUSTER=gpu-cluster" in script
+
+
+def _user_data(made: Made) -> str:
+    (node,) = made.properties("AWS::EC2::Instance")
+    return "".join(part for part in node["UserData"]["Fn::Base64"]["Fn::Join"][1] if isinstance(part, str))
+
+
+def test_a_node_without_its_storage_does_not_join_the_cluster(everything: Made) -> None:
+    """Its ranks would find an empty folder instead of their checkpoint, and begin from nothing."""
+    script = _user_data(everything)
+    assert "RequiresMountsFor=/fsx" in script
+    assert "> /etc/systemd/system/ecs.service.d/storage.conf" in script
+    assert script.index("storage.conf") < script.index("systemctl daemon-reload") < script.index("mount -a")
+
+
+def test_a_node_on_which_nothing_could_start_is_warned_of(stack: Made, everything: Made) -> None:
+    """The type that is offered for a first try has one GPU, and checks reserve eight unless told otherwise."""
+    said = [
+        made.path.with_name("EcsGpuRecoveryStack.metadata.json").read_text() for made in (stack, everything)
+    ]
+    assert ["Set GPUS_PER_NODE=1." in text for text in said] == [False, True]
+
+
+def test_storage_is_made_when_lustre_may_pass_both_ways(everything: Made) -> None:
+    """FSx refuses a group that does not let Lustre through at that moment, and its servers call their clients."""
+    (storage,) = everything.all("AWS::FSx::FileSystem").values()
+    (node,) = everything.properties("AWS::EC2::Instance")
+    servers = everything.name(storage["Properties"]["SecurityGroupIds"][0])
+    clients = everything.name(node["SecurityGroupIds"][0])
+    rules = {
+        name: (
+            everything.name(rule["Properties"]["SourceSecurityGroupId"]),
+            everything.name(rule["Properties"]["GroupId"]),
+            rule["Properties"]["FromPort"],
+        )
+        for name, rule in everything.all("AWS::EC2::SecurityGroupIngress").items()
+        if rule["Properties"].get("Description") == "Lustre"
+    }
+    ways = ((clients, servers), (servers, servers), (servers, clients))
+    assert set(rules.values()) == {(*way, port) for way in ways for port in (988, 1018)}
+    assert set(rules) <= set(storage["DependsOn"])
+
+
+def test_protected_storage_stays_with_the_groups_that_it_stands_on(everything: Made) -> None:
+    """A group that something still uses cannot be deleted, and the removal of the stack would fail."""
+    (storage,) = everything.all("AWS::FSx::FileSystem").values()
+    (node,) = everything.properties("AWS::EC2::Instance")
+    groups = [*storage["Properties"]["SecurityGroupIds"], *node["SecurityGroupIds"]]
+    resources = everything.template["Resources"]
+    kept = [storage, *(resources[everything.name(group)] for group in groups)]
+    kept += [resources[name] for name in storage["DependsOn"]]
+    assert {(one["DeletionPolicy"], one["UpdateReplacePolicy"]) for one in kept} == {("Retain", "Retain")}
+
+
+def test_a_deployment_leaves_the_revision_that_running_jobs_start_again_from(stack: Made) -> None:
+    made = {d["Properties"]["Family"]: d for d in stack.all("AWS::ECS::TaskDefinition").values()}
+    assert made["gpu-training"]["UpdateReplacePolicy"] == "Retain"
+    assert made["gpu-training"]["DeletionPolicy"] == "Delete"  # it goes with the stack
 
 
 def test_everything_carries_the_tags(stack: Made) -> None:

@@ -155,6 +155,10 @@ def test_xids_are_counted_once_each_however_the_log_is_cut(tmp_path: Path) -> No
     path.write_text(line)
     log.read()
     assert log.counts == {("0000:01:00", 79): 7}, "what came just before a reboot counts too"
+    inode = (tmp_path / "kmsg.an-old-boot").stat().st_ino
+    (tmp_path / "kmsg.an-old-boot").unlink()
+    log.read()
+    assert inode not in log._read_to, "a log that takes over its inode is read from the beginning"
 
 
 def _child(body: str) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -26,9 +27,10 @@ def cloud() -> Cloud:
     return made
 
 
-def ensure(cloud: Cloud) -> Agents:
-    done = ensure_agents(cloud.client("ecs"), CLUSTER, "metrics-agent")  # type: ignore[arg-type]
-    cloud.advance(60)
+def ensure(cloud: Cloud, wait_s: float = 60) -> Agents:
+    at = datetime.fromtimestamp(cloud.agenda.clock.now(), UTC)
+    done = ensure_agents(cloud.client("ecs"), CLUSTER, "metrics-agent", at)  # type: ignore[arg-type]
+    cloud.advance(wait_s)
     return done
 
 
@@ -64,6 +66,36 @@ def test_an_agent_that_died_is_started_again(cloud: Cloud) -> None:
     task = ecs.list_tasks(cluster=CLUSTER, containerInstance=arn(cloud, "far-4"))["taskArns"][0]
     ecs.stop_task(cluster=CLUSTER, task=task)
     cloud.advance(120)
+    assert ensure(cloud).started == (arn(cloud, "far-4"),)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [({"exit_code": 3, "after_s": 1}, "exit code 3"), ({"accident": "cannot pull"}, "CannotPull")],
+)
+def test_one_that_ends_at_once_is_tried_again_every_ten_minutes_and_no_sooner(
+    cloud: Cloud, outcome: dict[str, Any], why: str
+) -> None:
+    cloud.control.script(node="far-4", family="metrics-agent", times=None, **outcome)
+    looks = [ensure(cloud) for _ in range(60)]
+    assert 4 <= sum(arn(cloud, "far-4") in look.started for look in looks) <= 6
+    ((node, said),) = looks[-1].failing
+    assert (node, why in said) == (arn(cloud, "far-4"), True)
+    assert len(looks[-1].present) == 12, "the others are left alone"
+
+
+def test_a_new_revision_is_tried_at_once_where_the_old_one_failed(cloud: Cloud) -> None:
+    cloud.control.script(node="far-4", family="metrics-agent", times=1, exit_code=3, after_s=1)
+    ensure(cloud)
+    assert ensure(cloud).started == ()
+    cloud.client("ecs").register_task_definition(**AGENT)
+    assert arn(cloud, "far-4") in ensure(cloud).started
+
+
+def test_one_that_ran_for_long_is_back_at_once(cloud: Cloud) -> None:
+    cloud.control.script(node="far-4", family="metrics-agent", times=1, exit_code=1, after_s=3600)
+    ensure(cloud)
+    cloud.advance(3600)
     assert ensure(cloud).started == (arn(cloud, "far-4"),)
 
 
@@ -110,7 +142,7 @@ def test_a_busy_service_is_no_bug(cloud: Cloud) -> None:
 
     def without_end() -> None:
         for _ in range(500):
-            ensure_agents(cloud.client("ecs"), CLUSTER, "metrics-agent")  # type: ignore[arg-type]
+            ensure(cloud, wait_s=0)
 
     with pytest.raises(Transient):
         without_end()

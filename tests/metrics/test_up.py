@@ -35,10 +35,10 @@ def plane(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+/metrics", said)
-        assert found, said
-        yield state, found[0]
+        told = (re.search(r"http://127\.0\.0\.1:\d+/metrics", line) for line in process.stdout)
+        address = next((found[0] for found in told if found), "")
+        assert address, "it ended without telling where its metrics are"
+        yield state, address
     finally:
         process.send_signal(signal.SIGINT)
         try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ecs_gpu_recovery.core import exits, joint, machine, rules
+from ecs_gpu_recovery.core import exits, joint, machine, rules, sightings
 from ecs_gpu_recovery.core.draft import Draft
 from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
@@ -69,7 +69,7 @@ def loses_the_outbox_in_a_crash(patch: Patch, model: Model) -> None:
 
 def takes_a_disconnect_for_a_reboot(patch: Patch, model: Model) -> None:
     def node_seen(draft: Draft, ev: NodeSeen) -> None:
-        rules.node_seen(draft, ev)
+        sightings.node_seen(draft, ev)
         for rank in draft.ranks:
             if rank.node == ev.node and rank.node_status is NodeStatus.REBOOTING and not ev.connected:
                 draft.set(rank.index, rebooted=True)
@@ -96,7 +96,7 @@ def sends_a_start_again_without_looking(patch: Patch, model: Model) -> None:
 
 def believes_a_verdict_of_the_last_attempt(patch: Patch, model: Model) -> None:
     def rank_under_test(draft: Draft, ev: Any) -> Rank | None:
-        rank = rules._rank_on(draft, ev.node)
+        rank = sightings.rank_on(draft, ev.node)
         return rank if rank is not None and rank.verdict is None and ev.check_try == rank.check_try else None
 
     patch.setattr(rules, "_rank_under_test", rank_under_test)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ecs_gpu_recovery.core import machine, rules
+from ecs_gpu_recovery.core import machine, sightings
 from ecs_gpu_recovery.core.draft import Draft
 from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.model import JobStatus
@@ -39,7 +39,7 @@ def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyP
 
     def forgetful(draft: Draft, ev: NodeSeen) -> None:
         before = list(draft.ranks)
-        rules.node_seen(draft, ev)
+        sightings.node_seen(draft, ev)
         for old, new in zip(before, list(draft.ranks), strict=True):
             if replace(new, seen_version=old.seen_version) == old:
                 draft.ranks[old.index] = old

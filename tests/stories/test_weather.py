@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.testing.aws.model import Knobs
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, PLOTS, Plot, gpu_fault
 from tests.stories.test_crashes import calls_of
-from tests.stories.world import Event, World, a_world
+from tests.stories.world import CHECK, POLICY, Event, World, a_world, with_policy
 
 #: These stories need nothing but the tables and the cluster to be told; the others differ in what a person does.
 MAIN = [
@@ -146,6 +148,36 @@ def test_every_event_again_and_again_in_later_phases_changes_no_end(name: str, l
     disturb(BY_NAME[name], twice)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_news_of_a_reboot_that_comes_after_the_restart_spoils_no_success(world: World, order: int) -> None:
+    """The node went away before the attempt began: what was heard too late says nothing about this one."""
+    held: list[Event] = []
+    deliver = world.deliver
+
+    def instead(event: Event, tries: int = 0) -> None:
+        if event["detail-type"] == "ECS Container Instance State Change":
+            held.append(event)
+        else:
+            deliver(event, tries)
+
+    world.begin(2)
+    world.cloud.control.health("n1", 1)
+    world.cloud.control.next_reboot("n1", seconds=5)  # over before the sweeper looks
+    world.deliver = instead  # type: ignore[method-assign]
+    world.fail_rank(0)
+    world.until(lambda: [t["lastStatus"] for t in world.tasks(live=True)] == ["RUNNING"] * 2, step=1.0)
+    assert world.job().attempt == 1
+    world.deliver = deliver  # type: ignore[method-assign]
+    assert any(not event["detail"]["agentConnected"] for event in held)
+    for event in held[::order]:
+        world.deliver(event)
+    assert world.job().ranks[1].connected
+    for rank in (0, 1):
+        world.fail_rank(rank, 0)
+    world.run()
+    check_end(world, JobStatus.COMPLETE, attempt=1)
+
+
 @pytest.mark.parametrize("name", MAIN)
 def test_a_whole_night_told_again_changes_nothing(name: str) -> None:
     """Every event of the story comes once more after its end, oldest first, and then newest first."""
@@ -190,6 +222,32 @@ def test_a_night_without_sweeper_and_events_is_made_up_for(world: World) -> None
     world.pass_time(2 * 3600)
     world.run()
     check_end(world, JobStatus.COMPLETE, attempt=1)
+
+
+@pytest.mark.parametrize("limit", [100, 4], ids=["a short timeline", "one that is archived"])
+def test_a_node_whose_clock_jumped_ahead_holds_up_no_job(limit: int) -> None:
+    """Its watch tells of a fault in a year. Every wait of the recovery is as long as ever."""
+    with a_world(policy=with_policy(timeline_limit=limit)) as world:
+        world.begin(2)
+        world.cloud.control.script(node="n1", family=CHECK, times=None)  # it never answers
+        said = {"node": "n1", "what": "Xid 79 on GPU 0000:01:00", "evidence": "NVRM: Xid 79"}
+        ahead = (world.now() + timedelta(days=365)).isoformat()
+        world.deliver(
+            {
+                "source": WATCH_SOURCE,
+                "detail-type": WATCH_TYPE,
+                "time": ahead,
+                "resources": [],
+                "detail": said,
+            }
+        )
+        assert any("Xid 79" in entry.evidence for entry in world.job().timeline)
+        world.fail_rank(0)
+        began = world.now()
+        world.run()
+        assert world.now() - began < 3 * POLICY.check_timeout
+        check_end(world, JobStatus.FAILED, messages=1)
+        assert world.job().updated_at <= world.now()
 
 
 # -- calls that are refused ------------------------------------------------------------------------------------

@@ -39,11 +39,15 @@ class Watch:
         return task.env["JOB_ID"], task.env["JOB_ATTEMPT"], task.env["NODE_RANK"]
 
     def _started(self) -> None:
-        """At most one live task per rank, and never two attempts of one job alive."""
+        """At most one live task per rank, and never two attempts of one job alive.
+
+        Of an instance that its host has forgotten, ECS shows tasks for ever: there, what counts is what really runs.
+        """
         live = [
             mine
             for task in self._cloud.cluster.tasks.values()
-            if not task.over and (mine := self._whose(task))
+            if not (task.over or (task.node.forgotten and task.process == "dead"))
+            and (mine := self._whose(task))
         ]
         for (job, rank), count in Counter((job, rank) for job, _, rank in live).items():
             if count > 1:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from ecs_gpu_recovery.aws import wiring
@@ -332,6 +332,3 @@ def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
 
 def with_policy(**changes: Any) -> Policy:
     return replace(POLICY, **changes)
-
-
-MINUTE = timedelta(minutes=1)

@@ -48,10 +48,13 @@ class Cluster:
         return "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
 
     def node(self, reference: str, cluster: str | None = None) -> Node | None:
-        """By ARN, by the last part of the ARN, by host id or by the name that the test gave it."""
+        """By ARN, by the last part of the ARN, by host id or by the name that the test gave it.
+
+        A host that has registered again is its newest registration.
+        """
         found = self.nodes.get(reference)
         if found is None:
-            for node in self.nodes.values():
+            for node in reversed(self.nodes.values()):
                 if reference in (node.name, node.host_id, node.arn.rpartition("/")[2]):
                     found = node
                     break

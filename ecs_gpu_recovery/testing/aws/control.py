@@ -125,6 +125,14 @@ class Control:
         with self._cloud.lock:
             self._hosts.connect(self._node(node))
 
+    def register_again(self, node: str, named: bool = True) -> None:
+        """The agent loses its memory while its containers run on: the host becomes a new container instance.
+
+        `named`: its agent tells its `node_name` again.
+        """
+        with self._cloud.lock:
+            self._hosts.register_again(self._node(node), named=named)
+
     def power_off(self, node: str) -> None:
         with self._cloud.lock:
             self._hosts.power_off(self._node(node))

@@ -1,12 +1,15 @@
 """What happens to the hosts: agents that come and go, reboots, power cuts, the end of an instance.
 
 A reboot follows what an ECS agent really does: the connection drops (or ECS never notices), the containers
-are found dead when the agent is back, they are reported, and the GPUs are free. The ARN stays the same.
+are found dead when the agent is back, they are reported, and the GPUs are free. The ARN stays the same, unless the
+agent's memory is lost: then the host registers as a new instance, and nobody reports the dead.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from . import events
@@ -88,6 +91,8 @@ class Hosts:
 
     def _down(self, node: Node, plan: Reboot) -> None:
         node.up = False
+        for task in node.orphans:
+            task.process = "dead"
         for task in self._cluster.live_on(node):
             if task.process == "alive":
                 task.process = "dead"
@@ -108,6 +113,8 @@ class Hosts:
             node.health = 0
         if plan.lose_gpus:
             node.gpus = node.gpus[: max(0, len(node.gpus) - plan.lose_gpus)]
+        if plan.forgets:
+            self.register_again(node)
         deaths_first = self._cluster.coin() if plan.deaths_first is None else plan.deaths_first
         if deaths_first and node.status != "INACTIVE":
             self._flush(node.reports)
@@ -115,6 +122,29 @@ class Hosts:
             self._cluster.node_changed(node)
         self.connect(node)
         self._flush(node.on_boot)
+
+    def register_again(self, node: Node, *, named: bool = True) -> None:
+        """The agent has lost its memory: the host becomes a new instance, and knows nothing of its old tasks.
+
+        The old instance stays as ECS knew it, with tasks that nobody will ever report. `named`: the name comes from
+        the agent's own settings. What others had put on the old instance is gone.
+        """
+        cluster = self._cluster
+        old = replace(node, forgotten=True, up=False, inbox=[], reports=[], on_boot=[])
+        cluster.nodes[old.arn] = old
+        for task in cluster.tasks.values():
+            if task.node is node:
+                task.node = old
+        node.arn = cluster.place.arn("container-instance", node.cluster, cluster.hex(32))
+        node.registered_at, node.version, node.views = self._agenda.now(), 2, deque(maxlen=16)
+        node.attributes = {k: v for k, v in node.attributes.items() if named and k == "node_name"}
+        node.status, node.connected = "ACTIVE", True
+        node.orphans += [task for task in cluster.live_on(old) if task.process == "alive"]
+        node.inbox.clear()
+        node.reports.clear()
+        cluster.nodes[node.arn] = node
+        cluster.node_changed(node)
+        self._agenda.after(self._knobs.disconnect_s, partial(self.disconnect, old))
 
     # -- the end of an instance ----------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Reboot:
     lose_gpus: int = 0  #: GPUs that do not come back
     exit_code: int = 137  #: of the containers that it killed: 137, 255, or 0 where the runtime lies
     deaths_first: bool | None = None  #: the dead are reported before the agent is back; None: by the seed
+    forgets: bool = False  #: the agent's memory is lost: it registers as a new container instance
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +160,7 @@ class Node:
     # The host.
     up: bool = True
     terminated: bool = False
+    forgotten: bool = False  #: its host has registered anew: nobody speaks for this instance any more
     ssm_up: bool = True
     boots: int = 1
     next_reboots: deque[Reboot] = field(default_factory=deque)
@@ -169,6 +171,7 @@ class Node:
     inbox: list[Callable[[], None]] = field(default_factory=list)  #: orders the agent has not got yet
     reports: list[Callable[[], None]] = field(default_factory=list)  #: what the agent has not told yet
     on_boot: list[Callable[[], None]] = field(default_factory=list)
+    orphans: list[Task] = field(default_factory=list)  #: of its earlier registration, as far as they ran on
 
     @property
     def external(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .model import OUT_OF_MEMORY, Knobs, Node, Outcome, Task
+from .model import OUT_OF_MEMORY, Knobs, Outcome, Task
 
 #: A task that carries this in its environment overrides is a health check.
 CHECK = ("GPU_RECOVERY_KIND", "check")
+IDLE = "GPU_HEALTH_EXPECT_IDLE"
 OUTCOME_WORDS = frozenset(field.name for field in fields(Outcome))
 
 
@@ -46,7 +47,7 @@ class Script:
                     rule.times -= 1
                 return rule.outcome
         if is_check(task, self._knobs):
-            return Outcome(exit_code=verdict(task.node), after_s=self._knobs.check_s)
+            return Outcome(exit_code=verdict(task), after_s=self._knobs.check_s)
         return Outcome()
 
 
@@ -55,9 +56,16 @@ def is_check(task: Task, knobs: Knobs) -> bool:
     return task.env.get(CHECK[0]) == CHECK[1] or bool(knobs.check_family and family == knobs.check_family)
 
 
-def verdict(node: Node) -> int:
-    """The next verdict in the queue; with the queue empty, how the node really is."""
-    return node.verdicts.popleft() if node.verdicts else node.health
+def verdict(task: Task) -> int:
+    """The next verdict in the queue; with the queue empty, how the node really is.
+
+    One that wants the GPUs idle can't tell while a task runs there that the agent knows nothing of.
+    """
+    node = task.node
+    if node.verdicts:
+        return node.verdicts.popleft()
+    used = task.env.get(IDLE) and any(orphan.process == "alive" for orphan in node.orphans)
+    return 3 if used else node.health
 
 
 def outcome_from(data: dict[str, Any]) -> Outcome:

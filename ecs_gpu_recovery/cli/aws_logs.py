@@ -1,0 +1,53 @@
+"""What the ranks wrote, read from CloudWatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..aws.errors import translated
+from ..core.errors import Refused
+from ..core.model import Job
+from .backend import LogSource
+
+#: Pages of a log that are read before they are handed on.
+_PAGES = 100
+
+
+def sources(job: Job) -> Sequence[LogSource]:
+    """Every attempt's tasks, as the record remembers them."""
+    found = []
+    for rank in job.ranks:
+        now = [f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []
+        for entry in (*rank.past_tasks, *now):
+            attempt, _, task_id = entry.partition("/")
+            found.append(LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id))
+    return sorted(found, key=lambda source: (source.attempt, source.rank))
+
+
+def read(client: Any, place: tuple[str, str], position: str, region: str) -> tuple[list[str], str]:
+    """New lines of a stream, and where to go on; a few pages at a time."""
+    from botocore.exceptions import ClientError
+
+    group, stream = place
+    lines: list[str] = []
+    for _ in range(_PAGES):
+        more: dict[str, Any] = {"nextToken": position} if position else {"startFromHead": True}
+        try:
+            with translated(f"reading {stream}"):
+                reply = client.get_log_events(logGroupName=group, logStreamName=stream, **more)
+        except ClientError as exc:
+            error = exc.response.get("Error", {})
+            if error.get("Code") != "ResourceNotFoundException":
+                raise
+            if "log group" in str(error.get("Message", "")):
+                raise Refused(
+                    f"there is no log group {group} in {region}: tasks can't write to it, or its time is over."
+                    f" To make it:  aws logs create-log-group --log-group-name {group}"
+                ) from exc
+            return lines, position  # the task has not written anything yet
+        lines += [str(event["message"]) for event in reply["events"]]
+        if reply["nextForwardToken"] == position:
+            break
+        position = str(reply["nextForwardToken"])
+    return lines, position

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.health.simulated import SimulatedNode
+from ecs_gpu_recovery.local import gpus
+from ecs_gpu_recovery.local.files import Json, read_json, write_json
+from ecs_gpu_recovery.local.gpu_load import measured
+
+AT = 1_794_700_000.0
+REST = {"utilization": 0, "memory_used_mib": 4, "power_w": 112, "temperature_c": 38}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """Two GPUs, of which a rank holds the first."""
+    write_json(str(tmp_path / "gpus.json"), gpus.simulated("n1", 2))
+    task = tmp_path / "tasks" / "t1"
+    task.mkdir(parents=True)
+    write_json(str(task / "spec.json"), {"kind": "train", "gpu_indices": [0]})
+    write_json(str(task / "running.json"), {"pid": 1})
+    return tmp_path
+
+
+def seen(node: Path, gpu: int = 0, at: float = AT) -> Json:
+    found = measured(str(node), at)["gpus"][gpu]
+    return {key: found[key] for key in REST}
+
+
+def test_a_gpu_that_a_rank_holds_is_busy_and_the_others_rest(node: Path) -> None:
+    busy = seen(node)
+    assert 80 < busy["utilization"] <= 100
+    assert 0.7 < busy["memory_used_mib"] / 81559 < 0.9
+    assert 500 < busy["power_w"] <= 700
+    assert 55 < busy["temperature_c"] < 75
+    assert seen(node, gpu=1) == REST
+
+
+def test_the_same_moment_gives_the_same_numbers_and_another_moves_them(node: Path) -> None:
+    assert seen(node) == seen(node)
+    assert len({seen(node, at=AT + 5 * n)["power_w"] for n in range(10)}) > 3
+
+
+@pytest.mark.parametrize("gone", ["tasks/t1/exit.json", "off"])
+def test_what_has_ended_or_lost_its_power_holds_no_gpu(node: Path, gone: str) -> None:
+    (node / gone).write_text("{}")
+    assert seen(node) == REST
+
+
+@pytest.mark.parametrize("change", [{"kind": "check"}, {"gpu_indices": []}])
+def test_only_training_holds_gpus_and_only_its_own(node: Path, change: Json) -> None:
+    spec = node / "tasks" / "t1" / "spec.json"
+    write_json(str(spec), {**(read_json(str(spec)) or {}), **change})
+    assert seen(node) == REST
+
+
+def test_a_damaged_order_costs_no_numbers_of_others(node: Path) -> None:
+    (node / "tasks" / "t1" / "spec.json").write_text("{")
+    assert seen(node, gpu=1) == REST
+
+
+def test_a_frozen_gpu_claims_to_be_busy_and_a_throttled_one_is_hot(node: Path) -> None:
+    gpus.inject(str(node), "hang", 0, None, 0.25, None)
+    assert (seen(node)["utilization"], seen(node)["power_w"] < 250) == (100, True)
+    gpus.clear(str(node))
+    gpus.inject(str(node), "slow", 0, None, 0.25, None)
+    assert (seen(node)["utilization"], seen(node)["temperature_c"]) == (100, 91)
+
+
+def test_a_health_check_never_sees_these_numbers(node: Path) -> None:
+    told: list[Json] = []
+    SimulatedNode(node).read_driver(lambda message: told.append(dict(message)))
+    first = next(message["gpu"] for message in told if "gpu" in message)
+    assert {key: first[key] for key in REST} == REST

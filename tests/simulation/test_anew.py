@@ -1,0 +1,40 @@
+"""Nights in which agents come back without their memory. Their machines register anew, and some tasks run on unseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from ecs_gpu_recovery.core import joint, sightings
+from ecs_gpu_recovery.core.draft import Draft
+from ecs_gpu_recovery.core.events import NodeSeen
+from ecs_gpu_recovery.core.model import NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.simulation.night import run
+
+
+def test_such_nights_end_well_and_the_same_way_every_time() -> None:
+    nights = [run(seed, sky="anew") for seed in range(40)]
+    assert not [str(night) for night in nights if night.violation]
+    assert sum(night.struck["forgets"] for night in nights) > 20
+    assert [run(seed, sky="anew").digest for seed in range(5)] == [night.digest for night in nights[:5]]
+
+
+def test_a_task_that_nobody_reports_must_not_be_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trust(draft: Draft, rank: Rank) -> None:
+        draft.set(rank.index, task_status=TaskStatus.TERMINATED, deadline=None)
+        draft.node(rank.index, NodeStatus.AVAILABLE, "registered again")
+
+    monkeypatch.setattr(joint, "_examine_anew", trust)
+    assert "are both rank" in run(8, sky="anew").violation
+
+
+def test_a_new_registration_must_not_count_as_a_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sightings._registered_anew
+
+    def proof(draft: Draft, rank: Rank, ev: NodeSeen) -> None:
+        real(draft, rank, ev)
+        if rank.node_status is NodeStatus.REBOOTING:
+            draft.drop(draft.reboot_key(rank))
+            draft.set(rank.index, rebooted=True)
+
+    monkeypatch.setattr(sightings, "_registered_anew", proof)
+    assert "has not rebooted yet" in run(22, sky="anew").violation
