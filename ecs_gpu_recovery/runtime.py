@@ -17,7 +17,7 @@ from .arrears import NOBODY, Trail, rows_behind, rows_order
 from .core.draft import Step
 from .core.effects import Order, StartTask, WriteRows
 from .core.errors import NotFound, Transient, VersionConflict
-from .core.events import CheckStarted, Fact, NodeAsked, NodeChecked, StopAsked
+from .core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, StopAsked
 from .core.machine import decide, submit
 from .core.model import Entry, Job, JobSpec, Node
 from .core.nodes import decide_node
@@ -327,9 +327,9 @@ class Runtime:
                 facts += self._courier.carry_out(seen, order, at, again=again)
             except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
                 trouble.append(exc)
+                facts.append(OrderFailed(at=at, key=order.key, error=str(exc)))
         if trouble:
-            if facts:
-                self._decide(job.id, facts, seen, Trail())
+            self._decide(job.id, facts, seen, Trail())
             raise trouble[0]
         return facts
 

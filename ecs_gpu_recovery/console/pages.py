@@ -265,6 +265,14 @@ async def letter_again(request: Request, console: ConsoleArg, who: IdentityArg) 
     return see("/alerts")
 
 
+@router.post("/letters/discard")
+async def letter_away(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+    form = await form_of(request)
+    letter, why = form.get("id", [""])[-1][:100], form.get("why", [""])[-1][:400]
+    await Actions(console, who, request).discard_letter(letter, why)
+    return see("/alerts")
+
+
 # -- coming and going -------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,18 @@ def test_an_operator_sends_a_letter_again_and_it_is_written_down(
     assert "Every event was handled." in guarded.get("/alerts").text
 
 
+def test_an_operator_puts_a_letter_away_with_a_reason(guarded: httpx.Client, person: Person) -> None:
+    token = sign_in(guarded, "olga")
+    assert 'action="/letters/discard"' in guarded.get("/alerts").text
+    form = {"csrf": token, "id": "letter-1"}
+    refused = guarded.post("/letters/discard", data=form | {"why": " "})
+    assert (refused.status_code, list(person.queue.kept)) == (409, ["letter-1"])
+    assert "give a reason" in refused.text
+    assert guarded.post("/letters/discard", data=form | {"why": "a test event"}).status_code == 303
+    assert (person.functions.given, person.queue.kept) == ([], {})
+    assert guarded.get("/api/audit").json()["audit"][0]["why"] == "a test event"
+
+
 def test_a_letter_that_fails_again_is_refused_and_stays(guarded: httpx.Client, person: Person) -> None:
     token = sign_in(guarded, "olga")
     person.functions.failing.add(HANDLER)

@@ -319,10 +319,42 @@ def test_a_missing_permission_is_loud_and_heals_when_it_is_given(
         world.tick()
     assert world.errors
     assert all("AccessDenied" in str(error) for error in world.errors)
+    if action[1] in ("start_task", "stop_task", "send_command"):
+        assert any("AccessDenied" in order.error for order in world.job().outbox), (
+            "the record says why it waits"
+        )
     world.wire.fail_all = {}
     world.redrive()
     world.run()
     check_end(world, JobStatus.COMPLETE, attempt=1, errors=True)
+
+
+def test_the_sweeper_begins_with_what_is_due_and_never_ends_with_the_same_job(world: World) -> None:
+    """A sweep of very many jobs may be cut short; whoever came last must not come last again and again."""
+    names = world.add_nodes(8)
+    jobs = [f"j{number}" for number in range(8)]
+    for name, job_id in zip(names, jobs, strict=True):
+        world.submit([name], job_id=job_id)
+    world.pass_time(5)
+    world.events = False
+    late = world.job("j5").ranks[0].instance
+    world.wire.fail_all = {("ecs", "stop_task"): "ThrottlingException"}
+    world.stop("j5")
+    swept: list[list[str]] = []
+
+    def heard(service: str, action: str, request: dict[str, object]) -> None:
+        if action == "describe_container_instances" and len(asked := request["containerInstances"]) == 1:  # type: ignore[arg-type]
+            swept[-1] += asked  # type: ignore[operator]
+
+    world.wire.before.append(heard)
+    for _ in range(6):
+        world.pass_time(60)
+        swept.append([])
+        world.tick()
+    orders = [row for row in swept if len(row) == len(jobs)]
+    assert len(orders) >= 5
+    assert orders[0][0] == late, "its stop is overdue"
+    assert len({row[-1] for row in orders}) > 1
 
 
 def test_one_job_in_trouble_does_not_keep_the_sweeper_from_the_others(world: World) -> None:
