@@ -20,13 +20,22 @@ import pytest
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.testing.aws.deployment import CLUSTER, STACK, Deployment, People
 from ecs_gpu_recovery.testing.aws.server import serve
-from tests.infra.deployed import Gang, Story, begin, check_records, complaints, forget, recover_together
+from tests.infra.deployed import (
+    TICK,
+    Gang,
+    Story,
+    begin,
+    check_records,
+    complaints,
+    forget,
+    recover_together,
+    sweep,
+)
 from tools import node
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
 FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
-TICK = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
 pytestmark = pytest.mark.ministack
 
 
@@ -77,15 +86,6 @@ def test_the_five_steps_of_the_guide_find_what_it_says(stack: Deployment) -> Non
 def _sources(rule: dict[str, Any]) -> list[str]:
     found: list[str] = json.loads(rule["EventPattern"])["source"]
     return found
-
-
-def sweep(stack: Deployment, function: str = "RecoverySweeperFunction") -> bytes:
-    """A minute is over, for this function."""
-    reply = stack.server.client("lambda").invoke(
-        FunctionName=stack.outputs[function], Payload=json.dumps(TICK)
-    )
-    answer: bytes = reply["Payload"].read()
-    return answer
 
 
 def test_the_sweeper_answers_whoever_calls_it(stack: Deployment, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def drawn(size: int, seed: int, *, bad: int = 1) -> Gang:
 
 
 def test_gangs_of_8_and_32_recover(people: People) -> None:
-    recover_together(people, [drawn(8, 1), drawn(8, 6, bad=3)])
+    recover_together(people, [drawn(8, 6, bad=3)])
     recover_together(people, [drawn(32, 5, bad=2)])
     assert complaints(people.stack) == []
 

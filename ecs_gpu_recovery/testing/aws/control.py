@@ -188,11 +188,15 @@ class Control:
         """The kernel ends the task for want of memory."""
         return self.exit_task(task, exit_code, OUT_OF_MEMORY)
 
-    def tasks(self) -> list[dict[str, Any]]:
-        """Every task that ECS still remembers, as it shows them, with its node's name and its environment."""
+    def tasks(self, env: dict[str, str] | None = None) -> list[dict[str, Any]]:
+        """Every task that ECS still remembers, as it shows them, with its node's name and its environment.
+
+        With `env`, only those that carry all of it.
+        """
+        wanted = (env or {}).items()
         with self._cloud.lock:
             self._cloud.settle()
-            return [self._shown(task) for task in self._world.all_tasks()]
+            return [self._shown(task) for task in self._world.all_tasks() if wanted <= task.env.items()]
 
     def _shown(self, task: Task) -> dict[str, Any]:
         return {**task_shape(task, self._world.place), "node": task.node.name, "env": dict(task.env)}

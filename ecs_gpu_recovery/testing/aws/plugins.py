@@ -13,6 +13,7 @@ import inspect
 import json
 import logging
 import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,11 +43,14 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("services.ecs", "reset", ()),
     ("services.eventbridge", "_dispatch_event", ("event", "view")),
     ("services.eventbridge", "_dispatch_to_lambda", ("arn", "payload")),
+    ("services.lambda_svc", "_execute_function", ("func", "event")),
     ("services.lambda_svc", "_execution_record_for_config", ("func", "config")),
     ("services.lambda_svc", "_get_func_record_for_ref", ("function_ref",)),
     ("services.lambda_svc", "invoke_async_with_retry", ("func", "event")),
     ("services.ssm", "handle_request", ("method", "path", "headers", "body", "query_params")),
 )
+#: How many calls of functions run beside each other.
+AT_ONCE = 6
 Handler = Callable[[dict[str, Any]], Any]
 _TAGS = ("TagResource", "UntagResource", "ListTagsForResource")
 
@@ -95,6 +99,7 @@ def plug_in(cloud: Cloud) -> None:
     _ecs_actions(cloud)
     _ssm_actions(cloud)
     _retries()
+    _few_at_once()
     rights.install(
         module("core.iam_actions"),
         module("core.iam_evaluator"),
@@ -208,6 +213,18 @@ def _retries() -> None:
         functions.invoke_async_with_retry(record, json.loads(payload))
 
     module("services.eventbridge")._dispatch_to_lambda = dispatch
+
+
+def _few_at_once() -> None:
+    """A burst would start a process for every event of it, and each takes longer to load than to wait its turn."""
+    functions = module("services.lambda_svc")
+    theirs, turn = functions._execute_function, threading.BoundedSemaphore(AT_ONCE)
+
+    def execute(func: dict[str, Any], event: dict[str, Any]) -> Any:
+        with turn:
+            return theirs(func, event)
+
+    functions._execute_function = execute
 
 
 class Bus:

@@ -65,7 +65,7 @@ class Server:
         }
         return boto3.client(service, endpoint_url=self.url, **options)  # type: ignore[call-overload]
 
-    def wait_for(self, holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+    def wait_for(self, holds: Callable[[], Any], *, seconds: float = 60.0, every: float = 0.02) -> Any:
         """What the function gives, once it gives something. Generous: a busy machine is no mistake."""
         deadline = time.monotonic() + seconds
         while not (found := holds()):
@@ -73,7 +73,7 @@ class Server:
                 raise TimeoutError(
                     f"it did not come true within {seconds:g} s; the server said:\n{self.said()}"
                 )
-            time.sleep(0.02)
+            time.sleep(every)
         return found
 
     def said(self) -> str:
