@@ -18,13 +18,18 @@ def test_such_nights_end_well_and_the_same_way_every_time() -> None:
     assert [run(seed, sky="anew").digest for seed in range(5)] == [night.digest for night in nights[:5]]
 
 
+def found(violation: str) -> bool:
+    """Some night shows it; which one depends on every detail of the order in which things happen."""
+    return any(violation in run(seed, sky="anew").violation for seed in range(400))
+
+
 def test_a_task_that_nobody_reports_must_not_be_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     def trust(draft: Draft, rank: Rank) -> None:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED, deadline=None)
         draft.node(rank.index, NodeStatus.AVAILABLE, "registered again")
 
     monkeypatch.setattr(joint, "_examine_anew", trust)
-    assert "are both rank" in run(8, sky="anew").violation
+    assert found("are both rank")
 
 
 def test_a_new_registration_must_not_count_as_a_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,4 +42,4 @@ def test_a_new_registration_must_not_count_as_a_reboot(monkeypatch: pytest.Monke
             draft.set(rank.index, rebooted=True)
 
     monkeypatch.setattr(sightings, "_registered_anew", proof)
-    assert "has not rebooted yet" in run(22, sky="anew").violation
+    assert found("has not rebooted yet")
