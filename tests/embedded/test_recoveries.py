@@ -154,7 +154,8 @@ def test_a_task_that_vanished_with_its_node_is_lost_and_not_awaited_for_ever(tmp
         eventually(lambda: not live.cluster.task("node-1", job.ranks[0].task_id).live, "ended")
         shutil.rmtree(live.cluster.task("node-1", job.ranks[0].task_id).folder)
         ended = [f for f in LocalFleet(live.cluster, now).observe_job(job) if isinstance(f, TaskEnded)]
-        assert [(fact.rank, fact.exit_code) for fact in ended] == [(0, None)]
+        # The controller may have stopped the other rank by now.
+        assert [fact.exit_code for fact in ended if fact.rank == 0] == [None]
         live.side.stop("job", "enough")
         live.ends("job", JobStatus.USER_STOPPED)
 
