@@ -33,7 +33,7 @@ PLATFORMS = {"arm64": "aarch64-manylinux2014", "x86_64": "x86_64-manylinux2014"}
 PYTHON = "3.13"
 PACKAGE = ROOT / "ecs_gpu_recovery"
 #: The folders of the package that functions import; of the rest they need the modules at the top.
-SHIPPED = frozenset({"aws", "core", "lambdas"})
+SHIPPED = frozenset({"aws", "core", "engine", "lambdas"})
 #: At the top, but only for a deployment.
 NOT_SHIPPED = frozenset({"ecs_gpu_recovery_stack.py"})
 #: The services that `aws/wiring.py` makes clients for.
@@ -169,17 +169,11 @@ def compile_all(folder: Path) -> None:
         print(f"No Python {PYTHON} here: the functions will start a little slower", file=sys.stderr)
         return
     command = [python, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    record = (
-        "import sys; sys.path.insert(0, ''); from ecs_gpu_recovery.lambdas import methods; methods.record()"
+    done = subprocess.run(
+        [*command, "-s", folder, "-p", "/var/task", folder], cwd=folder, capture_output=True, text=True
     )
-    steps: list[list[str | Path]] = [
-        [*command, "-s", folder, "-p", "/var/task", folder],
-        [python, "-I", "-S", "-B", "-c", record],
-    ]
-    for one in steps:
-        done = subprocess.run(one, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise ProblemError(f"Could not compile the functions.\n{done.stdout}{done.stderr}")
+    if done.returncode:
+        raise ProblemError(f"Could not compile the functions.\n{done.stdout}{done.stderr}")
 
 
 def _python() -> str | None:

@@ -19,8 +19,8 @@ from ecs_gpu_recovery.cli.demo import news
 from ecs_gpu_recovery.cli.render import console, plain, styled
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.report import phases
-from ecs_gpu_recovery.testing.aws.deployment import CommandFailed, Deployment, People
-from ecs_gpu_recovery.testing.aws.server import serve
+from testbed.aws.deployment import CommandFailed, Deployment, People
+from testbed.aws.server import serve
 from tools import environment, node
 from tools.project import ROOT, ProblemError
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from ecs_gpu_recovery.simulation.batch import Tally, blocks, many
-from ecs_gpu_recovery.simulation.night import Outcome
-from ecs_gpu_recovery.simulation.weather import TROUBLES
-from ecs_gpu_recovery.testing.bounds import Bounds, quick_policy
-from ecs_gpu_recovery.testing.errands import Errands
-from ecs_gpu_recovery.testing.monitors import Violation
-from ecs_gpu_recovery.testing.search import Result, Search
-from ecs_gpu_recovery.testing.worlds import DEEP, QUICK, THOROUGH
+from testbed.model.bounds import Bounds, quick_policy
+from testbed.model.errands import Errands
+from testbed.model.monitors import Violation
+from testbed.model.search import Result, Search
+from testbed.model.worlds import DEEP, QUICK, THOROUGH
+from testbed.nights.batch import Tally, blocks, many
+from testbed.nights.night import Outcome
+from testbed.nights.weather import TROUBLES
 
 Numbers = dict[str, int]
 Say = Callable[[str], None]
@@ -28,7 +28,7 @@ PROCESSES = 2
 #: A deep world is cut short here, so that no one of them takes all the time.
 MOST_STATES = 40_000
 #: Nights that once ended badly. The tests run them all.
-REGRESSIONS = Path("tests/simulation/regressions.txt")
+REGRESSIONS = Path("tests/nights/regressions.txt")
 #: Where the tests are. One that makes many of something says how many, with `record_property(name, number)`.
 TESTS = Path("tests")
 

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ecs_gpu_recovery.testing.bounds import Bounds
-from ecs_gpu_recovery.testing.search import Result, Search
-from ecs_gpu_recovery.testing.worlds import ALL, QUICK, THOROUGH
+from testbed.model.bounds import Bounds
+from testbed.model.search import Result, Search
+from testbed.model.worlds import ALL, QUICK, THOROUGH
 
 MOST_STATES = 1_000_000
 

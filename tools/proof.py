@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ecs_gpu_recovery.simulation.batch import Tally
+from testbed.nights.batch import Tally
 from tools import evidence, reports
 from tools.evidence import Extent, Numbers
 

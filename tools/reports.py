@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ecs_gpu_recovery.simulation.mutants import MUTANTS
+from testbed.nights.mutants import MUTANTS
 from tools import charts
 from tools.benches._meanings import MEANINGS, TOPICS, Meaning
 from tools.reliability_text import KINDS, LIMITS, PROMISES, TROUBLES

@@ -15,10 +15,10 @@ from typing import Any
 
 from ecs_gpu_recovery.core import edges, events
 from ecs_gpu_recovery.core.edges import Edge
-from ecs_gpu_recovery.core.joint import JOINT
-from ecs_gpu_recovery.core.machine import TABLE
+from ecs_gpu_recovery.core.job.joint import JOINT
+from ecs_gpu_recovery.core.job.table import TABLE
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
-from ecs_gpu_recovery.core.nodes import NODE_TABLE
+from ecs_gpu_recovery.core.node.life import NODE_TABLE
 from tools.project import ROOT
 
 TARGET = ROOT / "docs" / "states.md"
@@ -30,7 +30,7 @@ A job, its tasks and its nodes each have a state. Every move that exists is on t
 that is not here can't happen: the code raises an error instead. Moves marked **ours** are not in the original state
 graphs; they close the gaps those leave open. In the diagrams they are dashed.
 
-The page is made from `core/edges.py`, `core/machine.py`, `core/joint.py` and `core/nodes.py`.
+The page is made from `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and `core/node/life.py`.
 """
 JOB_WORDS = """
 A fact about a job is answered in two steps. The rule of the table *records* it; then the joint rule of the state

@@ -24,7 +24,7 @@ USUAL = "not slow"
 QUICK = "not slow and not ministack and not browser"
 #: What these prove does not depend on the Python it runs on; once is enough. (The health check runs there all the same:
 #: every job of the embedded tests begins with one.)
-ONCE = ("model", "simulation", "infra", "stories", "testbed", "console", "build", "health")
+ONCE = ("model", "nights", "infra", "stories", "testbed", "console", "build", "health")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

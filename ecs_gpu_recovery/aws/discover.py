@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import VersionConflict
 from ..core.model import Entry, Node, NodeStatus
-from ..ports import Store
+from ..engine.ports import Store
 from .errors import ForeignRecord, translated
 
 if TYPE_CHECKING:

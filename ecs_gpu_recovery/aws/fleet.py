@@ -17,7 +17,7 @@ from . import reboots
 from .errors import translated
 from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
-from .pace import MODIFY_PER_S, Pace
+from .rate_limit import MODIFY_PER_S, Pace
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:

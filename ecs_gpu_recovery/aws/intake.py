@@ -15,9 +15,9 @@ from ..core.errors import NodesTaken, NotFound
 from ..core.events import Fact, NodeSeen
 from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus
-from ..core.nodes import decide_node
-from ..runtime import Runtime
-from ..sweeper import Report, Sweeper
+from ..core.node.life import decide_node
+from ..engine.runtime import Runtime
+from ..engine.sweeper import Report, Sweeper
 from .errors import ForeignRecord
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import codec, rows
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
-from ..ports import JobLine
+from ..engine.ports import JobLine
 from .errors import ForeignRecord
 
 Item = dict[str, Any]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
-from ..ports import Page
+from ..engine.ports import Page
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
 from .errors import CONFLICT, Cancelled, ConditionFailed

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..config import LambdaSettings
 from ..core.errors import Transient
-from ..idle_checks import IdleChecks
-from ..runtime import Runtime
+from ..engine.idle_checks import IdleChecks
+from ..engine.runtime import Runtime
 from .metric_agents import ensure_agents
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import LambdaSettings, lambda_settings
 from ..core.model import Job
-from ..runtime import Runtime
+from ..engine.runtime import Runtime
 from .adopt import StoreAdopter
 from .event_fields import family
 from .fleet import EcsFleet

@@ -21,8 +21,8 @@ from ..core.effects import Notify
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
 from ..core.events import NodeAsked
 from ..core.model import Job, JobSpec, JobStatus, Node, NodeStatus
+from ..engine.ports import Page
 from ..jobfile import JobRequest
-from ..ports import Page
 from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
 from .aws_errors import NotAllowed, Where, explained, of_answer

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from ..core.errors import JobExists, NodesTaken, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobSpec, JobStatus, Node
+from ..engine.ports import Page, Store
 from ..jobfile import JobRequest
-from ..ports import Page, Store
 
 STATE_VARIABLE = "GPU_RECOVERY_STATE"
 BACKEND_VARIABLE = "GPU_RECOVERY_BACKEND"

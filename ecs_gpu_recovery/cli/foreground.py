@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..core.errors import Refused
-from ..idle_checks import IdleChecks
+from ..engine.idle_checks import IdleChecks
 from ..local.controller import Controller, NodeWish, known_nodes
 from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint

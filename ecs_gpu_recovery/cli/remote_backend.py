@@ -25,8 +25,8 @@ from ..aws.dead_letters import Letter, Seen, Sent
 from ..core import codec
 from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobStatus, Node
+from ..engine.ports import JobLine, Page
 from ..jobfile import JobRequest
-from ..ports import JobLine, Page
 from .backend import LogSource
 
 TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import codec
 from ..core.effects import EFFECTS, Order
 from ..core.model import Entry, Job, JobStatus, Node
-from ..ports import Page
+from ..engine.ports import Page
 from ..report import phases, read_progress
 from .terminal import printable
 

@@ -43,9 +43,9 @@ def simulate(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     """Weigh recovery policies on a simulated fleet, from published failure rates."""
     if job_nodes > nodes:
         raise Refused(f"a job of {job_nodes} nodes does not fit on {nodes}")
-    from ..simulation.fleet import Scenario
-    from ..simulation.policies import FleetPolicy
-    from ..simulation.rates import llama3_causes
+    from ..fleet_model.fleet import Scenario
+    from ..fleet_model.policies import FleetPolicy
+    from ..fleet_model.rates import llama3_causes
     from . import simulate_report
 
     if check:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core.errors import Refused
-from ..simulation import plots
-from ..simulation.fleet import KINDS, Scenario
-from ..simulation.policies import described
-from ..simulation.rates import RATES
-from ..simulation.study import Agreement, Line, best, by_size, compare, validate
+from ..fleet_model import plots
+from ..fleet_model.fleet import KINDS, Scenario
+from ..fleet_model.policies import described
+from ..fleet_model.rates import RATES
+from ..fleet_model.study import Agreement, Line, best, by_size, compare, validate
 
 
 def study(base: Scenario, *, runs: int, plot: Path | None, as_json: bool) -> None:

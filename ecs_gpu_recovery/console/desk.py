@@ -15,9 +15,9 @@ from ..cli.backend import LogSource, new_job_id
 from ..core.errors import NotFound, Refused, Transient
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Job, JobStatus, Node
-from ..core.nodes import ASKS
+from ..core.node.life import ASKS
+from ..engine.ports import Page
 from ..jobfile import JobRequest
-from ..ports import Page
 
 T = TypeVar("T")
 #: A page that waits longer than this says so instead.

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..core.errors import NotFound, RecoveryError
 from ..core.model import Job
-from ..ports import JobLine
+from ..engine.ports import JobLine
 from .desk import Backend, Desk
 from .journal import RING, Event, Journal
 from .snapshot import Shared, Snapshots, live_ids, some_jobs

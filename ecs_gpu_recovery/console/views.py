@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cli.render import whole
 from ..core.model import Entry, Job, JobStatus, Node
-from ..ports import JobLine, Page
+from ..engine.ports import JobLine, Page
 from ..report import archived, effective_ratio, phases, read_progress
 from .doing import deadline, now_doing
 

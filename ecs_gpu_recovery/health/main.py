@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from ecs_gpu_recovery.health import check, dcgm, host, kernel_log, policy, report, simulated, verdict
-from ecs_gpu_recovery.health.machine import Machine
+from ecs_gpu_recovery.health import check, policy
+from ecs_gpu_recovery.health.judge import report, verdict
+from ecs_gpu_recovery.health.sources import dcgm, host, kernel_log, simulated
+from ecs_gpu_recovery.health.sources.machine import Machine
 
 NOT_TESTED = 3
 USAGE = 2
@@ -152,7 +154,7 @@ def _check(argv: Sequence[str]) -> int:
 
 
 def _explain(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health import explain  # brings parsers that a check on a node rarely needs
+    from ecs_gpu_recovery.health.judge import explain  # brings parsers that a check on a node rarely needs
 
     parser = _explain_parser()
     options = parser.parse_args(argv)
@@ -209,17 +211,18 @@ def _rules(argv: Sequence[str]) -> int:
 
 
 def _collective(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health import collective  # sockets and threads, which a check does without
+    # Sockets and threads, which a check does without.
+    from ecs_gpu_recovery.health.collective import program
 
     parser = _Parser(prog="gpu-health collective")
     parser.wrong_usage = NOT_TESTED
-    return collective.run(argv, parser)
+    return program.run(argv, parser)
 
 
 def _watch(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health import watch
+    from ecs_gpu_recovery.health.watch import watcher
 
-    return watch.run(argv, _Parser(prog="gpu-health watch"))
+    return watcher.run(argv, _Parser(prog="gpu-health watch"))
 
 
 def _check_parser() -> _Parser:

@@ -75,16 +75,13 @@ def _log_as_json() -> None:
 @contextmanager
 def _start_up() -> Iterator[None]:
     """While the first event is taken, code and clients are loaded. None of that is garbage, and looking for some among
-    it costs a tenth of the start; compiling what the build has compiled costs another."""
+    it costs a tenth of the start."""
     if intake.cache_info().currsize or not gc.isenabled():
         yield
         return
-    from .methods import ready_made
-
     gc.disable()
     try:
-        with ready_made():
-            yield
+        yield
     finally:
         gc.enable()
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ..core.model import Job, JobStatus, NodeStatus
-from ..sweeper import Report
+from ..engine.sweeper import Report
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.metrics import Metrics

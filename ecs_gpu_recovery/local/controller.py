@@ -20,8 +20,8 @@ from types import TracebackType
 from ..core.errors import RecoveryError, Refused, Transient
 from ..core.model import Node
 from ..core.policy import Policy
-from ..idle_checks import IdleChecks
-from ..sweeper import Report
+from ..engine.idle_checks import IdleChecks
+from ..engine.sweeper import Report
 from . import wiring
 from .bad_files import BadFiles
 from .cluster import SHUT_DOWN, Cluster

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from ..core.events import FAULT, PROGRAM_FAULT, FaultSeen
 from ..core.model import Entry
 from ..health import policy
-from ..health.follow import FileFollower, KernelFollower
-from ..health.machine import booted_at
-from ..health.sinks import Event
-from ..health.watch import Watch
+from ..health.sources.follow import FileFollower, KernelFollower
+from ..health.sources.machine import booted_at
+from ..health.watch.sinks import Event
+from ..health.watch.watcher import Watch
 from .views import NodeView
 
 log = logging.getLogger("ecs_gpu_recovery")

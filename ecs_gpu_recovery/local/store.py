@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core import codec, rows
 from ..core.errors import Bug, JobExists, NodesTaken, NotFound, Refused, VersionConflict
 from ..core.model import Job, JobStatus, Node
-from ..ports import JobLine, Page
+from ..engine.ports import JobLine, Page
 from .database import Database
 from .schema import TASK_COLUMNS
 

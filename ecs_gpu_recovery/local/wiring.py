@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ..config import policy_from
 from ..core.policy import Policy
-from ..runtime import Runtime
-from ..sweeper import Sweeper
+from ..engine.runtime import Runtime
+from ..engine.sweeper import Sweeper
 from .clock import Clock
 from .cluster import Cluster
 from .fleet import LocalFleet

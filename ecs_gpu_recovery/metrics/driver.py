@@ -13,8 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..health import nvml
-from ..health.gpus import HELD_BY_HARDWARE, GpuState
+from ..health.sources import nvml
+from ..health.sources.gpus import HELD_BY_HARDWARE, GpuState
 from .gpus import count_xid
 
 EVERY_S = 5.0

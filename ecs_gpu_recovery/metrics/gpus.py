@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..health import kernel_log
+from ..health.sources import kernel_log
 from ..local.files import read_json
 from ..local.gpu_load import measured
 from ..local.processes import python_module

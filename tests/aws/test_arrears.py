@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ecs_gpu_recovery.arrears import NOBODY, Trail, rows_behind
-from ecs_gpu_recovery.aws.pace import Pace
+from ecs_gpu_recovery.aws.rate_limit import Pace
 from ecs_gpu_recovery.core.effects import Order, WriteRows
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.engine.rows_behind import NOBODY, Trail, rows_behind
 from tests.contract.worlds import T0, a_job, a_node, ended, running
 
 

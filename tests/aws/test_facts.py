@@ -26,7 +26,7 @@ from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.model import JobStatus
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws.cloud import Cloud
 from tests.aws.event_builders import AT, container, event, task_event
 from tests.stories.memory import error
 from tests.stories.plots import gpu_fault

@@ -22,7 +22,7 @@ from ecs_gpu_recovery.cli.aws_backend import AwsBackend
 from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.infra import people
-from ecs_gpu_recovery.testing.aws.server import ACCOUNT, REGION, Server, serve
+from testbed.aws.server import ACCOUNT, REGION, Server, serve
 from tests.cli.conftest import Result, run_command
 from tests.stories.functions import Deployment, deployed
 

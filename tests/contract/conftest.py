@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 from tests.aws.ministack import local_aws
 from tests.contract.worlds import World, dynamodb_world, sqlite_world
 

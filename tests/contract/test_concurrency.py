@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ecs_gpu_recovery.core.errors import NodesTaken, RecoveryError, Transient, VersionConflict
 from ecs_gpu_recovery.core.model import Job, NodeStatus, TaskStatus
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import World, a_job, after, running, some_nodes, with_ranks
 from tests.contract.worlds import ended as over
 

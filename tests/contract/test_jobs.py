@@ -10,7 +10,7 @@ import pytest
 from ecs_gpu_recovery.core import rows
 from ecs_gpu_recovery.core.errors import JobExists, NodesTaken, NotFound, VersionConflict
 from ecs_gpu_recovery.core.model import Hold, JobStatus, NodeStatus
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import CLUSTER, MINUTE, T0, World, a_job, a_node, after, ended, running, some_nodes
 
 

@@ -9,7 +9,7 @@ import pytest
 from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.errors import NotFound, VersionConflict
 from ecs_gpu_recovery.core.model import NodeStatus
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import ARN, MINUTE, T0, World, a_job, a_node, ended, some_nodes
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import (
     MINUTE,
     T0,

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ecs_gpu_recovery.core.machine import submit
+from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ecs_gpu_recovery.core.policy import Policy
-from ecs_gpu_recovery.ports import Store
+from ecs_gpu_recovery.engine.ports import Store
 
 CLUSTER = "gpus"
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)

@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ecs_gpu_recovery.core.draft import Step
 from ecs_gpu_recovery.core.effects import Effect, Order, WriteRows
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
@@ -30,7 +29,8 @@ from ecs_gpu_recovery.core.events import (
 )
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.machine import decide, submit
+from ecs_gpu_recovery.core.job.draft import Step
+from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 

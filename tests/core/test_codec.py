@@ -13,7 +13,7 @@ from ecs_gpu_recovery.core import codec
 from ecs_gpu_recovery.core.effects import EFFECTS, Archive
 from ecs_gpu_recovery.core.errors import Bug
 from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, OrderSent, RebootProven
-from ecs_gpu_recovery.core.machine import submit
+from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import Hold, Job, JobSpec, JobStatus, Verdict
 from tests.core.story import POLICY, T0, Story, a_job_awaiting_reboot, a_new_job, some_nodes
 from tests.core.walks import stories

@@ -21,7 +21,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.machine import decide
+from ecs_gpu_recovery.core.job.table import decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from tests.core.story import (
     OOM,

@@ -26,7 +26,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
-from ecs_gpu_recovery.core.nodes import decide_node
+from ecs_gpu_recovery.core.node.life import decide_node
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import POLICY, T0, like, some_nodes
 

@@ -6,7 +6,7 @@ import pytest
 
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StartTask, StopTask
 from ecs_gpu_recovery.core.errors import Refused
-from ecs_gpu_recovery.core.machine import submit
+from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, Verdict
 from tests.core.story import POLICY, T0, Story, a_new_job, like, some_nodes
 

@@ -13,10 +13,10 @@ from ecs_gpu_recovery.core import edges
 from ecs_gpu_recovery.core.edges import Edge
 from ecs_gpu_recovery.core.errors import Bug
 from ecs_gpu_recovery.core.events import JOB_EVENTS, NODE_EVENTS, NodeAsked
-from ecs_gpu_recovery.core.joint import JOINT
-from ecs_gpu_recovery.core.machine import TABLE, decide
+from ecs_gpu_recovery.core.job.joint import JOINT
+from ecs_gpu_recovery.core.job.table import TABLE, decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
-from ecs_gpu_recovery.core.nodes import NODE_TABLE
+from ecs_gpu_recovery.core.node.life import NODE_TABLE
 from ecs_gpu_recovery.core.rows import claimed_node
 from tests.core.story import (
     POLICY,

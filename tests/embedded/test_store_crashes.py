@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.core.errors import NodesTaken, Refused, Transient, VersionConflict
-from ecs_gpu_recovery.core.machine import submit
+from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.local import database
 from ecs_gpu_recovery.local import store as store_module

@@ -17,12 +17,12 @@ from pathlib import Path
 from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.events import TaskEnded, TaskStarted
 from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.fleet import LocalFleet
 from ecs_gpu_recovery.local.notify import LocalNotifier
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import LOCAL_POLICY, now
-from ecs_gpu_recovery.runtime import Runtime
 
 RANKS = 2
 

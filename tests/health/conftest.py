@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import check, main, policy, probe
+from ecs_gpu_recovery.health import check, main, policy
+from ecs_gpu_recovery.health.sources import probe
 
 ROOT = Path(__file__).resolve().parents[2]
 BUSY_MACHINE_S = 120

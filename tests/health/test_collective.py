@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import transfer
+from ecs_gpu_recovery.health.collective import transfer
 
 from .conftest import BUSY_MACHINE_S, ROOT
 

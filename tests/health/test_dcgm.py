@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import dcgm, dcgm_codes
 from ecs_gpu_recovery.health.policy import Policy
+from ecs_gpu_recovery.health.sources import dcgm, dcgm_codes
 
 from .conftest import Explain
 

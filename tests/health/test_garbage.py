@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.health import kernel_log, main, nvlink, nvsmi, recovery
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.judge import nvlink
+from ecs_gpu_recovery.health.sources import kernel_log, nvsmi, recovery
 
 from .test_dcgm import v2, v3, v4
 from .test_nvidia_smi import TEXT, xml

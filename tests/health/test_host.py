@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.health import commands, host
 from ecs_gpu_recovery.health.policy import Limits, Policy
+from ecs_gpu_recovery.health.sources import commands, host
 
 
 class Heard(list[dict[str, object]]):

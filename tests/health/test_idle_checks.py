@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ecs_gpu_recovery.core.model import Entry, Node, NodeStatus, Verdict
-from ecs_gpu_recovery.idle_checks import BY, IdleChecks, due
+from ecs_gpu_recovery.engine.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

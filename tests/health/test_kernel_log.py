@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ecs_gpu_recovery.health import kernel_log
+from ecs_gpu_recovery.health.sources import kernel_log
 
 from .conftest import Explain
 

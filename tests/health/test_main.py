@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import gpus, main
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.sources import gpus
 
 from .conftest import BUSY_MACHINE_S, ROOT, Bench, Explain, Node, a_gpu
 from .schema import problems
@@ -205,7 +206,7 @@ def test_an_own_policy_changes_the_verdict(node: Node) -> None:
 def test_the_program_needs_nothing_but_the_standard_library() -> None:
     program = (
         "import sys\nbefore = set(sys.modules)\n"
-        "import ecs_gpu_recovery.health.main, ecs_gpu_recovery.health.explain\n"
+        "import ecs_gpu_recovery.health.main, ecs_gpu_recovery.health.judge.explain\n"
         "names = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
         "print(sorted(n for n in names if n not in sys.stdlib_module_names and n != 'ecs_gpu_recovery'))\n"
         "print(sorted(m for m in sys.modules if m.startswith('ecs_gpu_recovery.') and '.health' not in m))"

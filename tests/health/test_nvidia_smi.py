@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecs_gpu_recovery.health import nvsmi
+from ecs_gpu_recovery.health.sources import nvsmi
 
 from .conftest import Explain
 

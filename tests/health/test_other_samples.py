@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.health import explain, main, policy, verdict
+from ecs_gpu_recovery.health import main, policy
 from ecs_gpu_recovery.health.findings import Finding
+from ecs_gpu_recovery.health.judge import explain, verdict
 
 from .conftest import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.health import pairs
-from ecs_gpu_recovery.health.pairs import PairResult
+from ecs_gpu_recovery.health.collective import pairs
+from ecs_gpu_recovery.health.collective.pairs import PairResult
 
 
 def after_rounds(

@@ -11,7 +11,7 @@ from .conftest import BUSY_MACHINE_S, ROOT
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
-from ecs_gpu_recovery.health.probe import Probe, run
+from ecs_gpu_recovery.health.sources.probe import Probe, run
 
 def show(outcomes):
     print(json.dumps({n: [o.state, list(o.messages), o.problem, o.seconds] for n, o in outcomes.items()}))

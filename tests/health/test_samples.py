@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.aws.parse import Kind, parse_event
-from ecs_gpu_recovery.health import main, training_log
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.judge import training_log
 
 from .conftest import ROOT
 
@@ -198,7 +199,7 @@ def test_the_classes_of_nvidias_catalogue_are_kept(rules: Any) -> None:
 def test_nvlink_decoding_agrees_with_nvidias_table() -> None:
     import csv
 
-    from ecs_gpu_recovery.health import nvlink
+    from ecs_gpu_recovery.health.judge import nvlink
 
     meaning = {"RESET_GPU": "reset", "IGNORE": "ignore", "XID_154_EVAL": "application"}
     with open(SAMPLES / "xid" / "xid144_150_decode.csv", encoding="utf-8") as file:

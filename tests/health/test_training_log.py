@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.health import training_log
+from ecs_gpu_recovery.health.judge import training_log
 
 SAID = {
     "could not synchronize on CUDA context: CUDA_ERROR_ECC_UNCORRECTABLE": "gpu-memory",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ecs_gpu_recovery.health.findings import Action, Check, Finding, Verdict
+from ecs_gpu_recovery.health.judge.verdict import Judgement, decide, escalate
 from ecs_gpu_recovery.health.policy import Policy
-from ecs_gpu_recovery.health.verdict import Judgement, decide, escalate
 
 DRIVER = Check(name="driver", status="ok", detail="8 GPU(s)")
 SILENT = Check(name="driver", status="not_tested", detail="no driver")

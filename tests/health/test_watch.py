@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import follow, main, policy, sinks
-from ecs_gpu_recovery.health.watch import Telling, Watch
+from ecs_gpu_recovery.health import main, policy
+from ecs_gpu_recovery.health.sources import follow
+from ecs_gpu_recovery.health.watch import sinks
+from ecs_gpu_recovery.health.watch.watcher import Telling, Watch
 
 from .conftest import BUSY_MACHINE_S, ROOT
 
@@ -305,7 +307,7 @@ def test_a_watch_that_may_read_nothing_says_what_it_needs_and_ends(
         raise PermissionError(1, "Operation not permitted", str(follow.KMSG))
 
     monkeypatch.setattr(follow, "KernelFollower", refused)
-    monkeypatch.setattr("ecs_gpu_recovery.health.driver_events.available", lambda: False)
+    monkeypatch.setattr("ecs_gpu_recovery.health.sources.driver_events.available", lambda: False)
     assert main.run(["watch"]) == 3
     said = capsys.readouterr().err
     assert said.startswith("gpu-health watch: /dev/kmsg cannot be read: Operation not permitted")

@@ -14,8 +14,9 @@ import pytest
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE, Kind, parse_event
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT, FaultSeen
 from ecs_gpu_recovery.core.model import Entry, Job, JobStatus
-from ecs_gpu_recovery.health import policy, sinks
-from ecs_gpu_recovery.health.watch import Watch
+from ecs_gpu_recovery.health import policy
+from ecs_gpu_recovery.health.watch import sinks
+from ecs_gpu_recovery.health.watch.watcher import Watch
 from tests.stories.malformed import spoiled
 from tests.stories.world import Event, World, a_world
 

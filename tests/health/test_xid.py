@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.health import nvlink, recovery
+from ecs_gpu_recovery.health.judge import nvlink
+from ecs_gpu_recovery.health.sources import recovery
 
 from .conftest import Explain
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ecs_gpu_recovery.core.model import Job, JobStatus
-from ecs_gpu_recovery.testing.aws.deployment import STACK, Deployment, People
+from testbed.aws.deployment import STACK, Deployment, People
 
 TICK = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
 

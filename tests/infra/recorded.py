@@ -12,7 +12,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from ecs_gpu_recovery.core.events import NodeAsked
-from ecs_gpu_recovery.testing.aws import rights
+from testbed.aws import rights
 from tests.infra.stacks import Made
 from tests.stories.account import Died, error
 from tests.stories.functions import handler_of

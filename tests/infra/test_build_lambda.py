@@ -62,32 +62,6 @@ def test_its_byte_code_never_counts_as_stale(folder: Path) -> None:
         assert flags == 0b01, f"{path} is not of the unchecked-hash kind"
 
 
-def test_it_holds_the_methods_of_its_dataclasses_and_they_are_used(folder: Path) -> None:
-    made = folder / "ecs_gpu_recovery" / "lambdas" / "methods.bin"
-    if not made.exists():
-        pytest.skip(f"there is no Python {build_lambda.PYTHON} here to compile with")
-    program = f"""
-import sys
-sys.path.insert(0, {str(folder)!r})
-compiled = []
-from ecs_gpu_recovery.lambdas import methods
-with methods.ready_made():
-    import dataclasses
-    run = dataclasses.exec
-    known = run.__closure__[0].cell_contents
-    def watched(text, names, made):
-        compiled.append(methods._key(text) in known)
-        run(text, names, made)
-    dataclasses.exec = watched
-    import ecs_gpu_recovery.aws.wiring
-assert not hasattr(dataclasses, "exec")
-assert len(compiled) > 30 and all(compiled), compiled
-from ecs_gpu_recovery.core.model import JobSpec
-assert JobSpec(name="a", task_def="b") == JobSpec(name="a", task_def="b")
-"""
-    subprocess.run([build_lambda._python() or "", "-I", "-S", "-c", program], check=True)
-
-
 def test_the_same_sources_give_the_same_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

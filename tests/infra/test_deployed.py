@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
-from ecs_gpu_recovery.testing.aws.deployment import CLUSTER, STACK, Deployment, People
-from ecs_gpu_recovery.testing.aws.server import serve
+from testbed.aws.deployment import CLUSTER, STACK, Deployment, People
+from testbed.aws.server import serve
 from tests.infra.deployed import (
     TICK,
     Gang,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ecs_gpu_recovery.config import Config, ConfigError, lambda_settings
-from ecs_gpu_recovery.health import sinks
+from ecs_gpu_recovery.health.watch import sinks
 from tests.infra.stacks import synthesize
 from tests.infra.test_permissions import ARNS, fits, forms, statements
 from tests.infra.test_rules import resolved, takers

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.health.simulated import SimulatedNode
+from ecs_gpu_recovery.health.sources.simulated import SimulatedNode
 from ecs_gpu_recovery.local import gpus
 from ecs_gpu_recovery.local.files import Json, read_json, write_json
 from ecs_gpu_recovery.local.gpu_load import measured

@@ -7,7 +7,7 @@ import pytest
 
 from ecs_gpu_recovery.aws.metric_agents import Agents, ensure_agents, started_by
 from ecs_gpu_recovery.core.errors import Transient
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws.cloud import Cloud
 
 CLUSTER = "gpus"
 AGENT: dict[str, Any] = {

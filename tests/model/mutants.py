@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ecs_gpu_recovery.core import exits, joint, machine, rules, sightings
-from ecs_gpu_recovery.core.draft import Draft
+from ecs_gpu_recovery.core import exits
 from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
+from ecs_gpu_recovery.core.job import joint, rules, sightings
+from ecs_gpu_recovery.core.job import table as machine
+from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
-from ecs_gpu_recovery.testing.bounds import Bounds, quick_policy
-from ecs_gpu_recovery.testing.model import Model
-from ecs_gpu_recovery.testing.state import Outcome, Stalled, State
-from ecs_gpu_recovery.testing.worlds import EVERY_END, LOSS, QUICK, RECOVERY
+from testbed.model.bounds import Bounds, quick_policy
+from testbed.model.model import Model
+from testbed.model.state import Outcome, Stalled, State
+from testbed.model.worlds import EVERY_END, LOSS, QUICK, RECOVERY
 
 Patch = pytest.MonkeyPatch
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from ecs_gpu_recovery.core import nodes
 from ecs_gpu_recovery.core.events import NodeSeen, Tick
 from ecs_gpu_recovery.core.model import NodeStatus
-from ecs_gpu_recovery.core.nodes import NODE_TABLE, NodeDraft
-from ecs_gpu_recovery.testing.bounds import quick_policy
-from ecs_gpu_recovery.testing.errands import Errands
-from ecs_gpu_recovery.testing.monitors import Violation
+from ecs_gpu_recovery.core.node import life as nodes
+from ecs_gpu_recovery.core.node.life import NODE_TABLE, NodeDraft
+from testbed.model.bounds import quick_policy
+from testbed.model.errands import Errands
+from testbed.model.monitors import Violation
 
 
 @pytest.mark.parametrize("check_after", [False, True])

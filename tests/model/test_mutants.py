@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ecs_gpu_recovery.testing.model import Model
-from ecs_gpu_recovery.testing.search import Result, Search
+from testbed.model.model import Model
+from testbed.model.search import Result, Search
 from tests.model.mutants import MUTANTS, Mutant
 
 

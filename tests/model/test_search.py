@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from ecs_gpu_recovery.testing.bounds import Bounds
-from ecs_gpu_recovery.testing.canon import digest
-from ecs_gpu_recovery.testing.model import Model
-from ecs_gpu_recovery.testing.moves import moves
-from ecs_gpu_recovery.testing.search import Search, describe
-from ecs_gpu_recovery.testing.state import State
-from ecs_gpu_recovery.testing.worlds import QUICK, RECOVERY
+from testbed.model.bounds import Bounds
+from testbed.model.canon import digest
+from testbed.model.model import Model
+from testbed.model.moves import moves
+from testbed.model.search import Search, describe
+from testbed.model.state import State
+from testbed.model.worlds import QUICK, RECOVERY
 from tests.model.mutants import MUTANTS
 from tools import model_check
 

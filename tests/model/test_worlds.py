@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ecs_gpu_recovery.testing.bounds import Bounds
-from ecs_gpu_recovery.testing.search import Search
-from ecs_gpu_recovery.testing.worlds import ALL, QUICK, THOROUGH
+from testbed.model.bounds import Bounds
+from testbed.model.search import Search
+from testbed.model.worlds import ALL, QUICK, THOROUGH
 
 
 def check(bounds: Bounds) -> None:

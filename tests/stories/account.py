@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws.items import plain
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws.cloud import Cloud
 from tests.aws.ministack import dynamodb, fresh_tables
 from tests.stories.memory import Tables, Topic, error
 

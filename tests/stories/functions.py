@@ -16,7 +16,7 @@ from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
 from ecs_gpu_recovery.core.model import Job, JobSpec
-from ecs_gpu_recovery.testing.aws.server import Server
+from testbed.aws.server import Server
 from tests.stories.world import CHECK, TRAIN, Event, container, passes_rules
 
 HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")

@@ -13,7 +13,7 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import ConfigError
-from ecs_gpu_recovery.testing.aws.server import Server, serve
+from testbed.aws.server import Server, serve
 from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, fresh_process, handler
 from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 

@@ -10,7 +10,7 @@ import pytest
 
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ecs_gpu_recovery.core.model import JobStatus
-from ecs_gpu_recovery.testing.aws.model import Knobs
+from testbed.aws.model import Knobs
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, PLOTS, Plot
 from tests.stories.world import CHECK, POLICY, Event, World, a_world, with_policy

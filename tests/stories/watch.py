@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.commands import REBOOT_LINE
-from ecs_gpu_recovery.testing.aws.model import Task
+from testbed.aws.cloud import Cloud
+from testbed.aws.commands import REBOOT_LINE
+from testbed.aws.model import Task
 
 
 class Watch:

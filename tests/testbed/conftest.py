@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.server import Server, serve
+from testbed.aws.cloud import Cloud
+from testbed.aws.server import Server, serve
 from tests.testbed.helpers import CLUSTER, TRAIN
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecs_gpu_recovery.testing.aws import events
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws import events
+from testbed.aws.cloud import Cloud
 
 CLUSTER = "gpus"
 TRAIN: dict[str, Any] = {

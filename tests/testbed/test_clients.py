@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError, ParamValidationError
 from botocore.model import ListShape, Shape, StructureShape
 
-from ecs_gpu_recovery.testing.aws.clients import SimulatedError, service_model, snake
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws.clients import SimulatedError, service_model, snake
+from testbed.aws.cloud import Cloud
 from tests.testbed.helpers import CLUSTER, instance, invocation, order_reboot, start, task, try_start
 
 

@@ -8,8 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws import reboots
-from ecs_gpu_recovery.testing.aws import events
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws import events
+from testbed.aws.cloud import Cloud
 from tests.testbed.helpers import invocation, order_reboot, start, task
 
 

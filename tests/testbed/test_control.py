@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.control import Refused
+from testbed.aws.cloud import Cloud
+from testbed.aws.control import Refused
 from tests.testbed.helpers import CLUSTER, start, task
 
 

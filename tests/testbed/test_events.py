@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.testing.aws import events
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws import events
+from testbed.aws.cloud import Cloud
 from tests.testbed.helpers import CLUSTER, order_reboot, overrides, start
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.control import Refused
+from testbed.aws.cloud import Cloud
+from testbed.aws.control import Refused
 from tests.testbed.helpers import CLUSTER, TRAIN, start, statuses, task
 
 STORM: dict[str, Any] = {"drop": 0.2, "duplicate": 0.3, "late": 0.2, "delay": 0.3, "reorder_s": 2.0}

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.model import Knobs
+from testbed.aws.cloud import Cloud
+from testbed.aws.model import Knobs
 from tests.testbed.helpers import CLUSTER, TRAIN, order_reboot, resource, try_start
 
 NODES = ("n0", "n1", "n2")

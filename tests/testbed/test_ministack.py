@@ -17,8 +17,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.testing.aws import events
-from ecs_gpu_recovery.testing.aws.server import OrderRefused, Server
+from testbed.aws import events
+from testbed.aws.server import OrderRefused, Server
 from tests.testbed.helpers import CLUSTER, REBOOT, TRAIN
 
 pytestmark = pytest.mark.ministack
@@ -254,7 +254,7 @@ def test_the_control_port_takes_json_and_nothing_else(aws: Server) -> None:
 def test_ministack_has_every_name_that_is_plugged_into(ministack_python: Path) -> None:
     """After an upgrade, this says which of its private names are gone or changed."""
     root = Path(__file__).resolve().parents[2]
-    code = "from ecs_gpu_recovery.testing.aws.plugins import missing; print('\\n'.join(missing()), end='')"
+    code = "from testbed.aws.plugins import missing; print('\\n'.join(missing()), end='')"
     found = subprocess.run(
         [ministack_python, "-c", code],
         cwd=root,

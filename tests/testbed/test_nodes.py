@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.testing.aws import events
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
-from ecs_gpu_recovery.testing.aws.control import Refused
+from testbed.aws import events
+from testbed.aws.cloud import Cloud
+from testbed.aws.control import Refused
 from tests.testbed.helpers import (
     CLUSTER,
     instance,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.testing.aws.rights import Check, needed
-from ecs_gpu_recovery.testing.aws.server import Server
+from testbed.aws.rights import Check, needed
+from testbed.aws.server import Server
 from tests.testbed.helpers import CLUSTER, TRAIN
 
 PLACE = "us-east-1:123456789012"

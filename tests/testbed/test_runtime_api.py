@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
-from ecs_gpu_recovery.testing.aws.deployment import machine
-from ecs_gpu_recovery.testing.aws.runtime_api import DidNotStart, Function, function
-from ecs_gpu_recovery.testing.aws.server import Server, serve
+from testbed.aws.deployment import machine
+from testbed.aws.runtime_api import DidNotStart, Function, function
+from testbed.aws.server import Server, serve
 from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, handler_of
 from tests.stories.world import passes_rules
 from tools import build_lambda

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.testing.aws.cloud import Cloud
+from testbed.aws.cloud import Cloud
 from tests.testbed.helpers import (
     CLUSTER,
     TRAIN,

@@ -95,7 +95,7 @@ MEANINGS: dict[str, Meaning] = {
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
-            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.15
+            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.35
         )
         for name in FUNCTIONS
     },

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
-from ecs_gpu_recovery.core.machine import decide, submit
+from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.store import SqliteStore
-from ecs_gpu_recovery.runtime import Runtime
 from tools.benches._story import RANKS, T0, SilentFleet, SilentNotifier, facts, nodes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,12 +13,12 @@ from typing import Any
 
 from ecs_gpu_recovery.core import codec
 from ecs_gpu_recovery.core.events import Fact
-from ecs_gpu_recovery.core.machine import decide, submit
+from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.local.schema import SCHEMA
 from ecs_gpu_recovery.local.store import SqliteStore
-from ecs_gpu_recovery.runtime import Runtime
 from tools.benches._story import T0, SilentFleet, SilentNotifier, facts, nodes
 
 JOBS = 48

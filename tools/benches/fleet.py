@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from ecs_gpu_recovery.simulation.fleet import Scenario, simulate
-from ecs_gpu_recovery.simulation.policies import FleetPolicy
-from ecs_gpu_recovery.simulation.rates import RATES, llama3_causes
+from ecs_gpu_recovery.fleet_model.fleet import Scenario, simulate
+from ecs_gpu_recovery.fleet_model.policies import FleetPolicy
+from ecs_gpu_recovery.fleet_model.rates import RATES, llama3_causes
 
 _SMALL, _LARGE = 4_096, 16_384
 _ROUNDS = 7

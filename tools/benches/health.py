@@ -19,7 +19,8 @@ from pathlib import Path
 
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import JobSpec, NodeStatus
-from ecs_gpu_recovery.health import main, simulated
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.sources import simulated
 from ecs_gpu_recovery.local import gpus, wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.files import write_json

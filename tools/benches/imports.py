@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ecs_gpu_recovery.testing.aws.deployment import machine
+from testbed.aws.deployment import machine
 from tools import build_lambda
 
 RUNS = 15

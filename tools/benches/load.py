@@ -21,9 +21,9 @@ from pathlib import Path
 from ecs_gpu_recovery.core.events import Fact, NodeSeen, TaskStarted
 from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.runtime import Runtime
+from ecs_gpu_recovery.engine.sweeper import Sweeper
 from ecs_gpu_recovery.local.store import SqliteStore
-from ecs_gpu_recovery.runtime import Runtime
-from ecs_gpu_recovery.sweeper import Sweeper
 from tools.benches._story import T0, SilentFleet, SilentNotifier
 
 BURST = 1000

@@ -1,0 +1,331 @@
+"""The joint rules: what follows from where *all* ranks stand. Run after every fact, until nothing moves.
+
+No rule here looks at the fact that came in, only at the record, so every order of arrival leads to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .. import messages
+from ..errors import Bug
+from ..events import FAULT, PROGRAM_FAULT
+from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .draft import Draft, end
+
+_KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
+
+
+#: What ECS writes for every end; it says nothing.
+_NO_NEWS = "Essential container in task exited"
+
+
+def settle(draft: Draft) -> None:
+    for _ in range(10):
+        before = draft.status
+        JOINT[before](draft)
+        if draft.status is before:
+            return
+    raise Bug(f"job {draft.id} does not come to rest")
+
+
+def running(draft: Draft) -> None:
+    """IN_PROGRESS: all done, or somebody failed. The first failure decides, the strongest cause names it."""
+    if rank := _first(draft, Exit.STOPPED_BY_PERSON):
+        end(
+            draft,
+            JobStatus.USER_STOPPED,
+            f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}",
+        )
+    if rank := _first(draft, Exit.OUT_OF_MEMORY, Exit.NEVER_STARTED):
+        end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} {rank.exit}: {rank.exit_reason}")
+    suspects = [r for r in draft.ranks if r.exit in (Exit.SUSPECT, Exit.LOST)]
+    if draft.ending is None:
+        suspects += [r for r in draft.ranks if r.exit is Exit.STOPPED_BY_US]
+    if suspects and (draft.ending is None or not draft.ending.firm):
+        _examine(draft, suspects)
+        return
+    if rank := _first(draft, Exit.FAULT):
+        code = f"exit code {rank.exit_code}"
+        end(
+            draft,
+            JobStatus.FAILED,
+            f"rank {rank.index} on {rank.node} ended with {code}, which no reboot cures",
+            firm=False,
+        )
+    if draft.ending is not None:
+        _close_when_quiet(draft)
+    elif all(r.task_status is TaskStatus.COMPLETE for r in draft.ranks):
+        _close(draft, JobStatus.COMPLETE, "every rank ended with success")
+
+
+def _examine(draft: Draft, suspects: list[Rank]) -> None:
+    """One dead rank hangs the collective: stop them all, and test every node once its task has ended."""
+    first = suspects[0]
+    fate = "was lost" if first.exit is Exit.LOST else f"died with exit code {first.exit_code}"
+    draft.ending = None
+    draft.move(
+        JobStatus.PENDING_HEALTHCHECK,
+        f"rank {first.index} on {first.node} {fate}",
+        _say(r.exit_reason for r in suspects),
+    )
+    for rank in list(draft.ranks):
+        if rank.exit is Exit.LOST:
+            draft.order_stop(rank.index, "the job is being recovered")
+            _call_lost(draft, rank.index, rank.exit_reason)
+            continue
+        draft.node(rank.index, NodeStatus.PENDING, "its job failed")
+        if rank.quiet:
+            draft.order_check(rank.index)
+        else:
+            draft.order_stop(rank.index, "another rank failed")
+
+
+def _call_lost(draft: Draft, index: int, why: str) -> None:
+    draft.set(index, verdict=Verdict.LOST, findings=why or "lost", deadline=None)
+    draft.node(index, NodeStatus.UNKNOWN, "lost", why)
+
+
+def examined(draft: Draft) -> None:
+    """PENDING_HEALTHCHECK: wait for every verdict; never decide on the first that arrives."""
+    if rank := _first(draft, Exit.STOPPED_BY_PERSON):
+        end(
+            draft,
+            JobStatus.USER_STOPPED,
+            f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}",
+        )
+    if draft.ending is not None:
+        _close_when_quiet(draft)
+        return
+    for rank in list(draft.ranks):
+        if rank.quiet and rank.verdict is None and rank.deadline is None:
+            if rank.exit is Exit.LOST:
+                _call_lost(draft, rank.index, rank.exit_reason)
+            else:
+                draft.order_check(rank.index)
+    if all(rank.verdict is not None for rank in draft.ranks):
+        (_admit if draft.preflight else _conclude)(draft)
+
+
+def _admit(draft: Draft) -> None:
+    """Before the first start: all nodes pass, or the job is refused with each node's reason."""
+    refused = [r for r in draft.ranks if r.verdict is not Verdict.HEALTHY]
+    if refused:
+        for rank in refused:
+            if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+                draft.node(
+                    rank.index, NodeStatus.FAILED, "failed the check before the first start", rank.findings
+                )
+        _close(draft, JobStatus.FAILED, "refused by the check before the first start", _verdicts(refused))
+        return
+    draft.preflight = False
+    draft.move(JobStatus.IN_PROGRESS, "every node passed the check before the first start")
+    for rank in list(draft.ranks):
+        draft.node(rank.index, NodeStatus.ASSIGNED, "passed the check before the first start")
+        draft.fresh(rank.index)
+        draft.order_start(rank.index)
+
+
+def _conclude(draft: Draft) -> None:
+    """All verdicts are in. Reboot only what is proven bad, and only while a retry is left."""
+    bad = [r for r in draft.ranks if r.verdict is Verdict.REBOOT]
+    dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
+    lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
+    evidence = _verdicts(draft.ranks)
+    if (bad or lost) and not dead and draft.retries_left:
+        _recover(draft, bad, lost, evidence)
+        return
+    for rank in (*bad, *dead):
+        draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
+    if dead:
+        why = f"{_names(dead)} must be replaced"
+    elif bad or lost:
+        why = f"retry budget spent ({draft.attempt} of {draft.max_retries} used); {_names([*bad, *lost])} at fault"
+    else:
+        doubt = [r for r in draft.ranks if r.verdict is Verdict.INCONCLUSIVE]
+        why = "no GPU fault found" + (f"; {_names(doubt)} could not be tested" if doubt else "")
+        why += _blame(draft)
+    if all(rank.quiet for rank in draft.ranks):
+        _close(draft, JobStatus.FAILED, why, evidence)
+    else:
+        end(draft, JobStatus.FAILED, why)  # a lost node's task may run on: it gets the time of one more stop
+
+
+def _blame(draft: Draft) -> str:
+    """Where the driver complained in this attempt, and about programs only, the program is at fault."""
+    programs = draft.reported(PROGRAM_FAULT)
+    if not programs or draft.reported(FAULT):
+        return ""
+    first = programs[0]
+    return f"; the program failed on {first.subject}: {first.evidence.partition(' | ')[0][:120]}"
+
+
+def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:
+    """The retry is spent in the very commit that leaves the check, so nothing can spend it twice."""
+    parts = ([f"GPU fault on {_names(bad)}"] if bad else []) + ([f"lost {_names(lost)}"] if lost else [])
+    draft.attempt += 1
+    draft.move(JobStatus.PENDING_RESTART, "; ".join(parts), evidence)
+    for rank in list(draft.ranks):
+        if rank.verdict is Verdict.REBOOT:
+            draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
+            draft.order_reboot(rank.index)
+        elif rank.verdict is Verdict.LOST:
+            draft.set(rank.index, deadline=draft.at + draft.policy.reboot_timeout)
+        else:
+            draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
+
+
+def awaited(draft: Draft) -> None:
+    """PENDING_RESTART: every node back, connected, with all its GPUs, and nothing of the old attempt alive."""
+    if draft.ending is None:
+        for rank in list(draft.ranks):
+            _look_at(draft, rank)
+        if failed := [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]:
+            end(
+                draft,
+                JobStatus.FAILED,
+                f"{_names(failed)} could not be brought back: {_say(r.findings for r in failed)}",
+            )
+    if draft.ending is not None:
+        _close_when_quiet(draft)
+    elif all(
+        r.node_status is NodeStatus.AVAILABLE and r.connected and r.all_gpus_back and r.quiet
+        for r in draft.ranks
+    ):
+        draft.move(JobStatus.RESTARTING, "every node of the gang is back")
+        for rank in list(draft.ranks):
+            draft.fresh(rank.index)
+            draft.order_start(rank.index)
+
+
+def _look_at(draft: Draft, rank: Rank) -> None:
+    fit = rank.connected and rank.all_gpus_back
+    if rank.node_status is NodeStatus.REBOOTING and rank.rebooted and fit:
+        if draft.policy.post_reboot_check:
+            draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "rebooted; examined once more")
+            draft.set(rank.index, verdict=None, findings="", checks_spent=0)
+            draft.order_check(rank.index)
+        else:
+            draft.node(rank.index, NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
+            draft.set(rank.index, deadline=None)
+    elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.anew:
+        _examine_anew(draft, rank)
+    elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.quiet:
+        draft.node(rank.index, NodeStatus.AVAILABLE, "heard from again")
+        draft.set(rank.index, deadline=None)
+    elif rank.node_status is NodeStatus.PENDING_HEALTHCHECK and rank.verdict is not None:
+        again = "registered again" if rank.anew else "after the reboot"
+        if rank.anew and rank.verdict is not Verdict.HEALTHY:
+            draft.node(rank.index, NodeStatus.FAILED, f"{again}: verdict {rank.verdict}", rank.findings)
+            if rank.verdict is Verdict.INCONCLUSIVE:
+                told = f"it registered again, and its old task may still run there ({rank.findings})"
+                draft.set(rank.index, findings=draft.cut(told))
+        elif rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+            draft.node(rank.index, NodeStatus.FAILED, "the reboot did not cure it", rank.findings)
+        else:
+            draft.node(rank.index, NodeStatus.AVAILABLE, f"{again}: verdict {rank.verdict}", rank.findings)
+    rank = draft.ranks[rank.index]
+    if rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
+        draft.set(rank.index, deadline=None if fit else draft.at + draft.policy.reboot_timeout)
+
+
+def _examine_anew(draft: Draft, rank: Rank) -> None:
+    """Nobody will report the end of the old task, so the machine itself is asked: only a clean answer lets it back.
+
+    A check that could not be made is none: something may still run there.
+    """
+    if not rank.ended:
+        draft.set(rank.index, task_status=TaskStatus.TERMINATED)
+    draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
+    draft.set(rank.index, verdict=None, findings="", checks_spent=0)
+    draft.order_check(rank.index)
+
+
+def restarting(draft: Draft) -> None:
+    """RESTARTING: all tasks start, or none stays."""
+    if rank := _first(draft, Exit.NEVER_STARTED):
+        end(
+            draft,
+            JobStatus.FAILED,
+            f"rank {rank.index} on {rank.node} could not be started again: {rank.exit_reason}",
+        )
+    if draft.ending is not None:
+        _close_when_quiet(draft)
+    elif all(r.task_status is not None or r.exit is Exit.LOST for r in draft.ranks):
+        lost = [r for r in draft.ranks if r.exit is Exit.LOST and not r.ended]
+        draft.move(
+            JobStatus.IN_PROGRESS,
+            f"lost {_names(lost)} while starting again"
+            if lost
+            else f"every rank has been started again (attempt {draft.attempt})",
+        )
+
+
+def over(draft: Draft) -> None:
+    """A final state never changes by itself."""
+
+
+JOINT: dict[JobStatus, Callable[[Draft], None]] = {
+    JobStatus.IN_PROGRESS: running,
+    JobStatus.PENDING_HEALTHCHECK: examined,
+    JobStatus.PENDING_RESTART: awaited,
+    JobStatus.RESTARTING: restarting,
+    JobStatus.COMPLETE: over,
+    JobStatus.FAILED: over,
+    JobStatus.USER_STOPPED: over,
+}
+
+
+def _close_when_quiet(draft: Draft) -> None:
+    """Nodes are given back only when nothing of the job can be running on them."""
+    if draft.ending is not None and all(rank.quiet for rank in draft.ranks):
+        _close(
+            draft,
+            draft.ending.status,
+            draft.ending.why,
+            _say(r.exit_reason for r in draft.ranks if r.exit is not Exit.STOPPED_BY_US),
+        )
+
+
+def _close(draft: Draft, status: JobStatus, why: str, evidence: str = "") -> None:
+    """The end: nodes are released, and people are told if one of them is needed."""
+    for rank in list(draft.ranks):
+        if rank.node_status not in _KEEP:
+            draft.node(rank.index, NodeStatus.AVAILABLE, "its job ended")
+        if rank.node_status is not NodeStatus.REBOOTING:  # its deadline goes along to the node's own record
+            draft.set(rank.index, deadline=None)
+    draft.ending = None
+    draft.outcome = why
+    draft.move(status, why, evidence)
+    silent = [r for r in draft.ranks if r.exit is Exit.LOST and r.node_status is NodeStatus.UNKNOWN]
+    if status is JobStatus.FAILED:
+        draft.order(messages.job_failed(draft.id, draft.attempt, why, draft.ranks))
+    elif silent:
+        draft.order(messages.node_unresponsive(draft.id, silent))
+
+
+def _first(draft: Draft, *kinds: Exit) -> Rank | None:
+    return next((r for r in draft.ranks if r.exit in kinds), None)
+
+
+def _names(ranks: Iterable[Rank]) -> str:
+    return ", ".join(r.node for r in ranks)
+
+
+def _verdicts(ranks: Iterable[Rank]) -> str:
+    """What was found, the bad news first; healthy nodes are only counted up by name."""
+    ranks = list(ranks)
+    said = [
+        f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "")
+        for r in ranks
+        if r.verdict is not Verdict.HEALTHY
+    ]
+    healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
+    told = [r.findings for r in healthy if r.findings]
+    if healthy:
+        said.append(f"{_names(healthy)}: healthy" + (f" ({_say(told)})" if told else ""))
+    return "; ".join(said)[:2000]
+
+
+def _say(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(_NO_NEWS)))[:2000]

@@ -1,0 +1,344 @@
+"""The rules, one screen each: what a single fact changes about a job. `joint` then draws the consequences.
+
+A rule records; it never concludes. So the order in which facts arrive does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .. import messages
+from ..effects import CheckNode, Notify, StartTask
+from ..errors import Refused
+from ..events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    OrderFailed,
+    OrdersClaimed,
+    OrderSent,
+    RebootFailed,
+    RebootProven,
+    StartRefused,
+    StopAsked,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
+from ..exits import classify, host_gone, is_passing
+from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .draft import Draft, end
+from .sightings import lose, no_answer, rank_on
+
+
+def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
+    """The rank a task belongs to: known by id, or awaited. An event's own word alone is not trusted."""
+    for rank in draft.ranks:
+        if ev.task_id and rank.task_id == ev.task_id:
+            return rank
+    if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
+        return None
+    rank = draft.ranks[ev.rank]
+    awaited = rank.task_status is None and rank.start_try > 0 and not _is_past(rank, ev.task_id)
+    return rank if awaited and not rank.task_id else None
+
+
+def _is_past(rank: Rank, task_id: str) -> bool:
+    """An earlier task of this rank. A rank forgets a task only when it has ended."""
+    return task_id in rank.spent or any(past.partition("/")[2] == task_id for past in rank.past_tasks)
+
+
+def _stop_ghost(draft: Draft, ev: TaskStarted) -> None:
+    """A task that nobody waits for. Late news of one that has ended needs no stop."""
+    if 0 <= ev.rank < len(draft.ranks) and not _is_past(draft.ranks[ev.rank], ev.task_id):
+        draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+
+
+def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
+    """The rank whose running check this is. Until its task has ended, the last check is an earlier one."""
+    rank = rank_on(draft, ev.node)
+    mine = rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
+    return rank if mine else None
+
+
+def task_started(draft: Draft, ev: TaskStarted) -> None:
+    """Note the task's id. A task we neither know nor wait for is a ghost, and is stopped."""
+    rank = _rank_of(draft, ev)
+    if rank is None:
+        _stop_ghost(draft, ev)
+        return
+    if rank.ended:
+        return
+    if rank.task_status is None:
+        wanted = draft.drop(draft.start_key(rank))
+        draft.set(
+            rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS, exit=None, exit_reason=""
+        )
+        if not wanted:  # the stop that withdrew it may have come before the cluster knew the task
+            draft.order_ghost_stop(rank.node, ev.task_id)
+            return
+        draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
+        rank = draft.ranks[rank.index]
+    if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
+        sure = rank.connected and not rank.boot_id and rank.back_at is not None and ev.at > rank.back_at
+        draft.set(rank.index, deadline=None, doubted=rank.doubted and not sure)
+
+
+def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
+    """Nothing of this job should be starting now: note whose it is if it was being withdrawn, and stop it."""
+    rank = _rank_of(draft, ev)
+    if (
+        rank is not None
+        and rank.task_id == ev.task_id
+        and not (draft.status.final and rank.exit is Exit.LOST)
+    ):
+        return
+    if rank is not None and not rank.task_id:
+        draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+    _stop_ghost(draft, ev)
+
+
+def task_ended(draft: Draft, ev: TaskEnded) -> None:
+    """Record how a rank ended, once. What it means for the job is concluded jointly."""
+    rank = _rank_of(draft, ev)
+    if rank is None or rank.ended:
+        return
+    end_kind = classify(ev, doubted=rank.doubted, policy=draft.policy)
+    retry = (
+        end_kind is Exit.NEVER_STARTED
+        and is_passing(ev.reason)
+        and draft.ending is None
+        and rank.exit is None
+        and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
+        and (rank.deadline is None or draft.at < rank.deadline)
+    )
+    draft.drop(draft.start_key(rank))
+    if retry:
+        draft.fresh(
+            rank.index, start_try=rank.start_try, deadline=rank.deadline, spent=(*rank.spent, ev.task_id)[-3:]
+        )
+        draft.order_start(rank.index, after=draft.policy.backoff(rank.start_try), keep_deadline=True)
+        return
+    if rank.task_status is None:
+        if ev.task_id:
+            draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
+        if rank.node_status in (NodeStatus.ASSIGNED, NodeStatus.AVAILABLE) and draft.ending is None:
+            draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank had started")
+    done = end_kind is Exit.DONE
+    draft.set(
+        rank.index,
+        task_status=TaskStatus.COMPLETE if done else TaskStatus.TERMINATED,
+        exit=rank.exit or end_kind,
+        exit_code=ev.exit_code,
+        exit_reason=draft.cut(ev.reason or ev.stop_code),
+    )
+    if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
+        draft.set(rank.index, deadline=None)
+    if host_gone(ev):  # it must be seen again before it counts as back
+        draft.set(rank.index, connected=False, away_since=rank.away_since or draft.at)
+
+
+def start_refused(draft: Draft, ev: StartRefused) -> None:
+    """AGENT and RESOURCE pass: try again later, until the deadline. Anything else is final."""
+    if not 0 <= ev.rank < len(draft.ranks) or ev.attempt != draft.ranks[ev.rank].task_attempt:
+        return
+    rank = draft.ranks[ev.rank]
+    key = draft.start_key(rank)
+    if draft.pending(key) is None:
+        return
+    if is_passing(ev.reason) and (rank.deadline is None or draft.at < rank.deadline):
+        draft.postpone(key, ev.reason)
+        draft.set(rank.index, doubted=False)  # nothing runs there yet that a restart could have hit
+        return
+    draft.drop(key)
+    draft.set(
+        rank.index,
+        task_status=TaskStatus.TERMINATED,
+        exit=Exit.NEVER_STARTED,
+        exit_reason=draft.cut(ev.reason),
+        deadline=None,
+    )
+
+
+def check_started(draft: Draft, ev: CheckStarted) -> None:
+    """Note the check's id, so that it can be stopped."""
+    rank = _rank_under_test(draft, ev)
+    if rank is None:
+        return
+    draft.drop(draft.check_key(rank))
+    draft.set(rank.index, check_id=ev.check_id)
+    if rank.node_status is not NodeStatus.UNKNOWN:
+        draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check runs")
+
+
+def check_refused(draft: Draft, ev: CheckRefused) -> None:
+    """The GPUs may still be held by the old task: wait for the stop, don't give up."""
+    rank = rank_on(draft, ev.node)
+    if rank is None or ev.check_try != rank.check_try or draft.pending(draft.check_key(rank)) is None:
+        return
+    if is_passing(ev.reason) and rank.deadline is not None and draft.at < rank.deadline:
+        draft.postpone(draft.check_key(rank), ev.reason)
+        return
+    draft.drop(draft.check_key(rank))
+    no_answer(draft, rank, f"the check could not be started: {ev.reason}")
+
+
+def node_checked(draft: Draft, ev: NodeChecked) -> None:
+    """Keep the verdict. An inconclusive one is asked for once more: a test that did not run proves nothing."""
+    rank = _rank_under_test(draft, ev)
+    if rank is None or rank.deadline is None:
+        return
+    if rank.check_id and ev.check_id and rank.check_id != ev.check_id:
+        return  # the same try of somebody else's check
+    draft.drop(draft.check_key(rank))
+    if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
+        draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
+    if ev.verdict is Verdict.INCONCLUSIVE:
+        no_answer(draft, rank, ev.findings or "the check could not tell")
+        return
+    draft.set(
+        rank.index,
+        verdict=ev.verdict,
+        findings=draft.cut(ev.findings),
+        check_id=ev.check_id or rank.check_id,
+        deadline=None,
+    )
+
+
+def reboot_proven(draft: Draft, ev: RebootProven) -> None:
+    """The boot id changed for our order. Whether the node is fit for use is concluded jointly."""
+    rank = rank_on(draft, ev.node)
+    if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
+        draft.drop(ev.key)
+        if (
+            not rank.rebooted
+        ):  # the boot id belongs to our order: seen again later, it is no restart under the next task
+            draft.set(rank.index, rebooted=True, boot_id=ev.boot_id or rank.boot_id)
+
+
+def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
+    """The order was refused or did not work: a person must look at the node."""
+    rank = rank_on(draft, ev.node)
+    if (
+        rank is not None
+        and rank.node_status is NodeStatus.REBOOTING
+        and not rank.rebooted
+        and ev.key == draft.reboot_key(rank)
+    ):
+        draft.drop(ev.key)
+        draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
+        draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
+
+
+def tick(draft: Draft, ev: Tick) -> None:
+    """Look at every deadline and every absence. What ran out is a fact like any other."""
+    for rank in list(draft.ranks):
+        if rank.away_since is not None and draft.at >= rank.away_since + draft.policy.node_lost_after:
+            lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
+        rank = draft.ranks[rank.index]
+        if rank.deadline is not None and draft.at >= rank.deadline:
+            draft.set(rank.index, deadline=None)
+            _ran_out(draft, draft.ranks[rank.index])
+
+
+def _ran_out(draft: Draft, rank: Rank) -> None:
+    """One wait has taken too long. Which one follows from where the rank stands."""
+    status = draft.status
+    if draft.ending is not None:
+        draft.ending = replace(
+            draft.ending, firm=True
+        )  # its task may run on, so nothing of this job may be started again
+        if not rank.ended:
+            draft.set(
+                rank.index,
+                task_status=TaskStatus.TERMINATED,
+                exit=Exit.LOST,
+                exit_reason="never confirmed to have stopped",
+            )
+            if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
+                draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
+        waiting = draft.pending(draft.start_key(rank))
+        why = (
+            f"did not start in time ({waiting.error})"
+            if waiting and waiting.error
+            else "did not start in time"
+        )
+        draft.set(rank.index, exit=rank.exit or Exit.NEVER_STARTED, exit_reason=rank.exit_reason or why)
+    elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
+        draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time")
+        draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif (
+        rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN, NodeStatus.AVAILABLE)
+        and status is JobStatus.PENDING_RESTART
+    ):
+        why = (
+            "did not come back in time"
+            if not rank.connected or not rank.rebooted
+            else "did not come back with all its GPUs"
+        )
+        if rank.connected and rank.gpus_seen is not None and rank.gpus_seen < rank.gpus:
+            why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
+        draft.set(rank.index, findings=why)
+        draft.drop(
+            draft.reboot_key(rank)
+        )  # one that was never sent must not reach the node later, in other hands
+        if rank.node_status is NodeStatus.AVAILABLE:
+            draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
+        draft.node(rank.index, NodeStatus.FAILED, why)
+    else:
+        draft.withdraw_check(rank.index, "the check did not answer in time")
+        no_answer(draft, rank, "the check did not answer in time")
+
+
+def give_up_reboots(draft: Draft, ev: Tick) -> None:
+    """The job is over. A reboot that could not be ordered in time is withdrawn: the node has gone its own way since."""
+    for rank in draft.ranks:
+        if (
+            rank.node_status is NodeStatus.REBOOTING
+            and rank.deadline is not None
+            and draft.at >= rank.deadline
+        ):
+            draft.drop(draft.reboot_key(rank))
+
+
+def stop_asked(draft: Draft, ev: StopAsked) -> None:
+    """A person may end a job in any state that is not final."""
+    end(draft, JobStatus.USER_STOPPED, f"stopped by {ev.by}" + (f": {ev.why}" if ev.why else ""), by=ev.by)
+
+
+def already_over(draft: Draft, ev: StopAsked) -> None:
+    """Final states never change."""
+    raise Refused(f"job {draft.id} has already ended ({draft.status}); nothing was changed")
+
+
+def order_sent(draft: Draft, ev: OrderSent) -> None:
+    """Take it out of the outbox. A start or a check stays there until its task is known."""
+    order = draft.pending(ev.key)
+    if order is not None and not isinstance(order.effect, StartTask | CheckNode):
+        draft.drop(ev.key)
+
+
+def order_failed(draft: Draft, ev: OrderFailed) -> None:
+    """Try again later. An order that keeps failing is told to a person, once."""
+    order = draft.pending(ev.key)
+    if order is None:
+        return
+    draft.postpone(ev.key, ev.error)
+    if order.tries + 1 == draft.policy.alarm_tries and not isinstance(
+        order.effect, Notify
+    ):  # who can't be told, can't be told of it
+        draft.note("job", draft.status, draft.status, "an order keeps failing", f"{ev.key}: {ev.error}")
+        draft.order(messages.stuck_order(draft.id, ev.key, ev.error))
+
+
+def orders_claimed(draft: Draft, ev: OrdersClaimed) -> None:
+    """A lease that begins when the sweeper saw the order: how late the fact was that caused it does not matter."""
+    for key in ev.keys:
+        if draft.pending(key) is not None:
+            draft.claim(key)
+
+
+def ignore(draft: Draft, ev: Fact) -> None:
+    """Nothing to learn from it here."""

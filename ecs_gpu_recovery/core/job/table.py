@@ -1,0 +1,197 @@
+"""The one function that decides, and the table that names every pair of status and event.
+
+    fact -> decide(job, fact, policy) -> Step(job', orders)
+
+A rule records the fact, the joint rules draw the consequences, the draft is frozen. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from ..errors import Bug, Refused
+from ..events import (
+    CheckRefused,
+    CheckStarted,
+    Fact,
+    FaultSeen,
+    NodeChecked,
+    NodeSeen,
+    OrderFailed,
+    OrdersClaimed,
+    OrderSent,
+    RebootFailed,
+    RebootProven,
+    StartRefused,
+    StopAsked,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
+from ..model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank
+from ..policy import Policy
+from . import rules as r
+from . import sightings as s
+from .draft import Draft, Step
+from .joint import settle
+
+Rule = Callable[[Draft, Any], None]
+
+#: The same in every state: they concern the outbox and the record, not the state.
+_ALWAYS: dict[type[Fact], Rule] = {
+    OrderSent: r.order_sent,
+    OrderFailed: r.order_failed,
+    OrdersClaimed: r.orders_claimed,
+    FaultSeen: s.fault_seen,
+}
+_ENDED: dict[type[Fact], Rule] = {
+    **_ALWAYS,
+    TaskStarted: r.task_started_too_late,
+    TaskEnded: r.ignore,
+    StartRefused: r.ignore,
+    CheckStarted: r.ignore,
+    CheckRefused: r.ignore,
+    NodeChecked: r.ignore,
+    RebootProven: r.ignore,
+    RebootFailed: r.ignore,
+    NodeSeen: r.ignore,
+    FaultSeen: r.ignore,
+    Tick: r.give_up_reboots,
+    StopAsked: r.already_over,
+}
+
+TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
+    JobStatus.IN_PROGRESS: {
+        **_ALWAYS,
+        TaskStarted: r.task_started,
+        TaskEnded: r.task_ended,
+        StartRefused: r.start_refused,
+        CheckStarted: r.ignore,
+        CheckRefused: r.ignore,
+        NodeChecked: r.ignore,
+        RebootProven: r.ignore,
+        RebootFailed: r.ignore,
+        NodeSeen: s.node_seen,
+        Tick: r.tick,
+        StopAsked: r.stop_asked,
+    },
+    JobStatus.PENDING_HEALTHCHECK: {
+        **_ALWAYS,
+        TaskStarted: r.task_started_too_late,
+        TaskEnded: r.task_ended,
+        StartRefused: r.ignore,
+        CheckStarted: r.check_started,
+        CheckRefused: r.check_refused,
+        NodeChecked: r.node_checked,
+        RebootProven: r.ignore,
+        RebootFailed: r.ignore,
+        NodeSeen: s.node_seen,
+        Tick: r.tick,
+        StopAsked: r.stop_asked,
+    },
+    JobStatus.PENDING_RESTART: {
+        **_ALWAYS,
+        TaskStarted: r.task_started_too_late,
+        TaskEnded: r.task_ended,
+        StartRefused: r.ignore,
+        CheckStarted: r.check_started,
+        CheckRefused: r.check_refused,
+        NodeChecked: r.node_checked,
+        RebootProven: r.reboot_proven,
+        RebootFailed: r.reboot_failed,
+        NodeSeen: s.node_seen,
+        Tick: r.tick,
+        StopAsked: r.stop_asked,
+    },
+    JobStatus.RESTARTING: {
+        **_ALWAYS,
+        TaskStarted: r.task_started,
+        TaskEnded: r.task_ended,
+        StartRefused: r.start_refused,
+        CheckStarted: r.ignore,
+        CheckRefused: r.ignore,
+        NodeChecked: r.ignore,
+        RebootProven: r.ignore,
+        RebootFailed: r.ignore,
+        NodeSeen: s.node_seen,
+        Tick: r.tick,
+        StopAsked: r.stop_asked,
+    },
+    JobStatus.COMPLETE: _ENDED,
+    JobStatus.FAILED: _ENDED,
+    JobStatus.USER_STOPPED: _ENDED,
+}
+
+
+def decide(job: Job, ev: Fact, policy: Policy) -> Step:
+    """What this fact means for this job. The same arguments always give the same answer."""
+    rule = TABLE[job.status].get(type(ev))
+    if rule is None:
+        raise Bug(f"{type(ev).__name__} is not an event of a job")
+    draft = Draft(job, ev.clock(job.updated_at), policy)
+    rule(draft, ev)
+    settle(draft)
+    return draft.finish()
+
+
+def submit(
+    *,
+    job_id: str,
+    cluster: str,
+    spec: JobSpec,
+    nodes: Sequence[Node],
+    policy: Policy,
+    at: datetime,
+    check: bool,
+    overrides: Sequence[str] = (),
+) -> Step:
+    """A new job on chosen nodes: examined first, or started at once. The store claims the nodes in the same breath."""
+    if not nodes:
+        raise Refused("a job needs at least one node")
+    if len({node.name for node in nodes}) != len(nodes):
+        raise Refused("a node was chosen twice")
+    ranks = tuple(
+        Rank(
+            index=i,
+            node=node.name,
+            instance=node.instance,
+            host=node.host,
+            registered_at=node.registered_at,
+            address=node.ip,
+            ibdev=node.ibdev,
+            gpus=node.gpus,
+            boot_id=node.boot_id,
+            gpus_seen=node.gpus_seen,
+            seen_version=node.seen_version,
+            connected=node.away_since is None,
+            away_since=node.away_since,
+            node_status=NodeStatus.ASSIGNED,
+            overrides=overrides[i] if overrides else "",
+        )
+        for i, node in enumerate(nodes)
+    )
+    status = JobStatus.PENDING_HEALTHCHECK if check else JobStatus.IN_PROGRESS
+    job = Job(
+        id=job_id,
+        cluster=cluster,
+        spec=spec,
+        status=status,
+        ranks=ranks,
+        created_at=at,
+        updated_at=at,
+        max_retries=policy.max_retries,
+        preflight=check,
+    )
+    draft = Draft(job, at, policy)
+    draft.note(
+        "job",
+        "",
+        status,
+        "submitted" + (f" by {spec.submitted_by}" if spec.submitted_by else ""),
+        f"nodes {', '.join(n.name for n in nodes)}",
+    )
+    for rank in ranks:
+        (draft.order_check if check else draft.order_start)(rank.index)
+    return draft.finish()

@@ -1,0 +1,1 @@
+"""A node that no job holds: its own small life."""

@@ -1,0 +1,142 @@
+"""The whole outside world on one page. Each port has an embedded and an AWS side; `wiring` picks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from ..core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask
+from ..core.events import Fact
+from ..core.model import Job, JobStatus, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """One job in a list, without opening its record."""
+
+    id: str
+    name: str
+    status: JobStatus
+    attempt: int
+    nodes: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Part of a list; `next` asks for the rest."""
+
+    jobs: tuple[JobLine, ...]
+    next: str = ""
+
+
+class Store(Protocol):
+    """Records. Every write is conditional; a stale one raises `VersionConflict` and changes nothing."""
+
+    @property
+    def writes_rows(self) -> bool:
+        """True where `commit` writes the task and node rows in the same transaction."""
+
+    def create(self, job: Job) -> None:
+        """Claim the nodes and record the job: all or nothing. Raises `NodesTaken` or `JobExists`."""
+
+    def job(self, job_id: str) -> Job:
+        """Raises `NotFound`."""
+
+    def commit(self, job: Job) -> None:
+        """Write version n over version n - 1."""
+
+    def write_rows(
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
+    ) -> None:
+        """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one.
+
+        `announce` hears of the nodes whose rows are about to change. With `ranks` only theirs are looked at, and it is
+        for the caller's next commit to tell whether somebody moved on meanwhile.
+        """
+
+    def job_of_task(self, task_id: str) -> str | None:
+        """The job whose task rows name this task."""
+
+    def jobs(self, *, status: JobStatus | None = None, limit: int = 50, after: str = "") -> Page:
+        """Newest first."""
+
+    def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
+        """Jobs with an unsent order or a deadline at or before now."""
+
+    def live_jobs(self) -> Sequence[str]:
+        """Every job that is not final."""
+
+    def node(self, name: str) -> Node:
+        """Raises `NotFound`."""
+
+    def node_of_instance(self, instance: str) -> Node | None:
+        """The node that is this container instance (id or ARN)."""
+
+    def nodes(self) -> Sequence[Node]: ...
+
+    def add_node(self, node: Node) -> None:
+        """Record a node that was not known; does nothing if it is."""
+
+    def commit_node(self, node: Node) -> None:
+        """Write version n over version n - 1."""
+
+    def due_nodes(self, now: datetime) -> Sequence[str]: ...
+
+    def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
+        """Free a node claimed by a job that was never recorded. Does nothing while the claim is young."""
+
+
+class RowStore(Protocol):
+    """A store whose rows can travel with the record."""
+
+    @property
+    def most_ranks(self) -> int:
+        """Of how many ranks the rows fit into one commit."""
+
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        """Write version n over version n - 1 and the rows of these ranks, all or nothing.
+
+        False, with nothing written, where the rows have to be read first. Raises `VersionConflict`.
+        """
+
+
+class Fleet(Protocol):
+    """The cluster. Each method carries out one order; what became of it comes back as facts.
+
+    Raises `StartRefused` where the cluster says no, `Transient` where it did not answer.
+    """
+
+    def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
+        """`again`: it may have been sent before, so look for its token first."""
+
+    def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]: ...
+
+    def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]: ...
+
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]: ...
+
+    def label_nodes(self, nodes: Sequence[Node]) -> None:
+        """Show each node's status on the cluster itself, where the cluster has a place for it."""
+
+    def observe_job(self, job: Job) -> Iterable[Fact]:
+        """How the cluster sees this job's tasks, checks, reboots and nodes now."""
+
+    def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        """The same for nodes that no job holds, each fact with its node's name."""
+
+
+class Notifier(Protocol):
+    """Messages to people, and the long memory of the timeline."""
+
+    def notify(self, message: Notify) -> None: ...
+
+    def archive(self, record: str, order: Archive) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware, UTC."""

@@ -1,0 +1,173 @@
+"""The clock's side of the system: what no event will ever tell.
+
+`sweep` looks at what is due (deadlines, unsent orders) and compares records with the real world, feeding every fact
+that was missed. Dropping every event must still end well, only later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from zlib import crc32
+
+from ..core.effects import CheckNode, Order, StartTask
+from ..core.errors import NotFound, Transient
+from ..core.events import Fact, OrdersClaimed, Tick
+from ..core.invariants import broken
+from ..core.model import Job, Node, NodeStatus
+from ..core.node.life import decide_node
+from .runtime import Runtime
+
+log = logging.getLogger("ecs_gpu_recovery")
+#: What is overdue for longer than this was not moved by sweep after sweep.
+STUCK_AFTER = timedelta(minutes=15)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a sweep found, for the log and the metrics."""
+
+    jobs: int = 0
+    nodes: int = 0
+    resent: int = 0
+    broken: int = 0
+    unanswered: int = 0
+    live: int = 0  #: jobs that have not ended
+    stuck: int = 0  #: jobs with something long overdue, after the sweep
+    unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
+
+
+def _in_turn(live: set[str], due: set[str], now: datetime) -> list[str]:
+    """What is due comes first. The rest takes turns, so that a sweep cut short never leaves out the same ones twice."""
+    rest = sorted(live - due, key=lambda job_id: crc32(f"{now:%H:%M} {job_id}".encode()))
+    return [*sorted(due), *rest]
+
+
+class Sweeper:
+    """Keeps nothing between sweeps; two sweepers at once do no harm.
+
+    What goes wrong with one record must not cost the others their look at the clock. It is raised at the end.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._resume = False
+        self._trouble: list[Exception] = []
+
+    @property
+    def trouble(self) -> Sequence[Exception]:
+        """What went wrong with single records in the last sweep. All others were swept."""
+        return tuple(self._trouble)
+
+    def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
+        """Everything that is due; with `observe`, every live job is also compared with the cluster.
+
+        `resume` sends every pending order at once. It is for a process that knows that no other sender is alive.
+        """
+        report = Report()
+        self._resume, self._trouble = resume, []
+        live = set(self._store.live_jobs()) if observe else set()
+        due = set(self._store.due_jobs(now))
+        for job_id in _in_turn(live, due, now):
+            look = observe and job_id in live
+            self._try(job_id, report, partial(self._sweep_job, job_id, now, observe=look, report=report))
+        nodes: list[Node] = []
+        if observe:
+            self._try("nodes", report, lambda: nodes.extend(self._store.nodes()))
+        for name in self._late(nodes, now) if observe else self._store.due_nodes(now):
+            self._try(name, report, partial(self._sweep_node, name, now, [], report))
+        if observe:
+            self._try("idle nodes", report, partial(self._sweep_idle, nodes, live, now, report))
+            report.live = len(live)
+            # What is long overdue now was due before.
+            report.stuck = len(self._store.due_jobs(now - STUCK_AFTER)) if due else 0
+        if self._trouble:
+            raise self._trouble[0]
+        return report
+
+    def _late(self, nodes: Sequence[Node], now: datetime) -> list[str]:
+        """Those with an errand that is due; a look at all of them tells it without another question."""
+        waits = {node.name: node.wake_at(self._runtime.policy.node_lost_after) for node in nodes}
+        return [name for name, at in waits.items() if at is not None and at <= now]
+
+    def _try(self, record: str, report: Report, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Transient as exc:
+            report.unanswered += 1
+            log.warning("sweep put off", extra={"record": record, "why": str(exc)})
+        except Exception as exc:
+            log.exception("sweep failed", extra={"record": record})
+            self._trouble.append(exc)
+
+    def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
+        """Nodes that no living job holds: all are looked at together, and only news is written."""
+        free = {node.name: node for node in nodes if not node.job_id}
+        report.unhealthy = sum(node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) for node in nodes)
+        news: dict[str, list[Fact]] = {}
+
+        def look() -> None:
+            for name, fact in self._runtime.fleet.observe_nodes(list(free.values())):
+                if name in free and decide_node(free[name], fact, self._runtime.policy).changed:
+                    news.setdefault(name, []).append(fact)
+
+        self._try("idle nodes", report, look)
+        for name, facts in news.items():
+            self._try(name, report, partial(self._sweep_node, name, now, facts, report))
+        for node in nodes:
+            if node.job_id and node.job_id not in live:
+                self._try(node.name, report, partial(self._free_orphan, node.name, node.job_id, now))
+
+    def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
+        report.jobs += 1
+        job = self._store.job(job_id)
+        facts = list(self._runtime.fleet.observe_job(job)) if observe else []
+        job = self._runtime.handle(job_id, [*facts, Tick(at=now)], job)
+        self._resend(job, now, report)
+        for what in broken(job):
+            report.broken += 1
+            log.error("invariant broken", extra={"job": job_id, "what": what})
+
+    def _resend(self, job: Job, now: datetime, report: Report) -> None:
+        """Orders whose sender died, or that were refused or failed before.
+
+        The sweeper first takes a lease of its own, so two sweepers never send beside each other. A start or a check
+        that it meets for the first time may still have a living sender, if the fact behind it came late: that one
+        gets the time of the lease.
+        """
+        due = [order for order in job.outbox if self._resume or order.due <= now]
+        if not due:
+            return
+        if not self._resume:
+            job = self._runtime.handle(
+                job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))]
+            )
+            pending = {order.key for order in job.outbox}
+            due = [order for order in due if order.key in pending and not _may_have_a_sender(order)]
+        report.resent += len(due)
+        facts = self._runtime.send(job, due, now, again=True)
+        if facts:
+            self._runtime.handle(job.id, facts)
+
+    def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
+        report.nodes += 1
+        self._runtime.handle_node(name, [*facts, Tick(at=now)])
+        self._runtime.send_node(self._store.node(name), now)
+
+    def _free_orphan(self, name: str, job_id: str, now: datetime) -> None:
+        """A claim whose job was never recorded, or a release that was never written."""
+        try:
+            job = self._store.job(job_id)
+        except NotFound:
+            self._store.release_orphan(name, job_id, now)
+            return
+        if job.status.final:
+            self._store.write_rows(job, self._runtime.fleet.label_nodes)
+
+
+def _may_have_a_sender(order: Order) -> bool:
+    return order.own and not order.tries and isinstance(order.effect, StartTask | CheckNode)

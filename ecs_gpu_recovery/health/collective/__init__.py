@@ -1,0 +1,1 @@
+"""Do the nodes of a job reach each other, and fast enough?"""

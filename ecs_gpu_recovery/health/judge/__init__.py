@@ -1,0 +1,1 @@
+"""From what was seen to findings, and from findings to one verdict."""

@@ -1,0 +1,1 @@
+"""What is asked on a node: the driver, the kernel log, DCGM, the host."""

@@ -1,1 +1,0 @@
-"""Worlds to test in: a small one that is searched to its last state, and a simulated AWS."""

@@ -1,0 +1,1 @@
+"""A small world that is searched to its last state."""

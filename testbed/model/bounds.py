@@ -1,0 +1,95 @@
+"""How large and how hostile the modelled world is. Every number is a budget; the search is exhaustive within them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import NamedTuple
+
+from ecs_gpu_recovery.core.policy import Policy
+
+#: One step of the modelled clock. Waits keep the order they have in the real policy, in few steps.
+STEP = timedelta(minutes=1)
+
+
+def quick_policy(*, max_retries: int = 1, post_reboot_check: bool = False) -> Policy:
+    """The real policy's waits in small whole steps, so that few different moments exist."""
+    return Policy(
+        max_retries=max_retries,
+        post_reboot_check=post_reboot_check,
+        lease=STEP,
+        backoff_first=STEP,
+        backoff_most=STEP,
+        stop_timeout=2 * STEP,
+        node_lost_after=2 * STEP,
+        start_timeout=3 * STEP,
+        check_timeout=3 * STEP,
+        reboot_timeout=3 * STEP,
+        alarm_tries=1_000_000,
+        timeline_limit=1_000_000,
+    )
+
+
+class Left(NamedTuple):
+    """What may still go wrong."""
+
+    failures: int = 0
+    flaps: int = 0
+    deaths: int = 0
+    asks: int = 0
+    stalls: int = 0
+    hiccups: int = 0
+    refusals: int = 0
+    delays: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """One configuration of the model."""
+
+    nodes: int = 2
+    check_first: bool = False
+    policy: Policy = field(default_factory=quick_policy)
+    #: How a training task may end besides success. Each end spends one of `failures`.
+    ends: tuple[str, ...] = ("suspect",)
+    verdicts: tuple[str, ...] = ("healthy", "reboot", "replace", "inconclusive")
+    failures: int = 1  #: tasks that end badly
+    flaps: int = 0  #: agents that disconnect and come back, while the tasks run on
+    deaths: int = 0  #: nodes that go down by themselves; they come back, or never do
+    asks: int = 0  #: a person stops the job
+    stalls: int = 0  #: a process stops for a while, or for ever, between a commit and the end of its orders
+    hiccups: int = 0  #: an order that could not be sent this time
+    refusals: int = 0  #: a start or a reboot that the cluster refuses for good
+    delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
+    lies: bool = (
+        False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
+    )
+    noticed: bool = False  #: that a node went down is told at once, so somebody knows
+    blind: bool = False  #: nodes don't tell their boot id
+    finds_ended: bool = True  #: a look for a token also finds tasks that have ended, as ECS does for an hour
+    rows: bool = False  #: rows are written by an order, not in the commit
+    answers_stop: bool = True  #: a stop that finds no task says so
+    stale_sights: bool = False  #: an older sighting of a node may arrive after a newer one
+    slow_start: bool = False  #: a started task is pending first; that it runs is told later
+    late_sweeper: bool = False  #: time may pass although something is due: the sweeper is away for long
+    late_stamps: bool = False  #: facts carry the time they came to be, not the time they arrive
+    fewer_gpus: bool = False  #: a node may come back from a reboot with a GPU missing
+
+    @property
+    def left(self) -> Left:
+        return Left(**{name: getattr(self, name) for name in Left._fields})
+
+    def __str__(self) -> str:
+        plain = Bounds()
+        told = [
+            f"{f.name}={_short(getattr(self, f.name))}"
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(plain, f.name)
+        ]
+        return ", ".join(told) or "as it comes"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Policy):
+        return f"retries {value.max_retries}" + (", check after reboot" if value.post_reboot_check else "")
+    return "/".join(value) if isinstance(value, tuple) else str(value)

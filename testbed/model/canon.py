@@ -1,0 +1,208 @@
+"""When two states are the same: times count from now, texts and versions don't count, nodes are interchangeable.
+
+The nodes of a gang differ by number only, and no rule prefers one, so states that differ by a renaming of nodes are
+one. (Orders are sent in the order of ranks; a stall after the k-th of them is therefore seen for k of them, not for
+every subset.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from datetime import datetime
+from functools import cache
+from typing import Any, cast
+
+from ecs_gpu_recovery.core.effects import Order, StopTask, WriteRows
+from ecs_gpu_recovery.core.events import Fact
+from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
+
+from .bounds import STEP, Bounds
+from .monitors import row_view
+from .state import State, may_have_a_sender
+from .world import Machine
+
+#: No wait of the policy is longer than this many steps.
+FAR = 9
+
+
+def digest(state: State, bounds: Bounds) -> bytes:
+    """A name for the state. 16 bytes: two different states share one only in theory."""
+    return hashlib.blake2b(marshal.dumps(cast(Any, key(state, bounds)), 2), digest_size=16).digest()
+
+
+def key(state: State, bounds: Bounds) -> tuple[object, ...]:
+    job, now = state.job, state.now
+    running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
+    parts: list[list[object]] = [
+        [_rank(rank, now, bounds, running=running), _machine(machine, rank, now, bounds)]
+        for rank, machine in zip(job.ranks, state.machines, strict=True)
+    ]
+    common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
+    if job.ending is not None:
+        common.append((job.ending.status.value, job.ending.firm))
+    common.append(tuple(sorted((name, min(state.told.count(name), 2)) for name in set(state.told))))
+    _sort_orders(job.outbox, now, parts, common, "")
+    if state.stalled is not None:
+        common.append(_steps(state.stalled.until, now))
+        _sort_orders(state.stalled.orders, now, parts, common, "stalled")
+        for fact in state.stalled.facts:
+            where, what = _fact(fact)
+            (common if where is None else parts[where]).append(what)
+    if state.rows is not None:
+        _add_rows(state, parts, common)
+    return (*common, *sorted((tuple(part) for part in parts), key=repr))
+
+
+def _sort_orders(
+    orders: tuple[Order, ...], now: datetime, parts: list[list[object]], common: list[object], tag: str
+) -> None:
+    for order in orders:
+        where, what = _order(order.key)
+        known = isinstance(order.effect, StopTask) and bool(order.effect.task_id)
+        entry = (tag, what, known, may_have_a_sender(order), 0 if tag else _steps(order.due, now))
+        (common if where is None else parts[where]).append(entry)
+
+
+def _add_rows(state: State, parts: list[list[object]], common: list[object]) -> None:
+    """What the rows say, what a stalled process would write, and whether its order is the one that is still wanted."""
+    assert state.rows is not None
+    records = [state.rows]
+    if state.stalled is not None:
+        mine = {order.key for order in state.stalled.orders} | {
+            getattr(fact, "key", "") for fact in state.stalled.facts
+        }
+        wanted = {order.key for order in state.job.outbox if isinstance(order.effect, WriteRows)}
+        common.append((bool(mine & wanted), state.stalled.job.version > state.rows.version))
+        records.append(state.stalled.job)
+    for record in records:
+        for part, (node, task, status) in zip(parts, row_view(record), strict=True):
+            part.append((node, _own_id(task), status))
+
+
+def _steps(at: datetime | None, now: datetime) -> int:
+    """How far ahead; what is due is due."""
+    return -1 if at is None else max(0, (at - now) // STEP)
+
+
+def _ago(at: datetime | None, now: datetime) -> int:
+    return -1 if at is None else min(FAR, (now - at) // STEP)
+
+
+def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[object, ...]:
+    return (
+        rank.node_status.value,
+        _own_id(rank.task_id),
+        rank.task_status and rank.task_status.value,
+        rank.start_try,
+        rank.task_attempt,
+        tuple(map(_own_id, rank.spent)),
+        _exit(rank.exit, running=running),
+        bool(rank.check_try),
+        rank.checks_spent,
+        bool(rank.check_id),
+        rank.verdict and rank.verdict.value,
+        rank.connected,
+        _ago(rank.away_since, now),
+        rank.gpus_seen,
+        rank.doubted,
+        bounds.blind and _ago(rank.back_at, now),
+        rank.rebooted,
+        _steps(rank.deadline, now),
+    )
+
+
+def _exit(kind: Exit | None, *, running: bool) -> str:
+    """Once the gang is being examined, only these still make a difference."""
+    if kind is None or running or kind in (Exit.LOST, Exit.STOPPED_BY_PERSON):
+        return "" if kind is None else kind.value
+    return "over"
+
+
+def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tuple[object, ...]:
+    """A task whose end is on record is just over: what it would say once more stands for every way to end."""
+    over = rank.task_id if rank.ended else None
+    last = rank.check_try
+    boot, late = machine.sight.boot, bounds.late_stamps
+    return (
+        bounds.stale_sights and machine.version > 1 and min(2, machine.version - rank.seen_version),
+        f"boot{boot}" == rank.boot_id,
+        tuple(
+            (s.connected, boot - s.boot, s.gpus, s.gone)
+            for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
+        ),
+        machine.down,
+        tuple(
+            (
+                r.attempt,
+                r.start_try,
+                r.copy,
+                r.alive,
+                r.alive and r.stopping,
+                "over" if r.id == over else r.end,
+                r.told,
+                late and (_ago(r.born, now), _ago(r.at, now)),
+            )
+            for r in machine.runs
+        ),
+        tuple(
+            (
+                c.attempt,
+                last - c.check_try,
+                c.copy,
+                c.alive,
+                c.alive and c.stopping,
+                c.verdict,
+                late and _ago(c.at, now),
+            )
+            for c in machine.checks
+        ),
+        tuple((_order(r.key)[1], r.done) for r in machine.reboots),
+    )
+
+
+@cache
+def _own_id(task_id: str) -> str:
+    """A task's id without its rank."""
+    return task_id.partition(".")[2]
+
+
+@cache
+def _order(name: str) -> tuple[int | None, str]:
+    """Whose order this is, and which, without naming the rank. The shapes are those that `Draft` gives to keys."""
+    _, *parts = name.split("/")
+    if parts[0] == "ghost":
+        return int(parts[1][1 : parts[1].index(".")]), f"ghost/{_own_id(parts[1])}"
+    if parts[0] == "notify":
+        return None, name
+    if parts[0] == "rows":
+        return None, "rows"
+    if parts[1] == "check":
+        return int(parts[0]), "/".join(parts[1:])
+    return int(parts[1]), "/".join((parts[0], *parts[2:]))
+
+
+def _fact(fact: Fact) -> tuple[int | None, tuple[object, ...]]:
+    """A fact that a stalled process has gathered, without its time and its texts."""
+    kind = type(fact).__name__
+    where: int | None = getattr(fact, "rank", None)
+    node = getattr(fact, "node", None)
+    if node is not None:
+        where = int(node[1:])
+    order = getattr(fact, "key", None)
+    if order is not None:
+        where, what = _order(order)
+        return where, ("learned", kind, what)
+    details = tuple(
+        getattr(fact, name)
+        for name in ("attempt", "check_try", "running", "exit_code")
+        if hasattr(fact, name)
+    )
+    return where, (
+        "learned",
+        kind,
+        _own_id(getattr(fact, "task_id", "")),
+        *details,
+        str(getattr(fact, "verdict", "")),
+        str(getattr(fact, "reason", "")),
+    )

@@ -1,0 +1,153 @@
+"""The modelled cluster at work: how it carries out an order, and what it answers when somebody looks.
+
+It is as strict as Amazon ECS and as forgetful: a token finds the task it has started, an ended one perhaps not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused, TaskEnded
+from ecs_gpu_recovery.core.model import NodeStatus, Rank
+
+from . import monitors, world
+from .bounds import Bounds
+from .state import State
+from .world import Check, Machine, Reboot, Run
+
+Answer = tuple[State, tuple[Fact, ...]]
+
+
+class Cluster:
+    """Holds no state of its own."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        #: Whoever starts a task, or looks for one, looks for its token. A test turns it off, to see it noticed.
+        self.finds_tokens = True
+
+    # -- orders ------------------------------------------------------------------------------------------------
+
+    def known(self, state: State, order: StartTask) -> Run | None:
+        """The task that this order has started before."""
+        return (
+            state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended)
+            if self.finds_tokens
+            else None
+        )
+
+    def start(self, state: State, order: StartTask) -> Answer:
+        machine = state.machines[order.rank]
+        known = self.known(state, order)
+        if known is not None:
+            return state, (self._reply(known, state.now),)
+        if not machine.connected:
+            return state, (
+                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="AGENT"),
+            )
+        monitors.before_start(order, state.machines)
+        if machine.busy:
+            return state, (
+                StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="RESOURCE:GPU"),
+            )
+        copies = sum(run.token == order.token for run in machine.runs)
+        start_try = int(order.key.rsplit("/", 1)[1])
+        run = Run(order.rank, order.attempt, start_try, copies, order.token, born=state.now)
+        state = state.with_machine(order.rank, replace(machine, runs=(*machine.runs, run)))
+        return state, (self._reply(run, state.now),)
+
+    def _reply(self, run: Run, at: datetime) -> Fact:
+        return replace(world.started(run, at), running=not self.bounds.slow_start)
+
+    def stop(self, state: State, order: StopTask) -> Answer:
+        i = int(order.node[1:])
+        machine = state.machines[i]
+        hit = [run.id == order.task_id if order.task_id else run.token == order.token for run in machine.runs]
+        runs = tuple(
+            run._replace(stopping=True) if mine and run.alive else run
+            for run, mine in zip(machine.runs, hit, strict=True)
+        )
+        checks = tuple(
+            check._replace(stopping=True) if check.alive and check.token == order.token else check
+            for check in machine.checks
+        )
+        state = state.with_machine(i, replace(machine, runs=runs, checks=checks))
+        if order.rank < 0 or any(hit) or order.task_id or not self.bounds.answers_stop:
+            return state, ()
+        return state, (
+            TaskEnded(
+                at=state.now,
+                task_id="",
+                attempt=order.attempt,
+                rank=order.rank,
+                exit_code=None,
+                reason=order.reason,
+                stop_code="UserInitiated",
+            ),
+        )
+
+    def check(self, state: State, order: CheckNode) -> Answer:
+        machine = state.machines[order.rank]
+        known = machine.check(order.token, ended_too=self.bounds.finds_ended)
+        if known is not None:
+            return state, (world.check_started(known, state.now),)
+        if self.bounds.finds_ended and any(check.check_try > order.check_try for check in machine.checks):
+            return state, ()  # it ended so long ago that the model has forgotten it
+        if not machine.connected or machine.busy:
+            reason = "RESOURCE:GPU" if machine.connected else "AGENT"
+            return state, (
+                CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),
+            )
+        copies = sum(check.token == order.token for check in machine.checks)
+        check = Check(order.rank, order.attempt, order.check_try, copies, order.token, at=state.now)
+        state = state.with_machine(order.rank, replace(machine, checks=(*machine.checks, check)))
+        return state, (world.check_started(check, state.now),)
+
+    def reboot(self, state: State, order: RebootNode) -> State:
+        i = int(order.node[1:])
+        machine = state.machines[i]
+        monitors.before_reboot(state.job, order, machine, None if self.bounds.late_stamps else state.now)
+        if any(reboot.key == order.key for reboot in machine.reboots):
+            return state
+        return state.with_machine(i, replace(machine, reboots=(*machine.reboots, Reboot(order.key))))
+
+    # -- looks -------------------------------------------------------------------------------------------------
+
+    def observe(self, state: State) -> list[Fact]:
+        """Level facts: nodes first, then their tasks, checks and reboots."""
+        found: list[Fact] = []
+        for rank, machine in zip(state.job.ranks, state.machines, strict=True):
+            found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
+            found += self._see_tasks(state, rank, machine)
+            if rank.verdict is None and rank.check_try:
+                name = token(state.job.id, rank.index, "check", rank.check_try)
+                check = machine.check(name, ended_too=self.bounds.finds_ended or bool(rank.check_id))
+                if check is not None and check.verdict:
+                    found.append(world.checked(check, state.now))
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+                key = f"{state.job.id}/{state.job.attempt}/{rank.index}/reboot"
+                found += [
+                    world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
+                    for reboot in machine.reboots
+                    if reboot.key == key and reboot.done
+                ]
+        return found
+
+    def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:
+        own: Run | None = None
+        if not rank.quiet:
+            if rank.task_id:
+                own = next(run for run in machine.runs if run.id == rank.task_id)
+            else:
+                name = token(state.job.id, rank.task_attempt, rank.index, "train", rank.start_try)
+                own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
+        if own is not None and own.end and own.told:
+            yield world.ended(own, state.now)
+        elif own is not None and own.alive and machine.connected:
+            yield world.started(own, state.now)
+        for run in machine.runs if self.finds_tokens else ():
+            if run.alive and not run.stopping and run != own and run.id != rank.task_id and machine.connected:
+                yield world.started(run, state.now)

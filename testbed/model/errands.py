@@ -1,0 +1,243 @@
+"""The same search for a node that no job holds: every order of asks, answers, reboots, flaps and lost orders.
+
+Small enough to be written out in one file. The rules are the real `decide_node`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode
+from ecs_gpu_recovery.core.errors import Refused
+from ecs_gpu_recovery.core.events import (
+    CheckStarted,
+    Fact,
+    NodeAsked,
+    NodeChecked,
+    NodeSeen,
+    OrderSent,
+    RebootProven,
+    Tick,
+)
+from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node.life import decide_node
+from ecs_gpu_recovery.core.policy import Policy
+
+from .bounds import STEP
+from .model import T0
+from .monitors import Violation
+
+BUSY = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
+#: To a node that nobody holds, a verdict for a reboot and one for a replacement are the same bad news.
+VERDICTS = (Verdict.HEALTHY, Verdict.REPLACE, Verdict.INCONCLUSIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The node's record, and the node itself."""
+
+    node: Node
+    now: datetime = T0
+    connected: bool = True
+    checks: tuple[tuple[int, str], ...] = ()  #: try and verdict; no verdict while it runs
+    reboots: tuple[tuple[str, bool], ...] = ()  #: key, and whether it has happened
+    told: int = 0
+    asks: int = 0
+    flaps: int = 0
+    crashes: int = 0  #: a process that dies between a commit and its orders
+
+
+class Errands:
+    """All that can happen to one node. `run` gives the number of scenes, or raises `Violation`."""
+
+    def __init__(self, policy: Policy, *, asks: int = 1, flaps: int = 1, crashes: int = 1) -> None:
+        self.policy = policy
+        node = Node(
+            name="n0",
+            cluster="c",
+            created_at=T0,
+            updated_at=T0,
+            gpus=8,
+            gpus_seen=8,
+            connected=True,
+            status=NodeStatus.AVAILABLE,
+        )
+        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes)
+        self._rests: set[object] = set()
+
+    def run(self) -> int:
+        first = self.first
+        seen, todo = {self._key(first)}, [first]
+        while todo:
+            scene = todo.pop()
+            self._comes_to_rest(scene)
+            for after in self._moves(scene):
+                if (key := self._key(after)) not in seen:
+                    seen.add(key)
+                    todo.append(after)
+        return len(seen)
+
+    # -- what can happen ---------------------------------------------------------------------------------------
+
+    def _moves(self, s: Scene) -> Iterator[Scene]:
+        yield self._sweep(s)
+        if (to := self._next(s)) is not None:
+            yield replace(s, now=to)
+        for fact in self._facts(s):
+            yield from self._hear(s, [fact])
+        if s.asks:
+            for ask in ("drain", "release", "check", "reboot"):
+                try:
+                    wish = NodeAsked(at=s.now, node="n0", ask=ask, by="ann", why="x")
+                    yield from self._hear(replace(s, asks=s.asks - 1), [wish])
+                except Refused:
+                    continue
+        yield from self._world(s)
+
+    @staticmethod
+    def _world(s: Scene) -> Iterator[Scene]:
+        """What the node does by itself."""
+        if s.flaps and s.connected:
+            yield replace(s, connected=False, flaps=s.flaps - 1)
+        if not s.connected:
+            yield replace(s, connected=True)
+        for k, (check_try, verdict) in enumerate(s.checks):
+            if not verdict:
+                for found in VERDICTS:
+                    yield replace(s, checks=(*s.checks[:k], (check_try, found.value), *s.checks[k + 1 :]))
+        for k, (key, done) in enumerate(s.reboots):
+            if not done:
+                yield replace(s, reboots=(*s.reboots[:k], (key, True), *s.reboots[k + 1 :]))
+
+    def _facts(self, s: Scene) -> Iterator[Fact]:
+        """What was ever true may be told at any time."""
+        yield NodeSeen(at=s.now, node="n0", connected=s.connected, gpus=8 if s.connected else None)
+        for check_try, verdict in s.checks:
+            name = f"c{check_try}"
+            yield CheckStarted(at=s.now, node="n0", check_id=name, check_try=check_try)
+            if verdict:
+                yield NodeChecked(
+                    at=s.now, node="n0", check_id=name, check_try=check_try, verdict=Verdict(verdict)
+                )
+        for key, done in s.reboots:
+            if done:
+                yield RebootProven(at=s.now, node="n0", key=key)
+
+    def _hear(self, s: Scene, facts: Sequence[Fact]) -> Iterator[Scene]:
+        """Decide and commit; then the process sends its orders, or dies before it does."""
+        after, orders = self._decide(s, facts)
+        if orders and after.crashes:
+            yield replace(after, crashes=after.crashes - 1)
+        yield self._send(after, orders)
+
+    def _sweep(self, s: Scene) -> Scene:
+        after, orders = self._decide(s, [*self._facts(s), Tick(at=s.now)])
+        after = self._send(after, orders)
+        return self._send(after, [order for order in after.node.outbox if order.due <= s.now])
+
+    def _decide(self, s: Scene, facts: Sequence[Fact]) -> tuple[Scene, list[Order]]:
+        node = s.node
+        orders: list[Order] = []
+        for fact in facts:
+            step = decide_node(node, fact, self.policy)
+            self._judge(s, node, step.node)
+            node = step.node
+            orders += step.orders
+        left = {order.key for order in node.outbox}
+        return replace(s, node=replace(node, timeline=())), [order for order in orders if order.key in left]
+
+    def _send(self, s: Scene, orders: Sequence[Order]) -> Scene:
+        while orders:
+            facts: list[Fact] = []
+            for order in orders:
+                s, learned = self._carry_out(s, order)
+                facts += learned
+            s, orders = self._decide(s, facts)
+        return s
+
+    @staticmethod
+    def _carry_out(s: Scene, order: Order) -> tuple[Scene, list[Fact]]:
+        effect, sent = order.effect, OrderSent(at=s.now, key=order.key)
+        if isinstance(effect, CheckNode):
+            if all(effect.check_try != check_try for check_try, _ in s.checks):
+                s = replace(s, checks=(*s.checks, (effect.check_try, "")))
+            started = CheckStarted(
+                at=s.now, node="n0", check_id=f"c{effect.check_try}", check_try=effect.check_try
+            )
+            return s, [started]
+        if isinstance(effect, RebootNode):
+            late = s.node.deadline is None or s.now >= s.node.deadline
+            if s.node.status is not NodeStatus.REBOOTING or late:
+                raise Violation(f"rebooted while {s.node.status}, or after the time for it")
+            if all(effect.key != key for key, _ in s.reboots):
+                s = replace(s, reboots=(*s.reboots, (effect.key, False)))
+        if isinstance(effect, Notify):
+            s = replace(s, told=s.told + 1)
+        return s, [sent]
+
+    # -- what must hold ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _judge(s: Scene, old: Node, new: Node) -> None:
+        came_back = old.status is NodeStatus.REBOOTING and new.status not in (
+            NodeStatus.REBOOTING,
+            NodeStatus.FAILED,
+        )
+        if came_back and (old.reboot_key, True) not in s.reboots:
+            raise Violation("back from a reboot that never happened")
+        failed = new.status is NodeStatus.FAILED and old.status is not new.status
+        if failed and not any(isinstance(order.effect, Notify) for order in new.outbox):
+            raise Violation("FAILED, and nobody will be told")
+        if new.status in BUSY and new.deadline is None:
+            raise Violation(f"{new.status} without a deadline")
+
+    def _comes_to_rest(self, s: Scene) -> None:
+        """With the sweeper and the clock alone, every errand ends and every order is sent."""
+        way: set[object] = set()
+        while (key := self._key(s)) not in self._rests:
+            swept = self._sweep(s)
+            to = self._next(swept)
+            resting = swept.node.status not in BUSY and not swept.node.outbox
+            if key in way or (to is None and not resting):
+                raise Violation(
+                    f"{s.node.status} for ever, with {[order.key for order in s.node.outbox]} still to send"
+                )
+            way.add(key)
+            if resting:
+                break
+            s = swept if to is None else replace(swept, now=to)
+        self._rests |= way
+
+    def _next(self, s: Scene) -> datetime | None:
+        times = [order.due for order in s.node.outbox]
+        if s.node.deadline is not None:
+            times.append(s.node.deadline)
+        if s.node.away_since is not None:
+            times.append(s.node.away_since + self.policy.node_lost_after)
+        return min((at for at in times if at > s.now), default=None)
+
+    @staticmethod
+    def _key(s: Scene) -> object:
+        """Times count from now; versions don't count."""
+
+        def ahead(at: datetime | None) -> int:
+            return -1 if at is None else max(0, (at - s.now) // STEP)
+
+        n = s.node
+        away = -1 if n.away_since is None else min(9, (s.now - n.away_since) // STEP)
+        orders = tuple((order.key, ahead(order.due)) for order in n.outbox)
+        record = (
+            n.status,
+            n.hold is None,
+            n.check_id,
+            n.check_try,
+            n.checks_spent,
+            n.reboot_key,
+            n.rebooted,
+            n.connected,
+            n.errands,
+        )
+        rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes)
+        return (record, ahead(n.deadline), away, orders, rest)

@@ -1,0 +1,248 @@
+"""The model: the real decisions in the modelled world, one move at a time.
+
+What is assumed, and why. An order belongs to the process that committed it until its lease ends: a process never
+sends after that (a Lambda's time limit is shorter than the lease). A start is looked up in the record right before it
+is sent; look and send are one move here. What a process has learned is committed in one step, and a conflict means
+load and decide again, so commits come one after the other in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
+from ecs_gpu_recovery.core.events import (
+    Fact,
+    OrderFailed,
+    OrdersClaimed,
+    OrderSent,
+    RebootFailed,
+    StartRefused,
+    Tick,
+)
+from ecs_gpu_recovery.core.job.table import decide, submit
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+
+from . import monitors
+from .bounds import Bounds
+from .cluster import Cluster
+from .state import Outcome, Stalled, State, may_have_a_sender
+from .world import GPUS, Machine, node_name
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Model:
+    """One configuration: where it begins, and what can happen next."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.policy = bounds.policy
+        self.cluster = Cluster(bounds)
+        #: Facts that are committed together count as one version of the record. A test turns it off, too.
+        self.one_version = True
+        self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
+
+    def old_news(self, job: Job) -> set[tuple[object, ...]]:
+        """What is known to tell this very record nothing. The world moves on more often than the record does."""
+        known = self._old_news.get(id(job))
+        if known is None or known[0] is not job:
+            if len(self._old_news) > 20_000:
+                self._old_news.clear()
+            known = self._old_news[id(job)] = (job, set())
+        return known[1]
+
+    # -- the beginning -----------------------------------------------------------------------------------------
+
+    def begin(self) -> Iterator[Outcome]:
+        b = self.bounds
+        boot = "" if b.blind else "boot0"
+        nodes = [
+            Node(
+                name=node_name(i),
+                cluster="c",
+                created_at=T0,
+                updated_at=T0,
+                gpus=GPUS,
+                gpus_seen=GPUS,
+                seen_version=1,
+                boot_id=boot,
+                connected=True,
+                status=NodeStatus.AVAILABLE,
+            )
+            for i in range(b.nodes)
+        ]
+        step = submit(
+            job_id="j",
+            cluster="c",
+            spec=JobSpec(),
+            nodes=nodes,
+            policy=self.policy,
+            at=T0,
+            check=b.check_first,
+        )
+        job = self._trimmed(step.job, 1)
+        state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=job if b.rows else None)
+        orders = tuple(order for order in step.orders if order in job.outbox)
+        yield from self.send(state, orders, (), "submit")
+
+    def _trimmed(self, job: Job, version: int) -> Job:
+        outbox = (
+            job.outbox
+            if self.bounds.rows
+            else tuple(o for o in job.outbox if not isinstance(o.effect, WriteRows))
+        )
+        return replace(job, outbox=outbox, timeline=(), version=version)
+
+    # -- the process: decide, commit, send ---------------------------------------------------------------------
+
+    def decide(self, state: State, facts: Sequence[Fact]) -> tuple[State, tuple[Order, ...]]:
+        """Apply facts in one commit, as the runtime does."""
+        old = job = state.job
+        added: dict[str, Order] = {}
+        for fact in facts:
+            if self.one_version and job.version != old.version:
+                job = replace(job, version=old.version)
+            step = decide(job, fact, self.policy)
+            if step.changed:
+                monitors.after_decision(job, step.job, state.machines)
+                job = step.job
+                added.update({order.key: order for order in step.orders})
+        if job is old:
+            return state, ()
+        job = self._trimmed(job, old.version + 1)
+        keys = {order.key for order in job.outbox}
+        return state.with_job(job), tuple(order for order in added.values() if order.key in keys)
+
+    def send(
+        self,
+        state: State,
+        orders: Sequence[Order],
+        facts: tuple[Fact, ...],
+        label: str,
+        job: Job | None = None,
+    ) -> Iterator[Outcome]:
+        """Send, learn, decide, until nothing is left; with every way this can be cut short.
+
+        `job` is the record as the process knows it, where that is older than the one in the store.
+        """
+        while True:
+            job = job or state.job
+            for k, order in enumerate(orders):
+                rest = tuple(orders[k:])
+                yield from self._stall(
+                    state,
+                    Stalled(job, rest, facts, state.now + self.policy.lease),
+                    f"{label}; stalls before {order.key}",
+                )
+                for what, answer in self._troubles(state, order):
+                    after = state.spend(what)
+                    yield from self.send(
+                        after,
+                        rest[1:],
+                        (*facts, answer),
+                        f"{label}; {order.key} meets {type(answer).__name__}",
+                        job,
+                    )
+                state, news = self._carry_out(state, job, order)
+                facts = (*facts, *news)
+            if not facts:
+                break
+            yield from self._stall(
+                state,
+                Stalled(job, (), facts, state.now + self.policy.lease),
+                f"{label}; stalls after its last order",
+            )
+            state, orders = self.decide(state, facts)
+            job, facts = None, ()
+            if not orders:
+                break
+        yield label, state
+
+    @staticmethod
+    def _stall(state: State, stalled: Stalled, label: str) -> Iterator[Outcome]:
+        if state.left.stalls and state.stalled is None:
+            yield label, replace(state.spend("stalls"), stalled=stalled)
+
+    def _troubles(self, state: State, order: Order) -> Iterator[tuple[str, Fact]]:
+        effect, at = order.effect, state.now
+        if state.left.hiccups:
+            yield "hiccups", OrderFailed(at=at, key=order.key, error="no answer")
+        if (
+            state.left.refusals
+            and isinstance(effect, StartTask)
+            and self._wanted(state, order)
+            and not self.cluster.known(state, effect)
+        ):
+            yield (
+                "refusals",
+                StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason="ATTRIBUTE"),
+            )
+        if state.left.refusals and isinstance(effect, RebootNode):
+            yield "refusals", RebootFailed(at=at, node=effect.node, key=effect.key, reason="not managed")
+
+    @staticmethod
+    def _wanted(state: State, order: Order) -> bool:
+        return any(order.key == pending.key for pending in state.job.outbox)
+
+    def _carry_out(self, state: State, job: Job, order: Order) -> tuple[State, tuple[Fact, ...]]:
+        effect, at = order.effect, state.now
+        if isinstance(effect, StartTask):
+            return self.cluster.start(state, effect) if self._wanted(state, order) else (state, ())
+        if isinstance(effect, CheckNode):
+            return self.cluster.check(state, effect)
+        sent = OrderSent(at=at, key=order.key)
+        if isinstance(effect, StopTask):
+            state, news = self.cluster.stop(state, effect)
+            return state, (*news, sent)
+        if isinstance(effect, RebootNode):
+            return self.cluster.reboot(state, effect), (sent,)
+        if isinstance(effect, Notify):
+            return replace(state, told=(*state.told, effect.key)), (sent,)
+        if isinstance(effect, WriteRows) and state.rows is not None and state.rows.version < job.version:
+            return replace(state, rows=job), (sent,)
+        return state, (sent,)
+
+    # -- what the sweeper does ---------------------------------------------------------------------------------
+
+    def sweep(self, state: State) -> Iterator[Outcome]:
+        """Compare the record with the world, look at the deadlines, send again what is due."""
+        seen = [] if state.job.status.final else self.cluster.observe(state)
+        first, orders = self.decide(state, [*seen, Tick(at=state.now)])
+        for label, after in self.send(first, orders, (), "sweep"):
+            due = [order for order in after.job.outbox if order.due <= after.now]
+            if after.stalled is not state.stalled or not due:
+                yield label, after
+            else:
+                yield from self._resend(after, due, label)
+
+    def _resend(self, state: State, due: Sequence[Order], label: str) -> Iterator[Outcome]:
+        """The sweeper first takes a lease of its own. What may still have a sender gets the time of that lease."""
+        claim = OrdersClaimed(at=state.now, keys=tuple(order.key for order in due))
+        state, _ = self.decide(state, [claim])
+        mine = [order for order in due if self._wanted(state, order) and not may_have_a_sender(order)]
+        yield from self.send(state, mine, (), label)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def next_moment(self, state: State) -> datetime | None:
+        """The next time at which something is due; nothing depends on the moments in between."""
+        job = state.job
+        times = [order.due for order in job.outbox]
+        if state.stalled is not None:
+            times.append(state.stalled.until)
+        for rank in () if job.status.final else job.ranks:
+            if rank.deadline is not None:
+                times.append(rank.deadline)
+            if rank.away_since is not None and rank.away_since + self.policy.node_lost_after > state.now:
+                times.append(rank.away_since + self.policy.node_lost_after)
+        if not self.bounds.late_sweeper and any(at <= state.now for at in times):
+            return None
+        return min((at for at in times if at > state.now), default=None)
+
+    @staticmethod
+    def advance(state: State, to: datetime) -> State:
+        dead = state.stalled is not None and state.stalled.until <= to
+        return replace(state, now=to, stalled=None if dead else state.stalled)

@@ -1,0 +1,161 @@
+"""What must hold, judged from outside: each monitor looks at the modelled world, not at the rules' own reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ecs_gpu_recovery.core.effects import RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.invariants import broken
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Verdict
+
+from .world import Machine
+
+if TYPE_CHECKING:
+    from .bounds import Bounds
+    from .state import State
+
+
+_FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
+
+
+class Violation(Exception):
+    """Something that must never happen has happened."""
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Violation(otherwise)
+
+
+def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
+    """Judge one commit."""
+    said = broken(new)
+    _demand(not said, "; ".join(said))
+    _demand(new.attempt >= old.attempt, "the attempt went backwards")
+    _demand(new.attempt <= old.attempt + 1, "two retries were spent at once")
+    _demand(new.max_retries == old.max_retries, "the budget changed")
+    if old.status.final:
+        _demand(
+            (new.status, new.outcome) == (old.status, old.outcome), f"final {old.status} became {new.status}"
+        )
+        return
+    _verdicts_are_fresh(old, new, machines)
+    if old.status is JobStatus.PENDING_HEALTHCHECK and new.status is not old.status and old.ending is None:
+        _all_examined(old, new, machines)
+    if new.status is JobStatus.RESTARTING and old.status is not new.status:
+        _all_back(new, machines)
+    if new.status is JobStatus.COMPLETE:
+        _truly_complete(new, machines)
+    if new.status is JobStatus.FAILED:
+        _demand(
+            any(order.key.endswith("/notify/failed") for order in new.outbox),
+            "FAILED, and nobody will be told",
+        )
+
+
+def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None:
+    """A verdict comes from a check of this very attempt."""
+    for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
+        if after.verdict is not before.verdict and after.verdict in _FOUND:
+            real = any(c.attempt == old.attempt and c.verdict == after.verdict for c in machine.checks)
+            _demand(
+                real,
+                f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave",
+            )
+
+
+def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
+    """Every node has its verdict before anything is concluded."""
+    if new.status is JobStatus.USER_STOPPED:
+        return
+    withdrawn = {order.effect.token for order in new.outbox if isinstance(order.effect, StopTask)}
+    for rank, machine in zip(new.ranks, machines, strict=True):
+        open_checks = [
+            c.id
+            for c in machine.checks
+            if c.alive and not c.stopping and c.check_try == rank.check_try and c.token not in withdrawn
+        ]
+        _demand(
+            not open_checks or rank.verdict in _FOUND,
+            f"{old.status} -> {new.status} while {open_checks} had not answered",
+        )
+        fresh = new.status in (JobStatus.RESTARTING, JobStatus.IN_PROGRESS)
+        _demand(
+            fresh or rank.verdict is not None,
+            f"{old.status} -> {new.status} without a verdict about {rank.node}",
+        )
+
+
+def _all_back(job: Job, machines: Sequence[Machine]) -> None:
+    for rank, machine in zip(job.ranks, machines, strict=True):
+        here = rank.node_status is NodeStatus.AVAILABLE and rank.connected and rank.all_gpus_back
+        _demand(here, f"restarted while {rank.node} was not back")
+        ordered = [r for r in machine.reboots if r.key.split("/")[1] == str(job.attempt)]
+        _demand(all(r.done for r in ordered), f"restarted before {rank.node} had really rebooted")
+        pending = [o for o in job.outbox if isinstance(o.effect, RebootNode) and o.effect.node == rank.node]
+        _demand(not pending, f"restarted with the reboot of {rank.node} still to be ordered")
+
+
+def _truly_complete(job: Job, machines: Sequence[Machine]) -> None:
+    for rank, machine in zip(job.ranks, machines, strict=True):
+        run = next((run for run in machine.runs if run.id == rank.task_id), None)
+        _demand(
+            run is not None and run.end == "done" and run.attempt == job.attempt,
+            f"COMPLETE, but rank {rank.index} did not finish its work",
+        )
+
+
+def before_start(order: StartTask, machines: Sequence[Machine]) -> None:
+    """No second life: neither of this rank nor of another attempt."""
+    alive = [run for machine in machines for run in machine.runs if run.alive]
+    others = [run.id for run in alive if run.rank == order.rank]
+    _demand(not others, f"a second task for rank {order.rank} while {others} lives")
+    old = [run.id for run in alive if run.attempt != order.attempt]
+    _demand(not old, f"attempt {order.attempt} starts while {old} of another attempt lives")
+
+
+def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime | None) -> None:
+    """Only on a verdict of the attempt that failed, once per verdict, and over no task that is meant to run."""
+    if any(reboot.key == order.key for reboot in machine.reboots):
+        return
+    proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == order.attempt - 1]
+    _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
+    before = [r.key for r in machine.reboots if r.key.split("/")[1] == str(order.attempt)]
+    _demand(not before, f"{order.node} is rebooted twice for one verdict")
+    running = [run.id for run in machine.runs if run.alive and not run.stopping]
+    _demand(not running, f"{order.node} is rebooted under {running}")
+    rank = next(r for r in job.ranks if r.node == order.node)
+    _demand(
+        rank.deadline is None or now is None or now < rank.deadline,
+        f"{order.node} is rebooted after the time for it is over",
+    )
+    _demand(
+        rank.node_status is NodeStatus.REBOOTING,
+        f"{order.node} is rebooted while the record calls it {rank.node_status}",
+    )
+
+
+def at_rest(state: State, bounds: Bounds) -> None:
+    """The job has ended and nothing is left to send: what does the world look like?"""
+    job = state.job
+    told = sum(key.endswith("/notify/failed") for key in state.told)
+    if job.status is JobStatus.FAILED:
+        _demand(told > 0, "FAILED, and nobody was told")
+    _demand(told <= 1 + bounds.stalls - state.left.stalls, "told twice, though no process died")
+    for rank, machine in zip(job.ranks, state.machines, strict=True):
+        alive = [run.id for run in machine.runs if run.alive and not run.stopping]
+        if alive:
+            watched = rank.node_status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and bool(state.told)
+            _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
+    if state.rows is not None:
+        _demand(
+            row_view(state.rows) == row_view(job),
+            f"the rows were left behind: {row_view(state.rows)} instead of {row_view(job)}",
+        )
+
+
+def row_view(job: Job) -> list[tuple[str, str, str]]:
+    """What other tools read in the rows, in short."""
+    return [(str(r.node_status), r.task_id, str(r.task_status)) for r in job.ranks]

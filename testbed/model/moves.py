@@ -1,0 +1,212 @@
+"""Everything that can happen next in the modelled world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from ecs_gpu_recovery.core.events import Fact, StopAsked
+
+from . import world
+from .model import Model
+from .state import Outcome, State
+from .world import GPUS, Machine, Run, sight
+
+
+class Move(NamedTuple):
+    """Something that can happen. `kind` says who does it; `helps` that a friendly world does it by itself."""
+
+    kind: str
+    act: Callable[[], Iterator[Outcome]]
+    helps: bool = False
+    name: str = ""
+
+
+def moves(model: Model, state: State) -> Iterator[Move]:
+    """All of them, in an order that is always the same."""
+    soon = (
+        [Move("resume", lambda: _resume(model, state), name="the stalled process goes on")]
+        if state.stalled
+        else []
+    )
+    for i, machine in enumerate(state.machines):
+        soon += _progress(model, state, i, machine)
+    yield from soon
+    yield Move("sweep", lambda: model.sweep(state), name="sweep")
+    yield from _clock(model, state, hurried=any(move.helps for move in soon))
+    if not state.job.status.final:
+        for i, machine in enumerate(state.machines):
+            yield from _faults(model, state, i, machine)
+    if state.left.asks and not state.job.status.final:
+        ask = StopAsked(at=state.now, by="ann")
+        yield Move(
+            "ask",
+            lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)),
+            name="ann stops the job",
+        )
+    yield from _news(model, state)
+
+
+def _news(model: Model, state: State) -> Iterator[Move]:
+    """Something that was true once is told, for the first time or again."""
+    old = model.old_news(state.job)
+    for i, machine in enumerate(state.machines):
+        for label, facts in world.facts(i, machine, state.now, bounds=model.bounds):
+            mark = (label, state.now, machine.version)
+            if mark not in old:
+                name = f"told: {label}"
+                tell = partial(deliver, model, state, name, facts, partial(old.add, mark))
+                yield Move("deliver", tell, name=name)
+
+
+def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
+    """Time passes when nothing else is about to happen; otherwise that is a delay, and they are counted."""
+    to = model.next_moment(state)
+    if to is not None and (state.left.delays or not hurried):
+        later = model.advance(state.spend("delays") if hurried else state, to)
+        yield Move("advance", lambda: iter([("time passes", later)]))
+
+
+def deliver(
+    model: Model, state: State, label: str, facts: tuple[Fact, ...], idle: Callable[[], None] | None = None
+) -> Iterator[Outcome]:
+    after, orders = model.decide(state, facts)
+    if after is not state:
+        yield from model.send(after, orders, (), label)
+    elif idle is not None:
+        idle()
+
+
+def _resume(model: Model, state: State) -> Iterator[Outcome]:
+    stalled = state.stalled
+    assert stalled is not None
+    yield from model.send(
+        replace(state, stalled=None),
+        stalled.orders,
+        stalled.facts,
+        "the stalled process goes on",
+        stalled.job,
+    )
+
+
+def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
+    """What the world does by itself, without a fault."""
+    for check in machine.checks:
+        if check.alive and not machine.down and not state.job.status.final:
+            yield from (
+                _answer(state, i, machine, check, verdict, helps=True) for verdict in model.bounds.verdicts
+            )
+    for run in machine.runs:
+        if run.alive and run.stopping and not machine.down:
+            yield _end(state, i, machine, run, "stopped", helps=True)
+    for check in machine.checks:
+        if check.alive and check.stopping:
+            yield _answer(state, i, machine, check, "inconclusive", helps=True)
+    for reboot in machine.reboots:
+        if not reboot.done and not machine.down and machine.connected:
+            yield Move(
+                "world",
+                _once(
+                    f"n{i} goes down for {reboot.key}",
+                    state.with_machine(i, _go_down(machine, state, "killed")),
+                ),
+                helps=True,
+            )
+        elif not reboot.done and machine.down and not machine.sight.gone:
+            yield Move(
+                "world",
+                _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine))),
+                helps=True,
+            )
+    away = not machine.connected and not machine.sight.gone
+    if away and not machine.down:
+        told = tuple(run._replace(told=True) for run in machine.runs)
+        yield Move(
+            "world",
+            _once(
+                f"n{i} reconnects", state.with_machine(i, sight(replace(machine, runs=told), connected=True))
+            ),
+            helps=True,
+        )
+    if away and machine.down and all(r.done for r in machine.reboots):
+        yield Move("world", _once(f"n{i} comes back", state.with_machine(i, _come_back(machine))))
+
+
+def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
+    """Tasks end, checks answer, and what the budget still allows to go wrong."""
+    b = model.bounds
+    for run in machine.runs:
+        if run.alive and not machine.down:
+            yield _end(state, i, machine, run, "done")._replace(kind="finish")
+            if state.left.failures:
+                for end in b.ends:
+                    yield _end(state.spend("failures"), i, machine, run, end)
+    if state.left.flaps and machine.connected and not machine.down:
+        flapped = state.spend("flaps").with_machine(i, sight(machine, connected=False))
+        yield Move("world", _once(f"n{i} loses its agent", flapped))
+    if state.left.deaths and not machine.down:
+        end = "lie" if b.lies else "killed"
+        after = state.spend("deaths").with_machine(i, _go_down(machine, state, end))
+        if b.noticed:
+            sighting = world.seen_now(i, after.machines[i], state.now, blind=b.blind)
+            yield Move("world", lambda: deliver(model, after, f"n{i} goes down, and is seen to", (sighting,)))
+        else:
+            yield Move("world", _once(f"n{i} goes down", after))
+        gone = _go_down(machine, state, "host gone", told=True)
+        gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
+        yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))
+    if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
+        back = sight(_rebooted(machine), gpus=GPUS - 1)
+        yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
+
+
+def _end(state: State, i: int, machine: Machine, run: Run, end: str, *, helps: bool = False) -> Move:
+    over = run._replace(alive=False, end=end, told=machine.connected, at=state.now)
+    runs = tuple(over if r == run else r for r in machine.runs)
+    return Move(
+        "world",
+        _once(f"{run.id} ends: {end}", state.with_machine(i, replace(machine, runs=runs))),
+        helps=helps,
+    )
+
+
+def _answer(
+    state: State, i: int, machine: Machine, check: world.Check, verdict: str, *, helps: bool = False
+) -> Move:
+    over = check._replace(alive=False, verdict=verdict, at=state.now)
+    checks = tuple(over if c == check else c for c in machine.checks)
+    return Move(
+        "world",
+        _once(f"{check.id} finds: {verdict}", state.with_machine(i, replace(machine, checks=checks))),
+        helps=helps,
+    )
+
+
+def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) -> Machine:
+    runs = tuple(
+        r._replace(alive=False, end=end, told=told, at=state.now) if r.alive else r for r in machine.runs
+    )
+    checks = tuple(
+        c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c
+        for c in machine.checks
+    )
+    return sight(replace(machine, runs=runs, checks=checks, down=True), connected=False)
+
+
+def _come_back(machine: Machine) -> Machine:
+    told = tuple(run._replace(told=True) for run in machine.runs)
+    return sight(replace(machine, runs=told, down=False), connected=True, boot=machine.sight.boot + 1)
+
+
+def _rebooted(machine: Machine) -> Machine:
+    back = _come_back(machine)
+    return replace(
+        back,
+        reboots=tuple(r if r.done else r._replace(done=True, boot=back.sight.boot) for r in machine.reboots),
+    )
+
+
+def _once(label: str, state: State) -> Callable[[], Iterator[Outcome]]:
+    return lambda: iter([(label, state)])

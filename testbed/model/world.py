@@ -1,0 +1,256 @@
+"""The modelled cluster: nodes, training tasks, checks and reboots, as honest as Amazon ECS is about them.
+
+A start and a stop are idempotent by token; a reboot happens once per key; a check is refused with RESOURCE:GPU while
+a task lives on the node; a start is refused with AGENT while the agent is away. Whatever was true once may be told at
+any later time, any number of times, in any order, or never. So nothing is kept "in flight": `facts` lists all that
+can still arrive, and delivering one does not use it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from ecs_gpu_recovery.core.events import (
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    NodeSeen,
+    RebootProven,
+    TaskEnded,
+    TaskStarted,
+)
+from ecs_gpu_recovery.core.exits import OUR_REASON
+from ecs_gpu_recovery.core.model import Verdict
+
+from .bounds import Bounds
+
+#: How a task can end: exit code, reason, stop code.
+ENDS: dict[str, tuple[int | None, str, str]] = {
+    "done": (0, "", "EssentialContainerExited"),
+    "suspect": (1, "Essential container in task exited", "EssentialContainerExited"),
+    "fault": (139, "Essential container in task exited", "EssentialContainerExited"),
+    "oom": (1, "OutOfMemoryError: Container killed due to memory usage", "EssentialContainerExited"),
+    "host gone": (None, "Host EC2 (instance i-0) terminated.", "TerminationNotice"),
+    "no room": (None, "TaskFailedToStart: RESOURCE:GPU", "TaskFailedToStart"),
+    "no image": (None, "CannotPullContainerError: no such image", "TaskFailedToStart"),
+    "person": (143, "Task stopped by user", "UserInitiated"),
+    "stopped": (143, f"{OUR_REASON} j/0: stopped", "UserInitiated"),
+    "killed": (137, "node restarted while the task ran", "EssentialContainerExited"),
+    "lie": (0, "", "EssentialContainerExited"),
+}
+GPUS = 8
+
+
+class Run(NamedTuple):
+    """A training task. `copy` counts tasks with the same token: more than one only where ended ones are not found."""
+
+    rank: int
+    attempt: int
+    start_try: int
+    copy: int
+    token: str
+    alive: bool = True
+    stopping: bool = False
+    end: str = ""
+    told: bool = True  #: the cluster knows how it ended; not while its node is away
+    born: datetime | None = None
+    at: datetime | None = None  #: when it ended
+
+    @property
+    def id(self) -> str:
+        return f"t{self.rank}.{self.attempt}.{self.start_try}.{self.copy}"
+
+
+class Check(NamedTuple):
+    """A health check on a node."""
+
+    rank: int
+    attempt: int
+    check_try: int
+    copy: int
+    token: str
+    alive: bool = True
+    stopping: bool = False
+    verdict: str = ""  #: empty while it runs, and for ever if it was stopped
+    at: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        return f"c{self.rank}.{self.check_try}.{self.copy}"
+
+
+class Reboot(NamedTuple):
+    """An order to reboot that the host has accepted."""
+
+    key: str
+    done: bool = False
+    boot: int = 0  #: what it booted into
+
+
+class Sight(NamedTuple):
+    """The cluster's view of a node. Its position in the history is its version."""
+
+    connected: bool
+    boot: int
+    gpus: int = GPUS
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node as it really is."""
+
+    sights: tuple[Sight, ...] = (Sight(True, 0),)  #: what may still be told of it; the last is how it is
+    version: int = 1  #: of the last sight
+    down: bool = False  #: without power or booting; its tasks are dead
+    runs: tuple[Run, ...] = ()
+    checks: tuple[Check, ...] = ()
+    reboots: tuple[Reboot, ...] = ()
+
+    @property
+    def sight(self) -> Sight:
+        return self.sights[-1]
+
+    @property
+    def connected(self) -> bool:
+        return self.sights[-1].connected
+
+    @property
+    def busy(self) -> bool:
+        return any(run.alive for run in self.runs) or any(check.alive for check in self.checks)
+
+    def run(self, token: str, *, ended_too: bool) -> Run | None:
+        found = [run for run in self.runs if run.token == token and (run.alive or ended_too)]
+        return found[-1] if found else None
+
+    def check(self, token: str, *, ended_too: bool) -> Check | None:
+        found = [check for check in self.checks if check.token == token and (check.alive or ended_too)]
+        return found[-1] if found else None
+
+    def tidy(self) -> Machine:
+        """Forget what is too old to be told again: of all that is over, only the latest of each kind is still about.
+
+        A late piece of news from two lives ago is no different from one of the last life.
+        """
+        runs, checks = _latest(self.runs), _latest(self.checks)
+        if (
+            len(runs) == len(self.runs)
+            and len(checks) == len(self.checks)
+            and len(self.sights) <= 2
+            and len(self.reboots) <= 1
+        ):
+            return self
+        return replace(self, runs=runs, checks=checks, sights=self.sights[-2:], reboots=self.reboots[-1:])
+
+
+OneOf = TypeVar("OneOf", Run, Check)
+
+
+def _latest(things: tuple[OneOf, ...]) -> tuple[OneOf, ...]:
+    over = [thing for thing in things if not thing.alive]
+    return tuple(
+        thing for thing in things if thing.alive or thing is over[-1] or thing.token == things[-1].token
+    )
+
+
+def node_name(rank: int) -> str:
+    return f"n{rank}"
+
+
+def started(run: Run, at: datetime) -> TaskStarted:
+    return TaskStarted(at=at, task_id=run.id, attempt=run.attempt, rank=run.rank, running=True)
+
+
+def ended(run: Run, at: datetime) -> TaskEnded:
+    code, reason, stop_code = ENDS[run.end]
+    return TaskEnded(
+        at=at,
+        task_id=run.id,
+        attempt=run.attempt,
+        rank=run.rank,
+        exit_code=code,
+        reason=reason,
+        stop_code=stop_code,
+    )
+
+
+def checked(check: Check, at: datetime) -> NodeChecked:
+    return NodeChecked(
+        at=at,
+        node=node_name(check.rank),
+        check_id=check.id,
+        check_try=check.check_try,
+        verdict=Verdict(check.verdict),
+    )
+
+
+def check_started(check: Check, at: datetime) -> CheckStarted:
+    return CheckStarted(at=at, node=node_name(check.rank), check_id=check.id, check_try=check.check_try)
+
+
+def proven(rank: int, reboot: Reboot, at: datetime, *, blind: bool) -> RebootProven:
+    return RebootProven(
+        at=at, node=node_name(rank), key=reboot.key, boot_id="" if blind else f"boot{reboot.boot}"
+    )
+
+
+def seen(rank: int, sight: Sight, version: int, at: datetime, *, blind: bool) -> NodeSeen:
+    gpus = sight.gpus if sight.connected else None
+    boot = "" if blind else f"boot{sight.boot}"
+    return NodeSeen(
+        at=at,
+        node=node_name(rank),
+        connected=sight.connected,
+        gpus=gpus,
+        boot_id=boot,
+        version=version,
+        gone=sight.gone,
+    )
+
+
+def seen_now(rank: int, machine: Machine, at: datetime, *, blind: bool) -> NodeSeen:
+    return seen(rank, machine.sight, machine.version, at, blind=blind)
+
+
+def facts(
+    rank: int, machine: Machine, now: datetime, *, bounds: Bounds
+) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+    """All that may still arrive about a node: everything that was ever true and told, stale or not.
+
+    The end of a task that died with its node is told together with a fresh sighting of the node: whoever brings the
+    news of an exit code looks at the node first. That is a duty of the adapters.
+    """
+    for run in machine.runs:
+        born, at = (run.born or now, run.at or now) if bounds.late_stamps else (now, now)
+        yield f"{run.id} has started", (started(run, born),)
+        if run.end and run.told:
+            news: tuple[Fact, ...] = (ended(run, at),)
+            if run.end in ("lie", "killed"):
+                news = (seen_now(rank, machine, at, blind=bounds.blind), *news)
+            yield f"{run.id} has ended ({run.end})", news
+    for check in machine.checks:
+        at = (check.at or now) if bounds.late_stamps else now
+        yield f"{check.id} has started", (check_started(check, at),)
+        if check.verdict:
+            yield f"{check.id} says {check.verdict}", (checked(check, at),)
+    for reboot in machine.reboots:
+        if reboot.done:
+            yield f"{reboot.key} is proven", (proven(rank, reboot, now, blind=bounds.blind),)
+    first = 0 if bounds.stale_sights else len(machine.sights) - 1
+    for k, sight in enumerate(machine.sights[first:], first):
+        if machine.version > 1:
+            version = machine.version - len(machine.sights) + 1 + k
+            how = "gone" if sight.gone else "connected" if sight.connected else "away"
+            yield (
+                f"{node_name(rank)} seen {how} (version {version})",
+                (seen(rank, sight, version, now, blind=bounds.blind),),
+            )
+
+
+def sight(machine: Machine, **changes: object) -> Machine:
+    """The cluster takes note of a change."""
+    new = machine.sight._replace(**changes)  # type: ignore[arg-type]
+    return replace(machine, sights=(*machine.sights, Sight(*new)), version=machine.version + 1)

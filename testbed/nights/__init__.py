@@ -1,0 +1,1 @@
+"""Hostile nights around the real control plane, each replayed by its seed."""

@@ -1,0 +1,239 @@
+"""What must hold, judged from the world's own history. Nothing here reasons as the rules under test do.
+
+The judge watches three things: tasks that really start, machines that really reboot, and records as they are
+committed. Whether a record is right is held against what truly happened, never against what the record says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.invariants import broken
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.engine.ports import Store
+
+from .world import Machine, Reboot, Task, World, verdict_of
+
+_FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
+_RECOVERED = frozenset({JobStatus.PENDING_RESTART, JobStatus.FAILED})
+
+
+class Violation(BaseException):
+    """Something that must never happen has happened. No handler of the code under test may swallow it."""
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Violation(otherwise)
+
+
+class Judge:
+    """One night's observer."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._entered: dict[tuple[str, int, JobStatus], float] = {}
+        self._ordered: dict[str, str] = {}  #: key of every order that must be carried out: its kind
+        self._asked: set[str] = set()  #: reboots that a person asked for
+        self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
+        self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
+        self._starts: set[str] = set()  #: every start that was ever ordered
+        self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
+        self.carried_out: Counter[str] = Counter()
+        self.final: dict[str, JobStatus] = {}
+        self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
+        world.on_start = self.started
+        world.on_reboot = self.rebooted
+
+    # -- what really happens ---------------------------------------------------------------------------
+
+    def started(self, task: Task) -> None:
+        """At most one live task per rank; never two attempts of a job alive at once.
+
+        A start that was withdrawn while its sender stood still may get through after all. Nobody wanted that task:
+        it has to be gone in the end, but it is not held against those that are wanted.
+        """
+        if task.job and not task.check:
+            demand(
+                task.start_key in self._starts,
+                f"{task.id} was started by {task.start_key}, which nobody ordered",
+            )
+            task.stray = task.start_key not in self._pending[task.job]
+        if task.stray:
+            self._world.struck["stray"] += 1
+            return
+        alive = [
+            t
+            for m in self._world.machines.values()
+            for t in m.tasks
+            if t.alive and t is not task and not t.stray
+        ]
+        meant = (
+            [t for t in alive if not (t.check or t.stopping or task.check)]
+            if self._world.weather.roomy
+            else alive
+        )
+        here = [
+            t.id
+            for t in meant
+            if t.machine is task.machine and t.job != task.job and (t.job, t.rank) not in self._given_up
+        ]
+        demand(not here, f"{task.id} shares {task.machine.name} with {here}")
+        if task.check or not task.job:
+            return
+        for other in alive:
+            if other.job == task.job and not other.check:
+                demand(
+                    other.rank != task.rank,
+                    f"{task.id} and {other.id} are both rank {task.rank} of {task.job}",
+                )
+                demand(
+                    other.attempt == task.attempt,
+                    f"{task.id} of attempt {task.attempt} starts, {other.id} of {other.attempt} lives",
+                )
+
+    def asked_by_person(self, node: str) -> None:
+        self._asked.add(node)
+
+    def rebooted(self, machine: Machine, reboot: Reboot) -> None:
+        """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
+        running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
+        demand(not running, f"{machine.name} is rebooted under {running}")
+        first, *rest = reboot.key.split("/")
+        if first == "node":
+            demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
+            return
+        attempt = int(rest[0]) - 1
+        proof = [
+            t
+            for t in machine.tasks
+            if t.check
+            and t.job == first
+            and t.attempt == attempt
+            and t.told
+            and verdict_of(t) is Verdict.REBOOT
+        ]
+        demand(
+            bool(proof), f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}"
+        )
+        used = (first, attempt, machine.name)
+        demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
+        self._used.add(used)
+
+    # -- what is committed -----------------------------------------------------------------------------
+
+    def committed(self, old: Job | None, new: Job) -> None:
+        self._pending[new.id] = frozenset(order.key for order in new.outbox)
+        for order in new.outbox:
+            effect = order.effect
+            if isinstance(effect, StartTask):
+                self._starts.add(effect.key)
+            if isinstance(effect, StopTask | RebootNode | Notify | Archive):
+                self._ordered[effect.key] = type(effect).__name__
+        if old is None or old.status is not new.status:
+            self._world.note("job", new.id, str(new.status), new.attempt)
+            self._entered[new.id, new.attempt, new.status] = self._world.now
+        said = broken(new)
+        demand(not said, f"job {new.id}: {'; '.join(said)}")
+        if old is None:
+            return
+        demand(
+            old.attempt <= new.attempt <= new.max_retries,
+            f"job {new.id} went from attempt {old.attempt} to {new.attempt} of {new.max_retries}",
+        )
+        demand(
+            not old.status.final or new.status is old.status,
+            f"job {new.id} was {old.status} for good and is {new.status} now",
+        )
+        if old.status is not new.status:
+            self._moved(old, new)
+
+    def _moved(self, old: Job, new: Job) -> None:
+        if (
+            old.status is JobStatus.PENDING_HEALTHCHECK
+            and new.status in _RECOVERED
+            and old.ending is None
+            and not old.preflight
+        ):
+            for rank in new.ranks:
+                self._examined(old, rank)
+        if new.status is JobStatus.RESTARTING:
+            for rank in new.ranks:
+                self._back(new, rank)
+        if new.status is JobStatus.COMPLETE:
+            for rank in new.ranks:
+                task = self._world.tasks.get(rank.task_id)
+                demand(
+                    task is not None and task.finished and task.attempt == new.attempt,
+                    f"job {new.id} is COMPLETE, but {rank.task_id} of rank {rank.index} did not finish",
+                )
+        if new.status.final:
+            self.final[new.id] = new.status
+            self._given_up |= {(new.id, rank.index) for rank in new.ranks if rank.exit is Exit.LOST}
+
+    def _examined(self, old: Job, rank: Rank) -> None:
+        """A decision waits for every node, and a verdict is one that a check of this attempt gave."""
+        checks = [
+            t
+            for t in self._world.machines[rank.node].tasks
+            if t.check and t.job == old.id and t.attempt == old.attempt
+        ]
+        if rank.verdict in _FOUND:
+            given = any(not t.alive and verdict_of(t) is rank.verdict for t in checks)
+            demand(
+                given,
+                f"job {old.id}: {rank.node} counts as {rank.verdict}, which no check said",
+            )
+        lost = rank.anew and old.ranks[rank.index].verdict in (None, Verdict.LOST)  # and examined at once
+        demand(lost or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
+
+    def _back(self, job: Job, rank: Rank) -> None:
+        machine = self._world.machines[rank.node]
+        waited = self._entered.get((job.id, job.attempt, JobStatus.PENDING_RESTART), 0.0)
+        demand(
+            machine.away_since is None or machine.away_since >= waited,
+            f"job {job.id} restarts, but {rank.node} has not been back",
+        )
+        reboot = machine.reboots.get(f"{job.id}/{job.attempt}/{rank.index}/reboot")
+        demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
+        due = any(isinstance(o.effect, RebootNode) and o.effect.node == rank.node for o in job.outbox)
+        demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
+
+    # -- the end of the night --------------------------------------------------------------------------
+
+    def at_rest(self, store: Store, told: Counter[str]) -> None:
+        jobs = [store.job(line.id) for line in store.jobs(limit=1000).jobs]
+        for job in jobs:
+            demand(job.status.final, f"job {job.id} never ended: {job.status}")
+            demand(not job.outbox, f"job {job.id} ended with orders unsent: {[o.key for o in job.outbox]}")
+            if job.status is JobStatus.FAILED:
+                sent = told[f"{job.id}/notify/failed"]
+                demand(sent >= 1, f"job {job.id} FAILED and nobody was told")
+                demand(sent <= 1 + self.mishaps, f"job {job.id} FAILED and people were told {sent} times")
+        for key, kind in self._ordered.items():
+            withdrawn = kind == "RebootNode" and self.final.get(key.split("/")[0]) in (
+                JobStatus.FAILED,
+                JobStatus.USER_STOPPED,
+            )
+            demand(
+                self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"
+            )
+        self._nodes_are_free(store.nodes(), jobs)
+
+    def _nodes_are_free(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> None:
+        for node in nodes:
+            demand(not node.job_id, f"{node.name} is still held by {node.job_id}, which has ended")
+            demand(not node.outbox, f"{node.name} has orders unsent: {[o.key for o in node.outbox]}")
+            unsettled = node.status in (
+                NodeStatus.REBOOTING,
+                NodeStatus.PENDING_HEALTHCHECK,
+                NodeStatus.ASSIGNED,
+                NodeStatus.IN_PROGRESS,
+                NodeStatus.PENDING,
+            )
+            demand(not unsettled, f"{node.name} was left {node.status}")
+        for machine in self._world.machines.values():
+            alive = [t for t in machine.tasks if t.alive and machine.connected and t.job and not t.stopping]
+            demand(not alive, f"all jobs are over, and {[t.id for t in alive]} runs on {machine.name}")

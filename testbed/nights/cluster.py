@@ -1,0 +1,272 @@
+"""The world as the control plane may see it: the fleet port, as unhelpful as Amazon ECS and SSM are.
+
+A look by token finds only tasks that are meant to run; before a start is sent again, those that are known to have
+ended are looked through too. A stop reaches a machine when it is connected.
+Every call may meet the night: no answer, a crash, or a long wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ecs_gpu_recovery.core.errors import StartRefused
+from ecs_gpu_recovery.core.events import (
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    NodeSeen,
+    RebootFailed,
+    RebootProven,
+    TaskEnded,
+    TaskStarted,
+)
+from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Rank
+
+from .world import Machine, Reboot, Task, World, verdict_of
+
+if TYPE_CHECKING:
+    from .night import Night
+
+
+class SimulatedCluster:
+    """`looks` says whether tasks are looked up by token. A mutant takes it away."""
+
+    looks = True
+
+    def __init__(self, world: World, night: Night) -> None:
+        self._world, self._night = world, night
+
+    # -- orders ----------------------------------------------------------------------------------------
+
+    def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
+        self._night.before("start", order.key)
+        task = self._find_any(order.node, order.token) if again and self.looks else None
+        if task is None:
+            task = self._start(
+                order.node,
+                order.token,
+                check=False,
+                job=job.id,
+                rank=order.rank,
+                attempt=order.attempt,
+                key=order.key,
+            )
+        self._night.after("start", order.key)
+        return [TaskStarted(at=self._night.clock, task_id=task.id, attempt=order.attempt, rank=order.rank)]
+
+    def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
+        self._night.before("check", order.key)
+        task = self._find_any(order.node, order.token) if again else None
+        if task is None:
+            task = self._start(
+                order.node,
+                order.token,
+                check=True,
+                job=job.id if job else "",
+                rank=order.rank,
+                attempt=order.attempt,
+                key=order.key,
+                check_try=order.check_try,
+            )
+            task.idle = order.idle
+        self._night.after("check", order.key)
+        return [
+            CheckStarted(at=self._night.clock, node=node.name, check_id=task.id, check_try=order.check_try)
+        ]
+
+    def _start(
+        self,
+        name: str,
+        mark: str,
+        *,
+        check: bool,
+        job: str,
+        rank: int,
+        attempt: int,
+        key: str,
+        check_try: int = 0,
+    ) -> Task:
+        machine, world = self._world.machines[name], self._world
+        if machine.gone:
+            raise StartRefused(name, "MISSING")
+        if not machine.connected:
+            raise StartRefused(name, "AGENT")
+        if (machine.busy and not world.weather.roomy) or (not check and machine.gpus < 8):
+            raise StartRefused(name, "RESOURCE:GPU")
+        if mark in machine.tombstones:
+            raise StartRefused(name, "it was stopped before it started")
+        if world.troubled and not check and world.strikes("refused"):
+            raise StartRefused(name, world.rng.choice(("AGENT", "RESOURCE:GPU", "ATTRIBUTE")))
+        task = world.start(
+            machine,
+            token=mark,
+            check=check,
+            job=job,
+            rank=rank,
+            attempt=attempt,
+            check_try=check_try,
+            start_key=key,
+        )
+        world.after(0.5, lambda: world.changed(machine))  # a placement shows up as news about the node
+        return task
+
+    def _find(self, name: str, mark: str) -> Task | None:
+        return next(
+            (
+                t
+                for t in self._world.machines[name].tasks
+                if t.token == mark and (t.alive or t.forgotten) and not t.stopping
+            ),
+            None,
+        )
+
+    def _find_any(self, name: str, mark: str) -> Task | None:
+        ended = (t for t in self._world.machines[name].tasks if t.token == mark and (t.told or t.stopping))
+        return self._find(name, mark) or next(ended, None)
+
+    def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
+        self._night.before("stop", order.key)
+        task = self._world.tasks.get(order.task_id) if order.task_id else self._find(order.node, order.token)
+        if self._world.weather.tombstones and order.token and task is None:
+            self._world.machines[order.node].tombstones.add(order.token)
+        if task is not None:
+            self._world.stop(task, order.reason)
+        self._night.after("stop", order.key)
+        if order.rank < 0:
+            return []
+        if task is None:
+            return [
+                TaskEnded(
+                    at=self._night.clock,
+                    task_id=order.task_id,
+                    attempt=order.attempt,
+                    rank=order.rank,
+                    exit_code=None,
+                    reason=order.reason,
+                    stop_code="UserInitiated",
+                )
+            ]
+        if not order.task_id:
+            return [
+                TaskStarted(at=self._night.clock, task_id=task.id, attempt=order.attempt, rank=order.rank)
+            ]
+        return []
+
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        self._night.before("reboot", order.key)
+        machine = self._world.machines[node.name]
+        if machine.gone:
+            return [
+                RebootFailed(
+                    at=self._night.clock, node=node.name, key=order.key, reason="the host is unknown"
+                )
+            ]
+        if not (again and order.key in machine.reboots):
+            self._world.reboot(machine, order.key)
+        self._night.after("reboot", order.key)
+        return []
+
+    def label_nodes(self, nodes: Sequence[Node]) -> None:
+        self._night.before("label", "")
+
+    # -- what can be seen ------------------------------------------------------------------------------
+
+    def observe_job(self, job: Job) -> Iterable[Fact]:
+        self._night.before("look", job.id)
+        for rank in job.ranks:
+            machine = self._world.machines[rank.node]
+            yield self.seen(machine)
+            if not rank.quiet:
+                yield from self._see_task(job, rank, machine)
+            if rank.check_id and rank.verdict is None:
+                yield from self._see_check(rank.node, rank.check_id, rank.check_try)
+            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
+                yield from self._see_reboot(machine, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+
+    def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        self._night.before("look", "nodes")
+        for node in nodes:
+            machine = self._world.machines[node.name]
+            yield node.name, self.seen(machine)
+            if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id:
+                for fact in self._see_check(node.name, node.check_id, node.check_try):
+                    yield node.name, fact
+            if node.status is NodeStatus.REBOOTING and not node.rebooted:
+                for fact in self._see_reboot(machine, node.reboot_key):
+                    yield node.name, fact
+
+    def _see_task(self, job: Job, rank: Rank, machine: Machine) -> Iterator[Fact]:
+        mark = token(job.id, job.attempt, rank.index, "train", rank.start_try)
+        task = (
+            self._world.tasks.get(rank.task_id)
+            if rank.task_id
+            else self._find(rank.node, mark)
+            if self.looks
+            else None
+        )
+        if task is not None and task.told:
+            yield self.ended(task)
+        elif task is not None:
+            yield self.started(task, running=task.running and not task.stopping)
+
+    def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
+        task = self._world.tasks.get(check_id)
+        if task is not None and task.told:
+            yield self.checked(task)
+
+    def _see_reboot(self, machine: Machine, key: str) -> Iterator[Fact]:
+        reboot = machine.reboots.get(key)
+        if reboot is not None and (reboot.done or reboot.failed):
+            yield self.rebooted(machine, reboot)
+
+    # -- facts -----------------------------------------------------------------------------------------
+
+    def seen(self, machine: Machine) -> NodeSeen:
+        w = self._world.weather
+        as_registered = {"instance": f"{machine.name}.{machine.registration}", "host": machine.name}
+        return NodeSeen(
+            at=self._night.clock,
+            node=machine.name,
+            connected=machine.connected,
+            gpus=machine.gpus if machine.connected else None,
+            boot_id="" if w.blind else f"boot{machine.boot}",
+            version=machine.version if w.ordered else 0,
+            gone=machine.gone,
+            registered=self._world.stamp(machine.registered),
+            **(as_registered if w.forgetful else {}),
+        )
+
+    def started(self, task: Task, *, running: bool) -> TaskStarted:
+        return TaskStarted(
+            at=self._night.clock, task_id=task.id, attempt=task.attempt, rank=task.rank, running=running
+        )
+
+    def ended(self, task: Task) -> TaskEnded:
+        return TaskEnded(
+            at=self._night.clock,
+            task_id=task.id,
+            attempt=task.attempt,
+            rank=task.rank,
+            exit_code=task.exit_code,
+            reason=task.reason,
+            stop_code=task.stop_code,
+        )
+
+    def checked(self, task: Task) -> NodeChecked:
+        return NodeChecked(
+            at=self._night.clock,
+            node=task.machine.name,
+            check_id=task.id,
+            check_try=task.check_try,
+            verdict=verdict_of(task),
+        )
+
+    def rebooted(self, machine: Machine, reboot: Reboot) -> RebootProven | RebootFailed:
+        if reboot.done:
+            boot = "" if self._world.weather.blind else f"boot{machine.boot}"
+            return RebootProven(at=self._night.clock, node=machine.name, key=reboot.key, boot_id=boot)
+        return RebootFailed(
+            at=self._night.clock, node=machine.name, key=reboot.key, reason="the command failed"
+        )

@@ -1,0 +1,121 @@
+"""A store that dies, stalls and loses answers around a real one. The judge sees every commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ecs_gpu_recovery.core.effects import Archive, Notify
+from ecs_gpu_recovery.core.model import Job, JobStatus, Node
+from ecs_gpu_recovery.engine.ports import Page, Store
+
+from .memory import MemoryStore
+
+if TYPE_CHECKING:
+    from .night import Night
+
+
+class HostileStore:
+    """Passes everything on; between two steps the night may have its way."""
+
+    most_ranks = 3  #: fewer than the largest gang, so that both ways are taken
+
+    def __init__(self, store: Store, night: Night) -> None:
+        self._store, self._night = store, night
+
+    @property
+    def writes_rows(self) -> bool:
+        return self._store.writes_rows
+
+    def create(self, job: Job) -> None:
+        self._night.before("create", job.id)
+        if not self.writes_rows and isinstance(self._store, MemoryStore) and self._night.dies():
+            if all(node.claimable for node in map(self._store.node, (rank.node for rank in job.ranks))):
+                self._store.claim(job)  # claims are made first; the record is not there yet
+            self._night.die("create", job.id)
+        self._store.create(job)
+        self._night.judge.committed(None, job)
+        self._night.after("create", job.id)
+
+    def job(self, job_id: str) -> Job:
+        self._night.before("read", job_id)
+        return self._store.job(job_id)
+
+    def commit(self, job: Job) -> None:
+        self._night.before("commit", job.id)
+        old = self._store.job(job.id)
+        self._store.commit(job)
+        self._night.judge.committed(old, job)
+        self._night.after("commit", job.id)
+
+    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
+        self._night.before("commit", job.id)
+        old = self._store.job(job.id)
+        assert isinstance(self._store, MemoryStore)
+        if not self._store.commit_with_rows(job, ranks):
+            return False
+        self._night.judge.committed(old, job)
+        self._night.after("commit", job.id)
+        return True
+
+    def write_rows(
+        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
+    ) -> None:
+        self._night.before("rows", job.id)
+        self._store.write_rows(job, announce, ranks)
+        self._night.after("rows", job.id)
+
+    def job_of_task(self, task_id: str) -> str | None:
+        return self._store.job_of_task(task_id)
+
+    def jobs(self, *, status: JobStatus | None = None, limit: int = 50, after: str = "") -> Page:
+        return self._store.jobs(status=status, limit=limit, after=after)
+
+    def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
+        return self._store.due_jobs(now, limit)
+
+    def live_jobs(self) -> Sequence[str]:
+        return self._store.live_jobs()
+
+    def node(self, name: str) -> Node:
+        return self._store.node(name)
+
+    def node_of_instance(self, instance: str) -> Node | None:
+        return self._store.node_of_instance(instance)
+
+    def nodes(self) -> Sequence[Node]:
+        return self._store.nodes()
+
+    def add_node(self, node: Node) -> None:
+        self._store.add_node(node)
+
+    def commit_node(self, node: Node) -> None:
+        self._night.before("commit node", node.name)
+        self._store.commit_node(node)
+        self._night.after("commit node", node.name)
+
+    def due_nodes(self, now: datetime) -> Sequence[str]:
+        return self._store.due_nodes(now)
+
+    def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
+        self._store.release_orphan(name, job_id, now)
+
+
+class Inbox:
+    """People's messages, as they arrive."""
+
+    def __init__(self, night: Night) -> None:
+        self._night = night
+        self.told: Counter[str] = Counter()
+
+    def notify(self, message: Notify) -> None:
+        self._night.before("notify", message.key)
+        self.told[message.key] += 1
+        self._night.world.note("told", message.key)
+        self._night.after("notify", message.key)
+
+    def archive(self, record: str, order: Archive) -> None:
+        self._night.before("archive", order.key)
+        self._night.after("archive", order.key)

@@ -1,0 +1,394 @@
+"""One night: the real runtime, sweeper and rules in a hostile world, the same for the same seed.
+
+Processes are cut into steps by the ports they call. Between two steps the night may kill the process, let a
+call go unanswered, or let it stand still while the whole world, other processes included, goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from ecs_gpu_recovery.core.errors import JobExists, Refused, Transient
+from ecs_gpu_recovery.core.events import Fact, NodeAsked
+from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.engine.ports import Store
+from ecs_gpu_recovery.engine.runtime import Runtime
+from ecs_gpu_recovery.engine.sweeper import Sweeper
+from ecs_gpu_recovery.local.store import SqliteStore
+
+from .checkers import Judge, Violation
+from .cluster import SimulatedCluster
+from .hostile import HostileStore, Inbox
+from .luck import brew, poisson
+from .memory import MemoryStore
+from .weather import SKIES, Weather
+from .world import GPUS, T0, Machine, Reboot, Task, World
+
+#: After the troubled hours everything must come to rest within this long.
+PATIENCE_S = 8 * 3600.0
+#: A process can't live longer than this: shorter than the lease, as a deployment demands.
+LIFE_S = 120.0
+#: A lease holds only between clocks that agree this well, where senders can stand still.
+SKEW_S = 45.0
+_DEPTH = 3
+
+
+class Crash(BaseException):
+    """The process dies here. Nothing may catch it but the night itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a night."""
+
+    seed: int
+    violation: str
+    digest: str
+    seconds: float  #: virtual
+    steps: int
+    ended: tuple[str, ...]
+    history: tuple[tuple[object, ...], ...]
+    weather: Weather
+    struck: Counter[str]  #: how often each trouble struck
+    sky: str = "any"
+
+    @property
+    def reproduction(self) -> str:
+        sky = "" if self.sky == "any" else f" --sky {self.sky}"
+        return f"python -m testbed.nights --seed {self.seed}{sky}"
+
+    def __str__(self) -> str:
+        if not self.violation:
+            return f"seed {self.seed}: well ({', '.join(self.ended)})"
+        return f"seed {self.seed}: {self.violation}\n  {self.reproduction}"
+
+
+class Night:
+    """Everything that one seed stands for."""
+
+    def __init__(self, seed: int, *, database: Path | None = None, sky: str = "any") -> None:
+        self.seed, self.sky = seed, sky
+        rng = Random(seed)  # noqa: S311 (chance that can be repeated is the point)
+        self._more = Random(f"{seed}/more")  # noqa: S311
+        self.weather = SKIES[sky](rng, self._more)
+        self.world = World(self.weather, rng)
+        self.world.news = self._news
+        self.judge = Judge(self.world)
+        lost = self.weather.policy.node_lost_after
+        self.store: Store = (
+            SqliteStore(database, lost_after=lost)
+            if database is not None
+            else MemoryStore(rows_in_commit=self.weather.rows_in_commit, lost_after=lost)
+        )
+        self.inbox = Inbox(self)
+        self.cluster = SimulatedCluster(self.world, self)
+        self._hostile = HostileStore(self.store, self)
+        travels = self._hostile if self.weather.rows_travel and database is None else None
+        self.runtime, self._desk = (
+            Runtime(
+                store=self._hostile,
+                fleet=self.cluster,
+                notifier=self.inbox,
+                policy=self.weather.policy,
+                dispatch=dispatch,
+                rows=travels,
+            )
+            for dispatch in (True, rng.random() < 0.5)
+        )
+        self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
+        self._throttled: list[tuple[float, float]] = []
+        self._depth = 0
+        self._clock: datetime | None = None
+        self._dies_at = 0.0
+        self._to_submit = 0
+        self._resting = 0
+
+    @property
+    def clock(self) -> datetime:
+        """What the running process takes for now: the time of its event."""
+        return self._clock or self.world.time
+
+    # -- a process between two steps -------------------------------------------------------------------
+
+    def before(self, step: str, key: str) -> None:
+        w, world = self.weather, self.world
+        if world.now > self._dies_at:
+            self.die("timeout", key)
+        if not world.troubled:
+            return
+        if self.dies():
+            self.die(f"before {step}", key)
+        if world.strikes("transient") or (self._in_a_throttle() and world.strikes("throttles", 0.7)):
+            self.judge.mishaps += 1
+            raise Transient(f"{step} {key}: throttled")
+        if (
+            w.ordered
+            and self._depth < _DEPTH
+            and world.strikes("stall", w.stall * (3 if step in ("commit", "start", "stop") else 1))
+        ):
+            world.note("stall", step, key)
+            self._stand_still(world.rng.uniform(0, w.stall_s))
+            if world.now > self._dies_at:
+                self.die("timeout", key)
+
+    def after(self, step: str, key: str) -> None:
+        self.judge.carried_out[key] += 1
+        if not self.world.troubled:
+            return
+        if self.dies():
+            self.die(f"after {step}", key)
+        if self.world.strikes("unanswered"):
+            self.judge.mishaps += 1
+            raise Transient(f"{step} {key}: no answer")
+
+    def _in_a_throttle(self) -> bool:
+        return any(begin <= self.world.now < end for begin, end in self._throttled)
+
+    def dies(self) -> bool:
+        return self.world.troubled and self.world.strikes("crash")
+
+    def die(self, where: str, key: str) -> None:
+        self.world.note("crash", where, key)
+        raise Crash
+
+    def _stand_still(self, seconds: float) -> None:
+        saved = self._clock, self._dies_at
+        self.world.run_until(self.world.now + seconds)
+        self._clock, self._dies_at = saved
+
+    def _process(self, act: Callable[[], object], at: datetime, tries: int = 1) -> None:
+        """Run one invocation. One that dies is perhaps invoked again."""
+        saved = self._clock, self._dies_at
+        self._clock, self._dies_at = at, self.world.now + LIFE_S
+        self._depth += 1
+        try:
+            act()
+        except (Crash, Transient):
+            self.judge.mishaps += 1
+            if tries < 3 and self.world.strikes("retried"):
+                self.world.after(self.world.rng.uniform(1, 120), lambda: self._process(act, at, tries + 1))
+        except Refused as exc:
+            self.world.note("refused", type(exc).__name__)
+        finally:
+            self._depth -= 1
+            self._clock, self._dies_at = saved
+
+    # -- news ------------------------------------------------------------------------------------------
+
+    def _news(self, kind: str, machine: Machine, what: Task | Reboot | None) -> None:
+        """Something happened; whoever listens may hear of it once, never, twice, late, or out of order."""
+        w, world, rng = self.weather, self.world, self.world.rng
+        if w.lost >= 1.0:
+            return
+        act = self._delivery(kind, machine, what)
+        at = world.now
+        for _ in range((0 if world.strikes("lost") else 1) + (1 if world.strikes("repeated") else 0)):
+            delay = rng.uniform(0, w.late_s) if world.strikes("late") else rng.uniform(0.1, 3)
+            self._tell(machine.name, delay, partial(self._hear, act, at))
+
+    def _tell(self, about: str, delay: float, hear: Callable[[], None]) -> None:
+        """After a while; if it is to come out of order, right after the next news about the same node."""
+        world = self.world
+        if (held := self._held.pop(about, None)) is not None:
+            world.after(delay + 0.1, held)
+        elif world.strikes("reordered"):
+            self._held[about] = hear
+            world.after(900, lambda: self._held.pop(about, lambda: None)())
+            return
+        world.after(delay, hear)
+
+    def _hear(self, act: Callable[[], object], at: float) -> None:
+        w, world = self.weather, self.world
+        off = world.rng.uniform(-w.jolt_s, w.jolt_s) if w.jolt_s and world.strikes("jolt_s", 0.2) else 0.0
+        self._process(act, world.stamp((at if w.ordered else world.now) + off))
+
+    def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> Callable[[], object]:
+        cluster, name = self.cluster, machine.name
+        if isinstance(what, Reboot):
+            reboot = what
+            return lambda: self.runtime.handle_node(name, [cluster.rebooted(machine, reboot)])
+        if what is None:
+            if not self.weather.ordered:
+                return lambda: self.runtime.handle_node(name, [cluster.seen(machine)])
+            saved, self._clock = self._clock, self.world.time
+            sighting = cluster.seen(machine)
+            self._clock = saved
+            return lambda: self.runtime.handle_node(name, [sighting])
+        task = what
+        if task.check:
+            if kind == "running":
+                return lambda: None
+            return lambda: self._to_record(task, [cluster.checked(task)])
+        if kind == "running":
+            return lambda: self._to_record(task, [cluster.started(task, running=True)])
+        return lambda: self._to_record(task, [cluster.seen(machine), cluster.ended(task)])
+
+    def _to_record(self, task: Task, facts: list[Fact]) -> None:
+        if task.job:
+            self.runtime.handle(task.job, facts)
+        else:
+            self.runtime.handle_node(task.machine.name, facts)
+
+    # -- people and the clock --------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        w, rng, world = self.weather, self.world.rng, self.world
+        boot = "" if w.blind else "boot0"
+        for name in world.machines:
+            self.store.add_node(
+                Node(
+                    name=name,
+                    cluster="c",
+                    created_at=T0,
+                    updated_at=T0,
+                    gpus=GPUS,
+                    gpus_seen=GPUS,
+                    instance=f"{name}.0" if w.forgetful else name,
+                    host=name,
+                    registered_at=T0,
+                    connected=True,
+                    seen_version=1 if w.ordered else 0,
+                    boot_id=boot,
+                    status=NodeStatus.AVAILABLE,
+                )
+            )
+        for number in range(w.jobs):
+            self._to_submit += 1
+            size = rng.randint(1, max(1, w.nodes if w.jobs == 1 else w.nodes - 1))
+            nodes = sorted(rng.sample(sorted(world.machines), size))
+            check = rng.random() < 0.3
+            world.sizes[f"j{number}"] = size
+            begin = rng.uniform(0, 60 if number == 0 else 2400)
+            world.after(begin, partial(self._submit, number, nodes, check, 6))
+        for _ in range(poisson(rng, w.stops)):
+            world.after(rng.uniform(0, w.trouble_s), self._stop_a_job)
+        for _ in range(poisson(rng, w.task_stops)):
+            world.after(rng.uniform(0, w.trouble_s), self._stop_a_task)
+        for _ in range(poisson(rng, w.node_asks)):
+            world.after(rng.uniform(0, w.trouble_s), self._ask_a_node)
+        brew(world)
+        world.after(rng.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
+        for _ in range(1, w.sweepers):
+            world.after(self._more.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
+        for _ in range(poisson(self._more, w.throttles)):
+            begin = self._more.uniform(0, w.trouble_s)
+            self._throttled.append((begin, begin + self._more.uniform(30, 600)))
+
+    def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
+        done = False
+
+        def act() -> None:
+            nonlocal done
+            with suppress(JobExists):  # the first try was made after all
+                self.runtime.submit(
+                    job_id=f"j{number}",
+                    cluster="c",
+                    spec=JobSpec(),
+                    nodes=nodes,
+                    at=self.world.time,
+                    check=check,
+                )
+            done = True
+
+        self._process(act, self.world.time)
+        if done or tries == 0:
+            self._to_submit -= 1
+        else:
+            self.world.after(600, lambda: self._submit(number, nodes, check, tries - 1))
+
+    def _stop_a_job(self) -> None:
+        self.world.struck["stops"] += 1
+        job_id = f"j{self.world.rng.randrange(self.weather.jobs)}"
+        self._process(
+            lambda: self._desk.stop(job_id, by="ann", why="enough", at=self.world.time), self.world.time
+        )
+
+    def _stop_a_task(self) -> None:
+        alive = [t for t in self.world.tasks.values() if t.alive and t.running and not t.check]
+        if alive:
+            self.world.struck["task_stops"] += 1
+            self.world.stop(self.world.rng.choice(alive), "stopped by hand")
+
+    def _ask_a_node(self) -> None:
+        rng = self.world.rng
+        self.world.struck["node_asks"] += 1
+        name, ask = (
+            rng.choice(sorted(self.world.machines)),
+            rng.choice(("drain", "release", "check", "reboot", "release")),
+        )
+        if ask == "reboot":
+            self.judge.asked_by_person(name)
+        fact = NodeAsked(at=self.world.time, node=name, ask=ask, by="ben", why="to see")
+        self._process(lambda: self._desk.handle_node(name, [fact]), self.world.time)
+
+    def _sweep(self, sweeper: Sweeper) -> None:
+        now = self.world.time
+        if self.world.troubled and self.weather.skew_s and self.world.rng.random() < 0.2:
+            self.world.struck["skew_s"] += 1
+            ahead = SKEW_S if self.weather.stall else self.weather.skew_s
+            now += timedelta(
+                seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
+            )
+        self._process(lambda: sweeper.sweep(now), now)
+        self.world.after(self.weather.sweep_s, partial(self._sweep, sweeper))
+
+    # -- the whole night -------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        violation = ""
+        logger = logging.getLogger("ecs_gpu_recovery")
+        quiet, logger.disabled = logger.disabled, True
+        try:
+            self._prepare()
+            self._until_rest()
+            self.judge.at_rest(self.store, self.inbox.told)
+        except (Violation, Exception) as exc:  # noqa: BLE001 - whatever gets out is a night that ended badly
+            violation = f"{type(exc).__name__}: {exc}"
+        finally:
+            logger.disabled = quiet
+            if isinstance(self.store, SqliteStore):
+                self.store.close()
+        history = self.world.history
+        digest = hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
+        ended = tuple(f"{job} {status}" for job, status in sorted(self.judge.final.items()))
+        return Outcome(
+            self.seed,
+            violation,
+            digest,
+            self.world.now,
+            len(history),
+            ended,
+            tuple(history),
+            self.weather,
+            self.world.struck,
+            self.sky,
+        )
+
+    def _until_rest(self) -> None:
+        """Step by sweeps until nothing is left to do, and then once more."""
+        world, limit = self.world, self.weather.trouble_s + PATIENCE_S
+        while self._resting < 2:
+            world.run_until(world.now + self.weather.sweep_s)
+            self._resting = self._resting + 1 if self._at_rest() else 0
+            if world.now > limit:
+                return
+
+    def _at_rest(self) -> bool:
+        store = self.store
+        if self._to_submit or store.live_jobs():
+            return False
+        far = self.world.time + timedelta(days=365)
+        return not store.due_jobs(far) and not any(n.outbox or n.job_id or n.deadline for n in store.nodes())
+
+
+def run(seed: int, *, database: Path | None = None, sky: str = "any") -> Outcome:
+    return Night(seed, database=database, sky=sky).run()

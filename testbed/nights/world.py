@@ -1,0 +1,405 @@
+"""What really happens: machines, tasks, checks and reboots in virtual time, and the news they make.
+
+Nothing here knows the rules under test. `World` keeps the truth; `cluster` shows it through the fleet port,
+and `night` delivers its news to the control plane, or doesn't.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from ecs_gpu_recovery.core.model import Verdict
+
+from .weather import Weather
+
+T0 = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
+GPUS = 8
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A training task or a health check, as the machine knows it."""
+
+    id: str
+    token: str
+    check: bool
+    job: str  #: empty: a check of a node that no job holds
+    machine: Machine
+    rank: int
+    attempt: int
+    check_try: int
+    start_key: str
+    began: float
+    running: bool = False
+    alive: bool = True
+    stopping: bool = False
+    stop_reason: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    stop_code: str = ""
+    ended: float = -1.0
+    finished: bool = False  #: did its work to the end
+    told: bool = False  #: the cluster knows that it has ended
+    stray: bool = False  #: its start had been withdrawn when it got through
+    forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
+    idle: bool = False  #: of a check: it must find the GPUs unused
+
+
+@dataclass(slots=True, eq=False)
+class Reboot:
+    """An order to reboot that reached the host."""
+
+    key: str
+    at: float
+    done: bool = False
+    failed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """One node as it really is."""
+
+    name: str
+    up: bool = True
+    agent: bool = True
+    gone: bool = False
+    boot: int = 0
+    gpus: int = GPUS
+    fault: str = ""  #: "", "reboot" or "replace"
+    version: int = 1  #: of how the cluster sees it
+    registration: int = 0  #: how often it has registered anew
+    registered: float = 0.0  #: when it did so last
+    away_since: float | None = None  #: truly not connected since
+    tasks: list[Task] = field(default_factory=list)
+    reboots: dict[str, Reboot] = field(default_factory=dict)
+    tombstones: set[str] = field(default_factory=set)
+
+    @property
+    def connected(self) -> bool:
+        return self.up and self.agent and not self.gone
+
+    @property
+    def busy(self) -> bool:
+        return any(task.alive and not task.forgotten for task in self.tasks)
+
+    @property
+    def orphans(self) -> list[Task]:
+        """What runs here and nobody knows of."""
+        return [task for task in self.tasks if task.alive and task.forgotten]
+
+
+class World:
+    """Time, chance and truth. Who wants to hear of what happens, listens."""
+
+    def __init__(self, weather: Weather, rng: Random) -> None:
+        self.weather, self.rng = weather, rng
+        self.now = 0.0
+        self.history: list[tuple[object, ...]] = []
+        self.struck: Counter[str] = Counter()  #: how often each trouble of the weather has struck
+        self.machines = {f"n{i}": Machine(f"n{i}") for i in range(weather.nodes)}
+        self.tasks: dict[str, Task] = {}
+        self.sizes: dict[str, int] = {}  #: how many ranks each job has
+        self.news: Callable[[str, Machine, Task | Reboot | None], None] = lambda kind, machine, what: None
+        self.on_start: Callable[[Task], None] = lambda task: None
+        self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> datetime:
+        return self.stamp(self.now)
+
+    @staticmethod
+    def stamp(at: float) -> datetime:
+        return T0 + _SECOND * round(at, 3)
+
+    def after(self, delay: float, act: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (self.now + delay, self._count, act))
+
+    def run_until(self, end: float) -> None:
+        """Everything that happens up to then. Called from within, the caller stands still meanwhile."""
+        while self._agenda and self._agenda[0][0] <= end:
+            at, _, act = heapq.heappop(self._agenda)
+            self.now = max(self.now, at)
+            act()
+        self.now = max(self.now, end)
+
+    def note(self, *what: object) -> None:
+        self.history.append((round(self.now, 3), *what))
+
+    def strikes(self, trouble: str, rate: float | None = None) -> bool:
+        """Whether this trouble strikes now. Its rate is tonight's, unless told otherwise."""
+        rate = getattr(self.weather, trouble) if rate is None else rate
+        if rate <= 0 or self.rng.random() >= rate:
+            return False
+        self.struck[trouble] += 1
+        return True
+
+    @property
+    def troubled(self) -> bool:
+        return self.now < self.weather.trouble_s
+
+    # -- tasks -----------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        machine: Machine,
+        *,
+        token: str,
+        check: bool,
+        job: str,
+        rank: int,
+        attempt: int,
+        check_try: int,
+        start_key: str,
+    ) -> Task:
+        """The cluster has accepted a task; its container runs a little later, or never."""
+        self._count += 1
+        task = Task(
+            f"{'c' if check else 't'}{self._count}",
+            token,
+            check,
+            job,
+            machine,
+            rank,
+            attempt,
+            check_try,
+            start_key,
+            self.now,
+        )
+        machine.tasks.append(task)
+        self.tasks[task.id] = task
+        self.note("start", task.id, job, rank, attempt, machine.name)
+        self.on_start(task)
+        self.after(self.rng.uniform(1, 20), lambda: self._runs(task))
+        return task
+
+    def _runs(self, task: Task) -> None:
+        if not task.alive:
+            return
+        if not task.machine.connected:
+            self.after(30, lambda: self._runs(task))
+            return
+        if self.troubled and not task.check and self.strikes("refused"):
+            why = self.rng.choice(
+                (
+                    "CannotPullContainerError: no such image",
+                    "RESOURCE:GPU",
+                    "CannotStartContainerError: device gone",
+                )
+            )
+            self.end(task, None, why, "TaskFailedToStart")
+            return
+        task.running = True
+        if task.stopping:
+            self._obey(task)
+            return
+        self.news("running", task.machine, task)
+        if task.check:
+            self._examine(task)
+        else:
+            self.after(self.weather.work_s * self.rng.uniform(0.95, 1.1), lambda: self._finish(task))
+            if task.machine.fault and self.rng.random() < 0.9:
+                self.after(
+                    self.rng.uniform(5, 600),
+                    lambda: self.fail(task, 1, "Essential container in task exited"),
+                )
+
+    def _finish(self, task: Task) -> None:
+        """A rank ends well only if its whole gang has come as far. With a dead member it hangs for ever."""
+        if not task.alive:
+            return
+        same = (
+            t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check
+        )
+        gang = {t.rank: t for t in same}  # the newest of each rank
+        if any(not t.alive and not t.finished and t.running for t in gang.values()):
+            return
+        if sum(t.running for t in gang.values()) < self.gang_size(task.job):
+            self.after(120, lambda: self._finish(task))
+            return
+        task.finished = True
+        self.end(task, 0, "", "EssentialContainerExited")
+
+    def gang_size(self, job: str) -> int:
+        return self.sizes.get(job, 1)
+
+    def fail(self, task: Task, code: int, reason: str) -> None:
+        if task.alive and task.running and task.machine.up:
+            self.end(task, code, reason, "EssentialContainerExited")
+
+    def end(self, task: Task, code: int | None, reason: str, stop_code: str) -> None:
+        task.alive = False
+        task.exit_code, task.reason, task.stop_code, task.ended = code, reason, stop_code, self.now
+        self.note("end", task.id, code, stop_code)
+        if (task.machine.connected or task.machine.gone) and not task.forgotten:
+            self._tell_end(task)
+
+    def _tell_end(self, task: Task) -> None:
+        task.told = True
+        self.news("ended", task.machine, task)
+
+    def _examine(self, task: Task) -> None:
+        machine = task.machine
+        if self.troubled and self.strikes("hung_check"):
+            return
+        code = {"": 0, "reboot": 1, "replace": 2}[machine.fault]
+        if self.troubled and self.strikes("broken_check"):
+            code = self.rng.choice((3, 126, 137))
+        elif self.troubled and self.strikes("wrong_check"):
+            code = self.rng.choice((0, 1))
+        if task.idle and machine.orphans:
+            code = 3
+        self.after(self.rng.uniform(5, 120), lambda: self.fail(task, code, ""))
+
+    def stop(self, task: Task, reason: str) -> None:
+        """The cluster wants it stopped. A machine that is not connected hears of it later."""
+        if task.forgotten:
+            task.stopping = True  # as far as the cluster is concerned
+        if not task.alive or task.stopping:
+            return
+        task.stopping, task.stop_reason = True, reason
+        self.note("stop", task.id)
+        if task.running and task.machine.connected:
+            self._obey(task)
+
+    def _obey(self, task: Task) -> None:
+        slow = self.troubled and self.strikes("deaf")
+        self.after(
+            self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task)
+        )
+
+    def _stopped(self, task: Task) -> None:
+        if task.alive and task.machine.up:
+            self.end(task, 143, task.stop_reason, "UserInitiated")
+
+    # -- machines --------------------------------------------------------------------------------------
+
+    def changed(self, machine: Machine) -> None:
+        """How the cluster sees the machine has changed, or a placement made it say so again."""
+        machine.version += 1
+        machine.away_since = (
+            None if machine.connected else self.now if machine.away_since is None else machine.away_since
+        )
+        self.note("node", machine.name, machine.connected, machine.boot, machine.version)
+        self.news("node", machine, None)
+
+    def down(self, machine: Machine) -> None:
+        """The power is off. Whatever ran is dead; the cluster learns how only when the machine is back."""
+        if not machine.up:
+            return
+        machine.up = machine.agent = False
+        for task in machine.tasks:
+            if task.alive:
+                lie = self.strikes("lies") and not task.check
+                self.end(
+                    task,
+                    0 if lie else 137,
+                    "" if lie else "node restarted while the task ran",
+                    "EssentialContainerExited",
+                )
+        self.changed(machine)
+
+    def boots(self, machine: Machine, *, cure: bool = True) -> None:
+        """The machine is on again; its agent follows."""
+        if machine.up or machine.gone:
+            return
+        machine.up = True
+        machine.boot += 1
+        machine.gpus = GPUS - 1 if self.troubled and self.strikes("fewer_gpus") else GPUS
+        if machine.fault == "reboot" and cure:
+            machine.fault = ""
+        self.note("boot", machine.name, machine.boot)
+        self.after(self.rng.uniform(1, 60), lambda: self.agent_back(machine))
+
+    def agent_back(self, machine: Machine) -> None:
+        if not machine.up or machine.agent:
+            return
+        machine.agent = True
+        if self.weather.forgetful and self.troubled and not machine.gone and self.strikes("forgets", 0.4):
+            self._registers_anew(machine)
+        self.changed(machine)
+        if not machine.connected:
+            return
+        for task in machine.tasks:
+            if task.forgotten:
+                continue
+            if not task.alive and not task.told:
+                self._tell_end(task)
+            elif task.alive and task.stopping and task.running:
+                self._obey(task)
+
+    def _registers_anew(self, machine: Machine) -> None:
+        """The cluster gets to know a new machine. What it knew of the old one stays as it was."""
+        machine.registration += 1
+        machine.registered, machine.version = self.now, 0
+        for task in machine.tasks:
+            task.forgotten = task.forgotten or not task.told
+        self.note("anew", machine.name, machine.registration)
+
+    def agent_away(self, machine: Machine, seconds: float) -> None:
+        if not machine.connected:
+            return
+        machine.agent = False
+        self.changed(machine)
+        self.after(seconds, lambda: self.agent_back(machine))
+
+    def terminate(self, machine: Machine) -> None:
+        """The instance is gone for good."""
+        if machine.gone:
+            return
+        machine.gone = True
+        machine.up = machine.agent = False
+        for task in machine.tasks:
+            if task.alive:
+                self.end(task, None, "Host EC2 (instance i-0) terminated.", "TerminationNotice")
+        self.changed(machine)
+
+    def reboot(self, machine: Machine, key: str) -> None:
+        """The host refuses a second reboot for the same key by itself."""
+        if key in machine.reboots:
+            return
+        reboot = machine.reboots[key] = Reboot(key, self.now)
+        self.note("reboot", machine.name, key)
+        self.on_reboot(machine, reboot)
+        trouble = self.troubled
+        if not machine.up or (trouble and self.strikes("reboot_fails")):
+            reboot.failed = True
+            self.after(self.rng.uniform(1, 60), lambda: self.news("reboot failed", machine, reboot))
+            return
+        self.after(self.rng.uniform(1, 5), lambda: self.down(machine))
+        if trouble and self.strikes("no_return"):
+            return
+        slow = trouble and self.strikes("slow_reboot")
+        cure = not (trouble and self.strikes("no_cure"))
+        self.after(
+            self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400),
+            lambda: self._rebooted(machine, reboot, cure),
+        )
+
+    def _rebooted(self, machine: Machine, reboot: Reboot, cure: bool) -> None:
+        self.boots(machine, cure=cure)
+        if not machine.gone:
+            self.after(self.rng.uniform(1, 90), lambda: self._proven(machine, reboot))
+
+    def _proven(self, machine: Machine, reboot: Reboot) -> None:
+        if machine.up:
+            reboot.done = True
+            self.note("rebooted", machine.name, reboot.key)
+            self.news("rebooted", machine, reboot)
+
+
+def verdict_of(task: Task) -> Verdict:
+    """A check that did not end by itself proves nothing."""
+    if task.stop_code != "EssentialContainerExited":
+        return Verdict.INCONCLUSIVE
+    return Verdict.from_exit_code(task.exit_code)

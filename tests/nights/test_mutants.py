@@ -1,0 +1,18 @@
+"""Tests of the tests: each planted bug is found, within a thousand nights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from testbed.nights.mutants import MUTANTS, Mutant, hunt
+from testbed.nights.night import run
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.title)
+def test_the_nights_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    record_property("mutants", 1)
+    found = hunt(mutant, most=1000)
+    assert found is not None, f"{mutant.title}: not noticed"
+    assert not run(found.seed).violation, "without the bug the same night ends well"
