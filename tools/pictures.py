@@ -26,8 +26,8 @@ from rich.console import Console
 
 from ecs_gpu_recovery.cli import demo
 from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.auth import hash_password
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.jobfile import parse
 from ecs_gpu_recovery.local.controller import Controller, NodeWish

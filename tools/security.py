@@ -34,7 +34,7 @@ MEANT: dict[tuple[str, str], str] = {
     ("B105", "ecs_gpu_recovery/aws/*"): "an empty page token of a list, no password",
     ("B106", "ecs_gpu_recovery/aws/adopt.py"): "an empty idempotency token, no password",
     ("B106", "ecs_gpu_recovery/core/job/draft.py"): "an empty idempotency token, no password",
-    ("B105", "ecs_gpu_recovery/console/auth.py"): "the prefix that every token begins with",
+    ("B105", "ecs_gpu_recovery/console/access/auth.py"): "the prefix that every token begins with",
     ("B105", "ecs_gpu_recovery/cli/remote_backend.py"): "names of environment variables",
     ("B105", "ecs_gpu_recovery/config.py"): "empty settings that name where a secret is kept",
     ("B104", "ecs_gpu_recovery/infra/console.py"): "inside its container, behind the load balancer's group",
@@ -43,8 +43,10 @@ MEANT: dict[tuple[str, str], str] = {
         "ecs_gpu_recovery/health/check.py",
     ): "a folder whose free space is looked at; nothing is written there",
     ("B310", "ecs_gpu_recovery/local/notify.py"): "the address was checked to be http or https",
-    ("B310", "ecs_gpu_recovery/console/balancer.py"): "the address is made here and begins with https",
-    ("B310", "testbed/aws/server.py"): "the address of the local AWS, made here",
+    (
+        "B310",
+        "ecs_gpu_recovery/console/access/load_balancer.py",
+    ): "the address is made here and begins with https",
     (
         "B314",
         "ecs_gpu_recovery/health/sources/nvsmi.py",
@@ -60,7 +62,7 @@ MEANT: dict[tuple[str, str], str] = {
     ("B608", "ecs_gpu_recovery/console/*"): "names from a fixed list are put together; values are bound",
     (
         "B704",
-        "ecs_gpu_recovery/console/drawings.py",
+        "ecs_gpu_recovery/console/pages/svg.py",
     ): "every text in the drawing is escaped where it is put in",
 }
 

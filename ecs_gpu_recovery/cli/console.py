@@ -60,9 +60,9 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     from .beside import must_be_installed
 
     must_be_installed()
+    from ..console.access.auth import Proxy
     from ..console.app import Settings, prepare
-    from ..console.auth import Proxy
-    from ..console.desk import Backend
+    from ..console.backend_pool import Backend
     from ..core.errors import Refused
     from ..local.wiring import DATABASE
     from .backend import LocalBackend, default_state
@@ -133,7 +133,7 @@ def console_user(
     """Make a line for the console's users file; the password is asked for, or read from standard input."""
     import getpass
 
-    from ..console.auth import ROLES, Users, hash_password, new_token
+    from ..console.access.auth import ROLES, Users, hash_password, new_token
 
     if role not in ROLES:
         raise typer.BadParameter(f"--role {role}: use {' or '.join(ROLES)}")

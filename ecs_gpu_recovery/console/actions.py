@@ -11,10 +11,10 @@ from fastapi import Request
 
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, Node
-from . import desk, forms, letters
-from .auth import Identity
+from . import backend_pool, dead_letters, forms
+from .access.auth import Identity
+from .backend_pool import Backend
 from .context import Console, note
-from .desk import Backend
 from .problems import BadField
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Actions:
 
     async def _do(self, action: str, subject: str, act: Callable[[Backend], T], why: str = "") -> T:
         try:
-            result = await self._console.desk.ask(act)
+            result = await self._console.pool.ask(act)
         except RecoveryError as exc:
             await self._note(action, subject, why, f"refused: {exc}")
             raise
@@ -62,7 +62,7 @@ class Actions:
             raise BadField({"Idempotency-Key": ["this key was used for another request"]})
         try:
             chosen = bool(data.get("id")) and fresh  # somebody else may have a job of this very name
-            job, new = await self._console.desk.ask(lambda side: self._once(side, data, job_id, chosen))
+            job, new = await self._console.pool.ask(lambda side: self._once(side, data, job_id, chosen))
         except RecoveryError as exc:
             if not isinstance(exc, Transient):  # nothing was made, so the key is free again
                 self._console.memory.forget(scoped)
@@ -90,34 +90,40 @@ class Actions:
 
     async def stop(self, job_id: str, why: str) -> Job:
         return await self._do(
-            "stop", f"job/{job_id}", lambda side: desk.stop_job(side, job_id, by=self._who.name, why=why), why
+            "stop",
+            f"job/{job_id}",
+            lambda side: backend_pool.stop_job(side, job_id, by=self._who.name, why=why),
+            why,
         )
 
     async def retry(self, job_id: str, nodes: Sequence[str] = ()) -> Job:
         def act(side: Backend) -> Job:
-            return desk.retry_job(side, job_id, by=self._who.name, nodes=nodes)
+            return backend_pool.retry_job(side, job_id, by=self._who.name, nodes=nodes)
 
         return await self._do("retry", f"job/{job_id}", act)
 
     async def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
         def act(side: Backend) -> Node:
-            return desk.ask_node(side, name, ask, by=self._who.name, why=why, level=level)
+            return backend_pool.ask_node(side, name, ask, by=self._who.name, why=why, level=level)
 
         return await self._do(ask, f"node/{name}", act, why)
 
     async def send_again(self, record: str, key: str) -> None:
         await self._do(
-            "send again", record, lambda side: desk.send_again(side, record, key, by=self._who.name), key
+            "send again",
+            record,
+            lambda side: backend_pool.send_again(side, record, key, by=self._who.name),
+            key,
         )
 
     async def send_letter(self, letter_id: str) -> dict[str, str]:
         return await self._do_letter(
-            "send again", letter_id, lambda side: letters.send_again(side, letter_id)
+            "send again", letter_id, lambda side: dead_letters.send_again(side, letter_id)
         )
 
     async def discard_letter(self, letter_id: str, why: str) -> dict[str, Any]:
         def act(side: Backend) -> dict[str, Any]:
-            return letters.discard(side, letter_id, by=self._who.name, why=why)
+            return dead_letters.discard(side, letter_id, by=self._who.name, why=why)
 
         return await self._do_letter("discard", letter_id, act, why)
 

@@ -25,18 +25,21 @@ from starlette.types import ASGIApp, Scope
 
 from .. import __version__
 from ..core.errors import RecoveryError, Refused
-from . import api, charts, pages, problems
-from .auth import Proxy, UserFile, is_loopback
+from . import problems
+from .access.auth import Proxy, UserFile, is_loopback
+from .access.guard import Door, Guard
+from .access.memory import Memory
+from .api import charts
+from .api import routes as api
+from .backend_pool import PATIENCE_S, Backend, BackendPool
 from .context import Console
-from .desk import PATIENCE_S, Backend, Desk
 from .forms import Desktop
-from .guard import Door, Guard
-from .journal import FILE, Journal
-from .live import Hub
+from .live.journal import FILE, Journal
+from .live.snapshot import Shared, Snapshots
+from .live.stream import Hub
+from .live.stream_limits import StreamLimits
 from .logs import Logs
-from .memory import Memory
-from .seats import Seats
-from .snapshot import Shared, Snapshots
+from .pages import routes as pages
 
 STATIC = Path(__file__).parent / "static"
 
@@ -54,7 +57,7 @@ class Settings:
     state: Path | None = None  #: the embedded control plane's folder, if it is one
     tick_s: float = 1.0
     patience_s: float = PATIENCE_S
-    seats: Seats = field(default_factory=Seats)
+    streams: StreamLimits = field(default_factory=StreamLimits)
 
 
 def door_of(settings: Settings, memory: Memory) -> Door:
@@ -96,18 +99,18 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
     except RecoveryError:
         memory.close()
         raise
-    desk = Desk(factory, patience_s=settings.patience_s)
+    pool = BackendPool(factory, patience_s=settings.patience_s)
     # The embedded store is asked each time; elsewhere an answer serves everyone for as long as a tick.
     snapshots = Snapshots(0.0 if settings.state is not None else settings.tick_s)
     journal = Journal(settings.data / FILE)
     every = settings.tick_s / 2 if settings.state is not None else settings.tick_s
-    hub = Hub(desk, every_s=every, snapshots=snapshots, journal=journal)
+    hub = Hub(pool, every_s=every, snapshots=snapshots, journal=journal)
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         yield
         await hub.close()
-        desk.close()
+        pool.close()
         journal.close()
         memory.close()
 
@@ -121,13 +124,13 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
     )
     scripts = settings.state / "scripts" if settings.state is not None else None
     app.state.console = Console(
-        desk=desk,
+        pool=pool,
         memory=memory,
         door=door,
         hub=hub,
         shared=Shared(settings.tick_s * 0.8),
         snapshots=snapshots,
-        seats=settings.seats,
+        streams=settings.streams,
         logs=Logs(),
         desktop=Desktop(scripts),
         state=settings.state,

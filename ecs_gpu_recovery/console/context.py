@@ -10,23 +10,23 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from .auth import Identity
-from .desk import Desk
+from .access.auth import Identity
+from .access.guard import Door
+from .access.memory import AuditEntry, Memory
+from .backend_pool import BackendPool
+from .dead_letters import Letters
 from .forms import Desktop
-from .guard import Door
-from .letters import Letters
-from .live import Hub
+from .live.snapshot import Shared, Snapshots
+from .live.stream import Hub
+from .live.stream_limits import EventStream, StreamLimits
 from .logs import Logs
-from .memory import Deed, Memory
-from .seats import EventStream, Seats
-from .snapshot import Shared, Snapshots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
     """The parts of a running console."""
 
-    desk: Desk
+    pool: BackendPool
     memory: Memory
     door: Door
     hub: Hub
@@ -36,7 +36,7 @@ class Console:
     state: Path | None  #: the embedded control plane's folder, if it is one
     tick_s: float = 1.0
     snapshots: Snapshots = field(default_factory=Snapshots)
-    seats: Seats = field(default_factory=Seats)
+    streams: StreamLimits = field(default_factory=StreamLimits)
     letters: Letters = field(default_factory=Letters)
 
     def moved(self) -> None:
@@ -64,9 +64,9 @@ def address_of(request: Request) -> str:
 def event_stream(
     request: Request, console: Console, open_stream: Callable[[Callable[[], bool]], AsyncIterator[str]]
 ) -> EventStream:
-    """A live stream for whoever asks, if there is a seat; it lasts while they may look."""
+    """A live stream for the one who asks, if there is room; it lasts while they may look."""
     who = identity_of(request)
-    release = console.seats.take(f"{who.name} {address_of(request)}")
+    release = console.streams.take(f"{who.name} {address_of(request)}")
     try:
         return EventStream(open_stream(request.state.still), release)
     except BaseException:
@@ -100,7 +100,7 @@ async def note(
     outcome: str = "done",
 ) -> None:
     """Every action is written down with who, what, why and how it ended."""
-    deed = Deed(
+    deed = AuditEntry(
         who=who.name,
         role=who.role,
         action=action,

@@ -18,7 +18,7 @@ from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..environment import training_environment
 from ..jobfile import KEYS, LEVELS, JobRequest, parse
-from .desk import Backend
+from .backend_pool import Backend
 from .problems import BadField, by_field
 from .samples import TEMPLATES, Template
 from .views import masked_command, masked_env

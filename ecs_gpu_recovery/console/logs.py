@@ -16,7 +16,7 @@ from typing import Any
 from ..cli.backend import LogSource
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
-from .desk import Backend
+from .backend_pool import Backend
 
 LARGEST_PART = 256 * 1024
 MOST_HITS = 500

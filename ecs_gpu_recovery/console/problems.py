@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from ..core.errors import JobExists, NodesTaken, NotFound, RecoveryError, Refused, Transient
-from .seats import NoSeat
+from .live.stream_limits import TooManyStreams
 
 log = logging.getLogger("ecs_gpu_recovery.console")
 MEDIA_TYPE = "application/problem+json"
@@ -67,7 +67,7 @@ def of_error(exc: RecoveryError) -> tuple[int, str, dict[str, Any]]:
         return 404, "not found", {}
     if isinstance(exc, JobExists | NodesTaken | Refused):
         return 409, "refused", {}
-    if isinstance(exc, NoSeat):
+    if isinstance(exc, TooManyStreams):
         return 503, "too many viewers", {}
     if isinstance(exc, Transient):
         return 503, "the control plane did not answer", {}

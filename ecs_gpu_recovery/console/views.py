@@ -14,7 +14,7 @@ from ..cli.render import whole
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..report import archived, effective_ratio, phases, read_progress
-from .doing import deadline, now_doing
+from .status_text import deadline, now_doing
 
 HIDDEN = "••••••"
 LARGEST_REPORT = 1 << 20

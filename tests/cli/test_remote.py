@@ -24,7 +24,7 @@ from ecs_gpu_recovery.cli.remote_backend import (
     RemoteBackend,
     body_of,
 )
-from ecs_gpu_recovery.console.auth import new_token
+from ecs_gpu_recovery.console.access.auth import new_token
 from ecs_gpu_recovery.console.forms import Desktop, read_request
 from ecs_gpu_recovery.core.errors import JobExists, NotFound, Refused, Transient
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus

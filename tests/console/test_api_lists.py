@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ecs_gpu_recovery.console.lists import by_name
+from ecs_gpu_recovery.console.api.lists import by_name
 from ecs_gpu_recovery.console.views import in_order
 from ecs_gpu_recovery.core.effects import Notify
 from ecs_gpu_recovery.local import wiring
@@ -205,7 +205,7 @@ def test_two_requests_that_race_with_one_key_start_one_job(tmp_path: Path) -> No
 
 
 def test_the_key_of_one_person_says_nothing_to_another(tmp_path: Path) -> None:
-    from ecs_gpu_recovery.console.auth import new_token
+    from ecs_gpu_recovery.console.access.auth import new_token
 
     tokens = {name: new_token() for name in ("ann", "bob")}
     users = "\n".join(f"{name}:operator:{kept}" for name, (_, kept) in tokens.items())

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.cli.backend import LocalBackend
-from ecs_gpu_recovery.console import charts, texts
+from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.console.pages import texts
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore

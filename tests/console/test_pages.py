@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.backend import LocalBackend
-from ecs_gpu_recovery.console import app, doing, drawings, texts
+from ecs_gpu_recovery.console import app, status_text
+from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.auth import ROLES
 from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
-from ecs_gpu_recovery.console.live import frame, page_stream
+from ecs_gpu_recovery.console.live.stream import frame, page_stream
+from ecs_gpu_recovery.console.pages import svg, texts
 from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.effects import Archive
@@ -66,7 +67,7 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
         | set(texts.VERDICTS.values())
         | set(texts.CHARTS)
         | set(map(str, Exit))
-        | set(doing.SENTENCES)
+        | set(status_text.SENTENCES)
     )
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     for template in (PACKAGE / "templates").glob("*.html"):
@@ -118,7 +119,7 @@ def test_every_state_has_a_word_a_shape_and_a_colour() -> None:
 
 
 def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
-    assert {str(place) for place in drawings.PLACES} == {"", *map(str, JobStatus)}
+    assert {str(place) for place in svg.PLACES} == {"", *map(str, JobStatus)}
     with console(still_state(tmp_path)) as client:
         page = client.get(f"/jobs/{submitted(client)['id']}").text
     assert page.count('class="edge') == len(JOB)

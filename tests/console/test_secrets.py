@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.console.access.guard import COOKIE
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.guard import COOKIE
 from ecs_gpu_recovery.console.views import HIDDEN, masked_text
 from ecs_gpu_recovery.local import wiring
 from tests.console.helpers import (

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from ecs_gpu_recovery.console.guard import METHODS
-from ecs_gpu_recovery.console.pages import _inside
+from ecs_gpu_recovery.console.access.guard import METHODS
+from ecs_gpu_recovery.console.pages.routes import _inside
 from tests.console.helpers import PASSWORD, console, control_plane, eventually, submitted, training
 
 DRAIN = "/api/nodes/node-1/drain"
@@ -145,7 +145,7 @@ def test_strange_headers_do_no_harm(shared: httpx.Client, request_head: bytes) -
 def test_a_body_that_never_comes_is_not_waited_for(
     shared: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.console.guard.BODY_S", 0.2)
+    monkeypatch.setattr("ecs_gpu_recovery.console.access.guard.BODY_S", 0.2)
     head = b"POST /api/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500\r\nconnection: close\r\n\r\n"
     assert raw(shared, head + b'{"name": ').split(b" ")[1] == b"408"
 

@@ -14,13 +14,12 @@ import httpx
 import pytest
 
 from ecs_gpu_recovery.cli.backend import LocalBackend
-from ecs_gpu_recovery.console import live as live_module
-from ecs_gpu_recovery.console import seats as seats_module
-from ecs_gpu_recovery.console.desk import Desk
-from ecs_gpu_recovery.console.journal import FILE, RING, Event, Journal
-from ecs_gpu_recovery.console.live import Hub
-from ecs_gpu_recovery.console.seats import EventStream, NoSeat, Seats
-from ecs_gpu_recovery.console.snapshot import Shared, Snapshots
+from ecs_gpu_recovery.console.backend_pool import BackendPool
+from ecs_gpu_recovery.console.live import stream, stream_limits
+from ecs_gpu_recovery.console.live.journal import FILE, RING, Event, Journal
+from ecs_gpu_recovery.console.live.snapshot import Shared, Snapshots
+from ecs_gpu_recovery.console.live.stream import Hub
+from ecs_gpu_recovery.console.live.stream_limits import EventStream, StreamLimits, TooManyStreams
 from tests.console.helpers import USERS, console, events, eventually, sign_in, still_state, submitted
 
 
@@ -129,8 +128,8 @@ def test_a_viewer_who_is_too_slow_for_the_ring_gets_everything_again(tmp_path: P
     state = still_state(tmp_path)
 
     async def story() -> list[str]:
-        desk = Desk(lambda: LocalBackend(state))
-        hub = Hub(desk, every_s=60.0)
+        pool = BackendPool(lambda: LocalBackend(state))
+        hub = Hub(pool, every_s=60.0)
         stream = hub.stream("")
         kinds = [(await anext(stream)).split("event: ")[1].split("\n")[0]]
         await hub._publish([("node", {"n": i}) for i in range(RING + 5)], {})
@@ -139,7 +138,7 @@ def test_a_viewer_who_is_too_slow_for_the_ring_gets_everything_again(tmp_path: P
         kinds.append((await anext(stream)).split("event: ")[1].split("\n")[0])
         await hub.close()
         await stream.aclose()
-        desk.close()
+        pool.close()
         return kinds
 
     assert asyncio.run(story()) == ["snapshot", "snapshot", "node"]
@@ -148,7 +147,7 @@ def test_a_viewer_who_is_too_slow_for_the_ring_gets_everything_again(tmp_path: P
 def test_an_old_job_that_still_runs_is_told_of_although_the_list_has_moved_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_module, "JOBS", 2)
+    monkeypatch.setattr(stream, "JOBS", 2)
     with console(still_state(tmp_path)) as client:
         old = submitted(client, any_nodes=1)["id"]
         for _ in range(3):
@@ -161,43 +160,46 @@ def test_an_old_job_that_still_runs_is_told_of_although_the_list_has_moved_on(
 
 
 @pytest.fixture
-def few_seats(tmp_path: Path) -> Iterator[httpx.Client]:
-    with console(still_state(tmp_path), seats=Seats(3, 2)) as client:
+def few_streams(tmp_path: Path) -> Iterator[httpx.Client]:
+    with console(still_state(tmp_path), streams=StreamLimits(3, 2)) as client:
         yield client
 
 
-def test_viewers_are_bounded_and_told_so(few_seats: httpx.Client) -> None:
+def test_viewers_are_bounded_and_told_so(few_streams: httpx.Client) -> None:
     """Two tabs are open; the third is refused with the reason, and served when one of them is closed."""
-    with few_seats.stream("GET", "/api/live") as first, few_seats.stream("GET", "/live/overview") as second:
+    with (
+        few_streams.stream("GET", "/api/live") as first,
+        few_streams.stream("GET", "/live/overview") as second,
+    ):
         assert (first.status_code, second.status_code) == (200, 200)
         for path in ("/api/live", "/live/jobs"):
-            refused = few_seats.get(path)
+            refused = few_streams.get(path)
             assert refused.status_code == 503
             assert refused.headers["retry-after"]
             assert "close some" in refused.json()["detail"]
-        assert few_seats.get("/api/jobs").status_code == 200  # whoever only asks is served
-    eventually(lambda: few_seats.get("/api/metrics").json()["viewers"] == 0, "the seats are free again")
-    assert events(few_seats, 1)[0]["event"] == "snapshot"
+        assert few_streams.get("/api/jobs").status_code == 200  # whoever only asks is served
+    eventually(lambda: few_streams.get("/api/metrics").json()["viewers"] == 0, "the streams are free again")
+    assert events(few_streams, 1)[0]["event"] == "snapshot"
 
 
 def test_a_seat_is_given_back_once() -> None:
-    seats = Seats(2, 1)
-    release = seats.take("a")
-    with pytest.raises(NoSeat, match="tabs"):
-        seats.take("a")
-    other = seats.take("b")
-    with pytest.raises(NoSeat, match="all there may be"):
-        seats.take("c")
+    streams = StreamLimits(2, 1)
+    release = streams.take("a")
+    with pytest.raises(TooManyStreams, match="tabs"):
+        streams.take("a")
+    other = streams.take("b")
+    with pytest.raises(TooManyStreams, match="all there may be"):
+        streams.take("c")
     release()
     release()
-    assert seats.count == 1
+    assert streams.count == 1
     other()
-    assert seats.count == 0
+    assert streams.count == 0
 
 
 def test_a_viewer_who_does_not_read_loses_the_seat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats_module, "SEND_S", 0.05)
-    seats = Seats()
+    monkeypatch.setattr(stream_limits, "SEND_S", 0.05)
+    streams = StreamLimits()
 
     async def story() -> None:
         async def endless() -> Any:
@@ -211,23 +213,23 @@ def test_a_viewer_who_does_not_read_loses_the_seat(monkeypatch: pytest.MonkeyPat
         async def receive() -> Any:
             await asyncio.Event().wait()
 
-        response = EventStream(endless(), seats.take("sleeper"))
+        response = EventStream(endless(), streams.take("sleeper"))
         await response({"type": "http"}, receive, stuck)
 
     asyncio.run(asyncio.wait_for(story(), 30))
-    assert seats.count == 0
+    assert streams.count == 0
 
 
 def test_a_stream_ends_when_its_viewer_may_no_longer_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_module, "DOUBT_S", 0.1)
+    monkeypatch.setattr(stream, "DOUBT_S", 0.1)
     state = still_state(tmp_path)
     with console(state, users=USERS) as client:
         sign_in(client, "vic")
         for path in ("/api/live", "/live/overview"):
-            with client.stream("GET", path) as stream:
-                lines = stream.iter_lines()
+            with client.stream("GET", path) as opened:
+                lines = opened.iter_lines()
                 next(lines)
                 with closing(sqlite3.connect(state / "console" / "console.db")) as memory:
                     memory.execute("UPDATE session SET ends='2000-01-01'")

@@ -10,26 +10,27 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ..core.errors import NotFound, RecoveryError, Transient
-from ..core.model import JobStatus
-from . import forms, regions, sharing, texts
-from .actions import Actions
-from .auth import Identity
-from .context import Console, ConsoleArg, IdentityArg, address_of, event_stream
-from .guard import COOKIE, fields, session_token
-from .live import page_stream
-from .memory import SESSION_HOURS, Deed
-from .problems import BadField, of_error
-from .writer import Writer
+from ...core.errors import NotFound, RecoveryError, Transient
+from ...core.model import JobStatus
+from .. import forms
+from ..access.auth import Identity
+from ..access.guard import COOKIE, fields, session_token
+from ..access.memory import SESSION_HOURS, AuditEntry
+from ..actions import Actions
+from ..context import Console, ConsoleArg, IdentityArg, address_of, event_stream
+from ..live.stream import page_stream
+from ..problems import BadField, of_error
+from . import fragments, sharing, texts
+from .render import Renderer
 
 router = APIRouter(include_in_schema=False)
 
 
-def writer_of(request: Request) -> Writer:
+def renderer_of(request: Request) -> Renderer:
     language = texts.choose(request.cookies.get("lang", ""), request.headers.get("accept-language", ""))
     theme = request.cookies.get("theme", "auto")
     who: Identity | None = getattr(request.state, "identity", None)
-    return Writer(language, who, theme if theme in ("light", "dark") else "auto")
+    return Renderer(language, who, theme if theme in ("light", "dark") else "auto")
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:
@@ -52,16 +53,16 @@ async def show(
     **more: Any,
 ) -> Response:
     """A page with its regions. A backend that does not answer leaves the frame standing, with the reason."""
-    writer = writer_of(request)
+    renderer = renderer_of(request)
     trouble, facts = "", dict[str, Any]()
     try:
-        parts, facts = await sharing.shared(console, writer, page, args)
-        found = sharing.own(parts, writer)
+        parts, facts = await sharing.shared(console, renderer, page, args)
+        found = sharing.own(parts, renderer)
     except Transient as exc:
         found, trouble, status = {}, str(exc), 503
-    found["trouble"] = writer.render("_trouble.html", detail=trouble)
+    found["trouble"] = renderer.render("_trouble.html", detail=trouble)
     query = {key: value for key, value in args.items() if value}
-    html = writer.render(
+    html = renderer.render(
         template,
         page=page,
         regions=found,
@@ -74,11 +75,11 @@ async def show(
 
 
 def error_page(request: Request, status: int, detail: str) -> Response:
-    writer = writer_of(request)
+    renderer = renderer_of(request)
     title = {404: "This page does not exist", 503: "The control plane does not answer"}.get(
         status, "It was refused" if status < 500 else "Something went wrong"
     )
-    html = writer.render(
+    html = renderer.render(
         "error.html", page="", title=title, detail=detail, path=request.url.path, regions={}, stream=""
     )
     return HTMLResponse(html, status_code=status)
@@ -128,22 +129,22 @@ async def alerts(request: Request, console: ConsoleArg, before: str = "") -> Res
 @router.get("/live/{page}")
 async def live(request: Request, console: ConsoleArg, page: str) -> Response:
     """The page's one stream."""
-    if page not in regions.PAGES:
+    if page not in fragments.PAGES:
         raise HTTPException(404, "no such page")
     args = {key: request.query_params[key] for key in sharing.ARGS[page] if key in request.query_params}
     if any(key not in args for key in {"job": ["job_id"], "node": ["name"]}.get(page, [])):
         raise HTTPException(404, "no such page")
-    writer = writer_of(request)
+    renderer = renderer_of(request)
     return event_stream(
         request,
         console,
         lambda still: page_stream(
-            lambda: sharing.shared(console, writer, page, args),
-            trouble=lambda detail: writer.render("_trouble.html", detail=detail),
+            lambda: sharing.shared(console, renderer, page, args),
+            trouble=lambda detail: renderer.render("_trouble.html", detail=detail),
             last=request.headers.get("last-event-id", ""),
             closing=console.hub.closing,
             every_s=console.tick_s,
-            csrf=writer.who.csrf if writer.who else "",
+            csrf=renderer.who.csrf if renderer.who else "",
             still=still,
         ),
     )
@@ -207,14 +208,14 @@ async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Res
 @router.post("/jobs/new/preview")
 async def preview(request: Request, console: ConsoleArg) -> Response:
     form = await form_of(request)
-    writer = writer_of(request)
+    renderer = renderer_of(request)
     try:
         data = forms.from_form(form)
-        found = await console.desk.ask(lambda side: forms.preview(side, data, console.desktop))
+        found = await console.pool.ask(lambda side: forms.preview(side, data, console.desktop))
     except RecoveryError as exc:
         fields = exc.fields if isinstance(exc, BadField) else {"": [str(exc)]}
-        return HTMLResponse(writer.render("_preview.html", preview=None, problems=fields))
-    return HTMLResponse(writer.render("_preview.html", preview=found, problems={}))
+        return HTMLResponse(renderer.render("_preview.html", preview=None, problems=fields))
+    return HTMLResponse(renderer.render("_preview.html", preview=found, problems={}))
 
 
 # -- acting -----------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ async def sign_in_page(request: Request, next: str = "/") -> Response:
 
 
 def _sign_in(request: Request, next: str, problem: str, status: int) -> Response:
-    html = writer_of(request).render(
+    html = renderer_of(request).render(
         "signin.html",
         page="signin",
         next=_inside(next),
@@ -316,11 +317,13 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
     users = door.users()
     if not await door.passwords.right(users, name, password):
         door.attempts.failed(*keys)
-        console.memory.note(Deed(who=name, role="", action="sign in", outcome="refused", address=address))
+        console.memory.note(
+            AuditEntry(who=name, role="", action="sign in", outcome="refused", address=address)
+        )
         return _sign_in(request, next, "The name or the password is wrong.", 401)
     door.attempts.worked(*keys)
     token, _ = console.memory.open_session(name)
-    console.memory.note(Deed(who=name, role=users.role(name), action="sign in", address=address))
+    console.memory.note(AuditEntry(who=name, role=users.role(name), action="sign in", address=address))
     response = see(next)
     secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
     response.set_cookie(
@@ -332,7 +335,9 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
 @router.post("/signout")
 async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     console.memory.end_session(session_token(request.headers))
-    console.memory.note(Deed(who=who.name, role=who.role, action="sign out", address=address_of(request)))
+    console.memory.note(
+        AuditEntry(who=who.name, role=who.role, action="sign out", address=address_of(request))
+    )
     response = see("/signin")
     response.delete_cookie(COOKIE, path="/")
     return response

@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Any
 
-from ..core.errors import NotFound, RecoveryError
-from ..core.model import Job
-from ..engine.ports import JobLine
-from .desk import Backend, Desk
+from ...core.errors import NotFound, RecoveryError
+from ...core.model import Job
+from ...engine.ports import JobLine
+from ..backend_pool import Backend, BackendPool
+from ..views import entry_view, job_line
 from .journal import RING, Event, Journal
 from .snapshot import Shared, Snapshots, live_ids, some_jobs
-from .views import entry_view, job_line
 
 __all__ = ["CSRF", "Hub", "Part", "Shared", "digest", "frame", "page_stream"]
 #: A stream that says nothing for longer than this is taken for dead by proxies.
@@ -47,13 +47,13 @@ class Hub:
 
     def __init__(
         self,
-        desk: Desk,
+        pool: BackendPool,
         *,
         every_s: float = 0.5,
         snapshots: Snapshots | None = None,
         journal: Journal | None = None,
     ) -> None:
-        self._desk, self._every = desk, every_s
+        self._pool, self._every = pool, every_s
         self._snapshots, self._journal = snapshots or Snapshots(), journal or Journal(None)
         past = self._journal.past()
         self.epoch = past.epoch
@@ -89,7 +89,7 @@ class Hub:
             told: list[tuple[str, dict[str, Any]]] = []
             known: dict[tuple[str, str], Any] = {}
             try:
-                seen = await self._desk.ask(self._look)
+                seen = await self._pool.ask(self._look)
             except RecoveryError as exc:
                 if str(exc) != self._trouble:
                     self._trouble = str(exc)
@@ -337,7 +337,7 @@ async def page_stream(
     csrf: str = "",
     still: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[str]:
-    """Regions of a page as they change. `build` gives regions and named facts; nothing is sent again.
+    """Fragments of a page as they change. `build` gives regions and named facts; nothing is sent again.
 
     A frame holds whole regions, so there is nothing to miss: its id is the digest of all of them, and whoever
     comes back with the current one, even after a restart, is sent nothing.

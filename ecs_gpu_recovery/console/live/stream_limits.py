@@ -11,22 +11,22 @@ from contextlib import contextmanager
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from ..core.errors import RecoveryError
+from ...core.errors import RecoveryError
 
 #: Of all viewers together, and of one person or address.
-MOST_SEATS, MOST_SEATS_EACH = 256, 64
+MOST_STREAMS, MOST_STREAMS_EACH = 256, 64
 #: Who does not take what was sent for so long is gone, whatever the network says.
 SEND_S = 30.0
 
 
-class NoSeat(RecoveryError):
+class TooManyStreams(RecoveryError):
     """Too many watch already."""
 
 
-class Seats:
+class StreamLimits:
     """Counts open streams."""
 
-    def __init__(self, most: int = MOST_SEATS, each: int = MOST_SEATS_EACH) -> None:
+    def __init__(self, most: int = MOST_STREAMS, each: int = MOST_STREAMS_EACH) -> None:
         self._most, self._each = most, each
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -36,12 +36,16 @@ class Seats:
         return self._taken.total()
 
     def take(self, who: str) -> Callable[[], None]:
-        """A way to give the seat back, once. Raises `NoSeat`."""
+        """A way to give the place back, once. Raises `TooManyStreams`."""
         with self._lock:
             if self._taken.total() >= self._most:
-                raise NoSeat(f"{self._most} live streams are open, and that is all there may be: close some")
+                raise TooManyStreams(
+                    f"{self._most} live streams are open, and that is all there may be: close some"
+                )
             if self._taken[who] >= self._each:
-                raise NoSeat(f"you have {self._each} live streams open, and that is all: close some tabs")
+                raise TooManyStreams(
+                    f"you have {self._each} live streams open, and that is all: close some tabs"
+                )
             self._taken[who] += 1
         left = [who]
 
@@ -55,7 +59,7 @@ class Seats:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. The seat is given back however the stream ends, also before it began."""
+    """Server-sent events. The place is given back however the stream ends, also before it began."""
 
     def __init__(self, content: AsyncIterator[str], release: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"x-accel-buffering": "no"})

@@ -22,9 +22,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..problems import problem
 from .auth import OPERATOR, Attempts, Identity, Proxy, Users, is_loopback
-from .memory import Deed, Memory
-from .problems import problem
+from .memory import AuditEntry, Memory
 
 COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
@@ -275,7 +275,7 @@ class Guard:
         return None
 
     def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
-        deed = Deed(
+        deed = AuditEntry(
             who=who.name,
             role=who.role,
             action="request",

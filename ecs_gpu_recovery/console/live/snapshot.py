@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..core.errors import NotFound, Refused
-from ..core.model import Job
-from . import views
-from .desk import Backend, either
+from ...core.errors import NotFound, Refused
+from ...core.model import Job
+from .. import views
+from ..backend_pool import Backend, either
 
 T = TypeVar("T")
 #: More jobs than these at once are counted, not shown one by one.

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, WithJsonSchema
 
-from ..core.model import JobStatus, NodeStatus
-from . import forms
+from ...core.model import JobStatus, NodeStatus
+from .. import forms
 
 Text = Annotated[StrictStr, Field(max_length=4096)]
 Words = Annotated[list[Annotated[StrictStr, Field(max_length=32_768)]], Field(max_length=1000)]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..core.model import Job, Node
-from ..metrics.series import FILE, read_series
-from .context import Console
-from .desk import Backend, either
-from .snapshot import Snapshots, count_live, live_ids, some_jobs
+from ...core.model import Job, Node
+from ...metrics.series import FILE, read_series
+from ..backend_pool import Backend, either
+from ..context import Console
+from ..live.snapshot import Snapshots, count_live, live_ids, some_jobs
 
 #: So many lines, of so many points each, are drawn at once.
 MOST_SERIES, MOST_POINTS = 200, 720

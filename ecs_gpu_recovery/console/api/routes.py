@@ -9,18 +9,19 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from .. import __version__
-from ..core.errors import NotFound
-from ..core.model import JobStatus, NodeStatus
-from ..metrics.catalogue import METRICS
-from . import forms, lists, models, views
-from .actions import Actions
-from .context import Console, ConsoleArg, IdentityArg, event_stream
-from .desk import Backend
-from .letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
-from .logs import LARGEST_PART, progress_points
+from ... import __version__
+from ...core.errors import NotFound
+from ...core.model import JobStatus, NodeStatus
+from ...metrics.catalogue import METRICS
+from .. import forms, views
+from ..actions import Actions
+from ..backend_pool import Backend
+from ..context import Console, ConsoleArg, IdentityArg, event_stream
+from ..dead_letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
+from ..logs import LARGEST_PART, progress_points
+from ..problems import RESPONSES
+from . import lists, models
 from .models import JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
-from .problems import RESPONSES
 
 router = APIRouter(prefix="/api", responses=RESPONSES)
 Name = Annotated[str, Path(min_length=1, max_length=128)]
@@ -65,7 +66,7 @@ async def list_jobs(
 ) -> Response:
     """Newest first; `next` asks for the rest."""
     return _listed(
-        request, await console.desk.ask(lambda side: views.job_page(side.jobs(status, limit, after)))
+        request, await console.pool.ask(lambda side: views.job_page(side.jobs(status, limit, after)))
     )
 
 
@@ -82,20 +83,20 @@ async def submit_job(
 ) -> Response:
     """Submit a job. With an `Idempotency-Key`, sending it twice starts it once."""
     job, new = await Actions(console, who, request).submit(body.given(), idempotency_key)
-    view = await console.desk.ask(lambda side: views.job_view(job, side.now()))
+    view = await console.pool.ask(lambda side: views.job_view(job, side.now()))
     return _said(view, 201 if new else 200, location=f"/api/jobs/{job.id}")
 
 
 @router.post("/jobs/preview", tags=["jobs"], **_shape(models.Preview))
 async def preview_job(body: JobBody, console: ConsoleArg) -> Response:
     """What would run, where, with which variables, and the task definition; nothing is kept."""
-    return _said(await console.desk.ask(lambda side: forms.preview(side, body.given(), console.desktop)))
+    return _said(await console.pool.ask(lambda side: forms.preview(side, body.given(), console.desktop)))
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"], **_shape(models.JobView))
 async def get_job(job_id: Name, request: Request, console: ConsoleArg) -> Response:
     """One job with its ranks, phases, progress and pending orders."""
-    return _said(await console.desk.ask(lambda side: views.job_view(side.job(job_id), side.now())))
+    return _said(await console.pool.ask(lambda side: views.job_view(side.job(job_id), side.now())))
 
 
 @router.post("/jobs/{job_id}/stop", tags=["jobs"], **_shape(models.JobView))
@@ -104,7 +105,7 @@ async def stop_job(
 ) -> Response:
     """Stop a job in any state that is not final."""
     job = await Actions(console, who, request).stop(job_id, body.why)
-    return _said(await console.desk.ask(lambda side: views.job_view(job, side.now())))
+    return _said(await console.pool.ask(lambda side: views.job_view(job, side.now())))
 
 
 @router.post("/jobs/{job_id}/retry", tags=["jobs"], **_shape(models.JobView, 201))
@@ -113,7 +114,7 @@ async def retry_job(
 ) -> Response:
     """Run an ended job again, as a new job, from its last checkpoint."""
     job = await Actions(console, who, request).retry(job_id, body.nodes)
-    return _said(await console.desk.ask(lambda side: views.job_view(job, side.now())), 201)
+    return _said(await console.pool.ask(lambda side: views.job_view(job, side.now())), 201)
 
 
 @router.get("/jobs/{job_id}/timeline", tags=["jobs"], **_shape(models.Timeline))
@@ -127,13 +128,13 @@ async def job_timeline(
         entries = views.whole_timeline(job, views.earlier_entries(side.parts.store, job_id))
         return lists.by_place("entries", entries, limit, after)
 
-    return _said(await console.desk.ask(read))
+    return _said(await console.pool.ask(read))
 
 
 @router.get("/jobs/{job_id}/progress", tags=["jobs"], **_shape(models.ProgressPoints))
 async def job_progress(job_id: Name, console: ConsoleArg) -> Response:
     """Step, loss, attempt and time, as the training reported them."""
-    return _said(await console.desk.ask(lambda side: progress_points(side.job(job_id))))
+    return _said(await console.pool.ask(lambda side: progress_points(side.job(job_id))))
 
 
 # -- logs -------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ async def job_logs(job_id: Name, console: ConsoleArg, limit: LongLimit = 1000, a
     def read(side: Backend) -> dict[str, Any]:
         return lists.by_place("logs", console.logs.sources(side, side.job(job_id)), limit, after)
 
-    return _said(await console.desk.ask(read))
+    return _said(await console.pool.ask(read))
 
 
 @router.get("/jobs/{job_id}/logs/{task}", tags=["logs"], **_shape(models.LogPart))
@@ -160,7 +161,7 @@ async def read_log(
 ) -> Response:
     """Text from a byte position on, or the last `tail` bytes; `next` is where to go on."""
     return _said(
-        await console.desk.ask(
+        await console.pool.ask(
             lambda side: console.logs.part(
                 side, job_id, task, offset=offset, limit=max(limit, tail), tail=tail
             )
@@ -177,7 +178,7 @@ async def search_log(
     after: Place = 0,
 ) -> Response:
     """Lines that hold a text, with their numbers, after a line."""
-    return _said(await console.desk.ask(lambda side: console.logs.search(side, job_id, task, q, after)))
+    return _said(await console.pool.ask(lambda side: console.logs.search(side, job_id, task, q, after)))
 
 
 @router.get(
@@ -188,7 +189,7 @@ async def search_log(
 )
 async def download_log(job_id: Name, task: Name, console: ConsoleArg) -> Response:
     """The whole log as a file."""
-    blocks = await console.desk.ask(lambda side: console.logs.download(side, job_id, task))
+    blocks = await console.pool.ask(lambda side: console.logs.download(side, job_id, task))
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in f"{job_id}-{task}")
     headers = {"content-disposition": f'attachment; filename="{safe}.log"'}
     return StreamingResponse(blocks, media_type="text/plain; charset=utf-8", headers=headers)
@@ -206,7 +207,7 @@ async def list_nodes(
     after: After = "",
 ) -> Response:
     """By name; `next` asks for the rest."""
-    fleet = await console.desk.ask(console.snapshots.fleet)
+    fleet = await console.pool.ask(console.snapshots.fleet)
     found = [node for node in fleet.nodes if status in (None, node["status"])]
     part = lists.by_name(
         "nodes",
@@ -227,7 +228,7 @@ async def get_node(name: Name, console: ConsoleArg) -> Response:
         node = side.node(name)
         return {**views.node_view(node), "report": views.last_report(console.state, node)}
 
-    return _said(lists.plain(await console.desk.ask(read)))
+    return _said(lists.plain(await console.pool.ask(read)))
 
 
 @router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))
@@ -250,7 +251,7 @@ async def ask_node(
 @router.get("/alerts", tags=["system"], **_shape(models.AlertList))
 async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> Response:
     """Messages to people, newest first."""
-    return _said(await console.desk.ask(lambda side: lists.alerts(side, limit, after)))
+    return _said(await console.pool.ask(lambda side: lists.alerts(side, limit, after)))
 
 
 @router.get("/audit", tags=["system"], **_shape(models.DeedList))
@@ -264,7 +265,7 @@ async def audit(console: ConsoleArg, limit: Limit = 100, before: Place = 0) -> R
 @router.get("/orders", tags=["system"], **_shape(models.OrderList))
 async def orders(console: ConsoleArg, limit: LongLimit = 200, after: After = "") -> Response:
     """Orders that are committed and not yet known to be carried out."""
-    found = await console.desk.ask(lists.pending_orders)
+    found = await console.pool.ask(lists.pending_orders)
     return _said(
         lists.by_name("orders", found, limit, after, name=lambda order: f"{order['record']} {order['key']}")
     )
@@ -280,7 +281,7 @@ async def send_again(body: OrderBody, request: Request, console: ConsoleArg, who
 @router.get("/letters", tags=["system"], **_shape(LetterList))
 async def letters(console: ConsoleArg) -> Response:
     """Events that nobody could handle, as the queue of the deployment held them within the last minute."""
-    return _said(await console.desk.ask(console.letters.listed))
+    return _said(await console.pool.ask(console.letters.listed))
 
 
 @router.post("/letters/again", tags=["system"], **_shape(LetterSent))
@@ -300,8 +301,8 @@ async def discard_letter(
 @router.get("/metrics", tags=["system"], **_shape(models.FleetNumbers))
 async def metrics(console: ConsoleArg) -> Response:
     """Counts of now: nodes and jobs by state, GPUs by use, open streams."""
-    found = await console.desk.ask(lambda side: lists.numbers(side, console.snapshots))
-    return _said({**found, "viewers": console.seats.count})
+    found = await console.pool.ask(lambda side: lists.numbers(side, console.snapshots))
+    return _said({**found, "viewers": console.streams.count})
 
 
 @router.get("/metrics/history", tags=["system"], **_shape(models.History))
@@ -315,13 +316,13 @@ async def metrics_history(
     """The last day of one metric, where the embedded control plane keeps it (`gpu-recovery up`)."""
     if name not in METRICS:
         raise NotFound(f"there is no metric {name[:100]}")
-    return _said(await console.desk.ask(lambda side: lists.history(side, console, name, node, job, minutes)))
+    return _said(await console.pool.ask(lambda side: lists.history(side, console, name, node, job, minutes)))
 
 
 @router.get("/whoami", tags=["system"], **_shape(models.Who))
 async def whoami(console: ConsoleArg, who: IdentityArg) -> Response:
     """Who the console takes you for."""
-    backend = await console.desk.ask(lambda side: side.name)
+    backend = await console.pool.ask(lambda side: side.name)
     return _said({"name": who.name, "role": who.role, "backend": backend, "version": __version__})
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.edges import JOB
-from ..core.errors import RecoveryError
-from ..core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
-from ..report import Stretch, lanes, phases
-from . import doing, drawings, views
-from .context import Console
-from .desk import Backend
-from .lists import pending_orders
-from .snapshot import live_jobs, some_jobs
-from .writer import Writer
+from ...core.edges import JOB
+from ...core.errors import RecoveryError
+from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
+from ...report import Stretch, lanes, phases
+from .. import status_text, views
+from ..api.lists import pending_orders
+from ..backend_pool import Backend
+from ..context import Console
+from ..live.snapshot import live_jobs, some_jobs
+from . import svg
+from .render import Renderer
 
 #: Nodes that a person must look at, and ends of a task that a person asks about.
 BROKEN = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
@@ -23,7 +24,7 @@ BLAMED = (Exit.SUSPECT, Exit.OUT_OF_MEMORY, Exit.FAULT, Exit.LOST, Exit.NEVER_ST
 MOST_SHOWN = 12
 #: Recoveries of a job that its page sums up.
 MOST_PAST = 5
-Regions = tuple[dict[str, str], dict[str, Any]]
+Fragments = tuple[dict[str, str], dict[str, Any]]
 
 
 def _notices(side: Backend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def _notices(side: Backend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> d
     found = []
     for notice in told:
         job, node = _job_of(str(notice["key"])), str(notice.get("node", ""))
-        step = doing.next_step(job, [node] if node else [])
+        step = status_text.next_step(job, [node] if node else [])
         found.append({**notice, "job": job, "now": known.get(node), "step": step})
     return {"notices": found, "elsewhere": ""}
 
@@ -47,7 +48,7 @@ def _job_of(key: str) -> str:
     return "" if not told or job.startswith("node/") else job
 
 
-async def overview(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
+async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     def read(side: Backend) -> dict[str, Any]:
         live, some = live_jobs(side)
         fleet = console.snapshots.fleet(side)
@@ -57,43 +58,43 @@ async def overview(console: Console, writer: Writer, args: Mapping[str, str]) ->
             "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
             "doing": sorted((views.doing(found) for found in some), key=lambda d: bool(d["calm"])),
-            "headline": doing.headlines(live, some, fleet.nodes),
+            "headline": status_text.headlines(live, some, fleet.nodes),
             "messages": _notices(side, 3, fleet.nodes),
         }
 
-    data = await console.desk.ask(read)
+    data = await console.pool.ask(read)
     fleet = data["fleet"]
     regions = {
         "counts": console.snapshots.rendered(
-            ("counts", writer.language, fleet.stamp, data["live"]),
-            lambda: writer.render("_counts.html", nodes=fleet.nodes, live=data["live"]),
+            ("counts", renderer.language, fleet.stamp, data["live"]),
+            lambda: renderer.render("_counts.html", nodes=fleet.nodes, live=data["live"]),
         ),
         "fleet": console.snapshots.rendered(
-            ("fleet", writer.language, fleet.stamp),
-            lambda: writer.render(
+            ("fleet", renderer.language, fleet.stamp),
+            lambda: renderer.render(
                 "_fleet.html", nodes=fleet.nodes, pick=False, local=console.state is not None
             ),
         ),
-        "headline": writer.render("_headline.html", headline=data["headline"], warning=data["warning"]),
-        "doing": writer.render(
+        "headline": renderer.render("_headline.html", headline=data["headline"], warning=data["warning"]),
+        "doing": renderer.render(
             "_doing.html",
             doing=data["doing"][:MOST_SHOWN],
             more=data["live"] - len(data["doing"][:MOST_SHOWN]),
         ),
-        "recent": writer.render(
+        "recent": renderer.render(
             "_jobs.html", jobs=data["jobs"], next="", later=False, status="", short=True, invite=True
         ),
-        "notices": writer.render("_notices.html", **data["messages"], brief=True),
+        "notices": renderer.render("_notices.html", **data["messages"], brief=True),
     }
     return regions, {}
 
 
-async def jobs(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
+async def jobs(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     status = JobStatus(args["status"]) if args.get("status") in {s.value for s in JobStatus} else None
-    page = await console.desk.ask(
+    page = await console.pool.ask(
         lambda side: views.job_page(side.jobs(status, 50, args.get("after", "")[:400]))
     )
-    shown = writer.render(
+    shown = renderer.render(
         "_jobs.html",
         jobs=page["jobs"],
         next=page["next"],
@@ -105,22 +106,22 @@ async def jobs(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
     return {"jobs": shown}, {}
 
 
-async def new_job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
-    fleet = await console.desk.ask(console.snapshots.fleet)
+async def new_job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
+    fleet = await console.pool.ask(console.snapshots.fleet)
     chosen = {name for name in args.get("nodes", "").split(",") if name}
     picker = console.snapshots.rendered(
-        ("picker", writer.language, fleet.stamp, frozenset(chosen)),
-        lambda: writer.render(
+        ("picker", renderer.language, fleet.stamp, frozenset(chosen)),
+        lambda: renderer.render(
             "_fleet.html", nodes=fleet.nodes, pick=True, chosen=chosen, local=console.state is not None
         ),
     )
-    free = doing.Sentence(
-        doing.FREE, {"free": sum(node["free"] for node in fleet.nodes), "all": len(fleet.nodes)}
+    free = status_text.Sentence(
+        status_text.FREE, {"free": sum(node["free"] for node in fleet.nodes), "all": len(fleet.nodes)}
     )
-    return {"picker": picker, "free": f'<p class="hint">{writer.sentence(free)}</p>'}, {}
+    return {"picker": picker, "free": f'<p class="hint">{renderer.sentence(free)}</p>'}, {}
 
 
-async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
+async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     job_id = args["job_id"]
 
     def read(side: Backend) -> dict[str, Any]:
@@ -137,55 +138,57 @@ async def job(console: Console, writer: Writer, args: Mapping[str, str]) -> Regi
             "logs": console.logs.sources(side, found),
         }
 
-    data = await console.desk.ask(read)
+    data = await console.pool.ask(read)
     found, view = data["job"], data["view"]
-    words = writer.text
-    diagram = drawings.state_diagram(
+    words = renderer.text
+    diagram = svg.state_diagram(
         found,
-        writer.job_label,
-        f"{words('State of the job')}: {writer.job_label(found.status)}",
+        renderer.job_label,
+        f"{words('State of the job')}: {renderer.job_label(found.status)}",
         words,
         data["earlier"],
     )
     nexts = [(after, edge.why) for (before, after), edge in JOB.items() if before == found.status]
     regions = {
-        "head": writer.render("_job_head.html", job=view),
-        "now": _now(writer, found, view, data["earlier"]),
-        "nexts": writer.render("_nexts.html", nexts=nexts),
-        "phases": writer.render("_phases.html", job=view),
+        "head": renderer.render("_job_head.html", job=view),
+        "now": _now(renderer, found, view, data["earlier"]),
+        "nexts": renderer.render("_nexts.html", nexts=nexts),
+        "phases": renderer.render("_phases.html", job=view),
         "diagram": diagram,
-        "preflight": writer.render(
+        "preflight": renderer.render(
             "_preflight.html", job=view, show=found.preflight, steps=_preflight(found)
         ),
-        "attempts": writer.render(
+        "attempts": renderer.render(
             "_attempts.html",
             legend=_legend(found, data["lanes"]),
-            hidden=sum(map(bool, data["lanes"].values())) - len(drawings.chosen_lanes(data["lanes"])),
-            picture=drawings.attempts_picture(
-                data["phases"], data["lanes"], words, words("Where the time went")
-            ),
+            hidden=sum(map(bool, data["lanes"].values())) - len(svg.chosen_lanes(data["lanes"])),
+            picture=svg.attempts_picture(data["phases"], data["lanes"], words, words("Where the time went")),
         ),
-        "ranks": writer.render("_ranks.html", job=view),
-        "story": writer.render("_story.html", entries=doing.grouped(view["timeline"]), node=False),
-        "facts": writer.render("_job_facts.html", job=view),
-        "order": writer.render("_job_order.html", job=view),
+        "ranks": renderer.render("_ranks.html", job=view),
+        "story": renderer.render("_story.html", entries=status_text.grouped(view["timeline"]), node=False),
+        "facts": renderer.render("_job_facts.html", job=view),
+        "order": renderer.render("_job_order.html", job=view),
     }
     sizes = {log["task"]: [log["rank"], log["attempt"], log["node"], log["size"]] for log in data["logs"]}
     done = view["progress"]
     return regions, {
-        "state": {"final": view["final"], "label": writer.job_label(found.status), "blamed": _blamed(found)},
+        "state": {
+            "final": view["final"],
+            "label": renderer.job_label(found.status),
+            "blamed": _blamed(found),
+        },
         "logs": sizes,
         "points": [done["steps"], done["lost_steps"], found.attempt],
     }
 
 
-def _now(writer: Writer, found: Job, view: Mapping[str, Any], earlier: Sequence[Entry]) -> str:
+def _now(renderer: Renderer, found: Job, view: Mapping[str, Any], earlier: Sequence[Entry]) -> str:
     """What is being done, how far the way back is gone, what a person has to do, and what was mended before."""
-    way, step = doing.steps(found)
+    way, step = status_text.steps(found)
     broken = [rank.node for rank in found.ranks if rank.node_status in BROKEN]
-    asked = doing.next_step(found.id, broken) if found.status is JobStatus.FAILED else None
-    past = doing.recoveries((*earlier, *found.timeline))[-MOST_PAST:]
-    return writer.render(
+    asked = status_text.next_step(found.id, broken) if found.status is JobStatus.FAILED else None
+    past = status_text.recoveries((*earlier, *found.timeline))[-MOST_PAST:]
+    return renderer.render(
         "_now.html", job=view, d=views.doing(found), way=way, step=step, asked=asked, broken=broken, past=past
     )
 
@@ -200,7 +203,7 @@ def _blamed(found: Job) -> str:
 
 def _legend(found: Job, nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
     """The colours that are on the picture, in the order of the states."""
-    seen = {stretch.status for name in drawings.chosen_lanes(nodes) for stretch in nodes[name]}
+    seen = {stretch.status for name in svg.chosen_lanes(nodes) for stretch in nodes[name]}
     return [status.value for status in NodeStatus if status in seen]
 
 
@@ -219,7 +222,7 @@ def _preflight(found: Job) -> list[dict[str, str]]:
     return steps
 
 
-async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
+async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     name = args["name"]
 
     def read(side: Backend) -> dict[str, Any]:
@@ -245,22 +248,22 @@ async def node(console: Console, writer: Writer, args: Mapping[str, str]) -> Reg
             "moves": moves[-200:],
         }
 
-    data = await console.desk.ask(read)
+    data = await console.pool.ask(read)
     deeds = console.memory.audit(limit=20, subject=f"node/{name}")
     regions = {
-        "title": writer.render("_node_title.html", node=data["node"]),
-        "node": writer.render("_node_head.html", node=data["node"]),
-        "report": writer.render(
+        "title": renderer.render("_node_title.html", node=data["node"]),
+        "node": renderer.render("_node_head.html", node=data["node"]),
+        "report": renderer.render(
             "_report.html",
             report=(last := next(iter(data["reports"]), None)),
             mended=_mended(last, data["moves"]),
         ),
-        "checks": writer.render("_checks.html", reports=data["reports"]),
-        "history": writer.render("_story.html", entries=doing.grouped(data["moves"]), node=True),
-        "ran": writer.render(
+        "checks": renderer.render("_checks.html", reports=data["reports"]),
+        "history": renderer.render("_story.html", entries=status_text.grouped(data["moves"]), node=True),
+        "ran": renderer.render(
             "_jobs.html", jobs=data["jobs"], next="", later=False, status="", short=True, invite=False
         ),
-        "deeds": writer.render("_audit.html", audit=deeds, brief=True),
+        "deeds": renderer.render("_audit.html", audit=deeds, brief=True),
     }
     out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
     return regions, {"usual": "release" if out else "drain"}
@@ -275,7 +278,7 @@ def _mended(report: Mapping[str, Any] | None, moves: Sequence[Mapping[str, Any]]
     return next((move for move in reversed(back) if str(move["at"]) > checked), None)
 
 
-async def alerts(console: Console, writer: Writer, args: Mapping[str, str]) -> Regions:
+async def alerts(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     def read(side: Backend) -> dict[str, Any]:
         moves = []
         for found in some_jobs(side, [line.id for line in side.jobs(None, 15, "").jobs]):
@@ -288,16 +291,16 @@ async def alerts(console: Console, writer: Writer, args: Mapping[str, str]) -> R
             "moves": moves[:40],
         }
 
-    data = await console.desk.ask(read)
+    data = await console.pool.ask(read)
     before = int(args["before"]) if args.get("before", "").isdigit() else 0
     regions = {
-        "notices": writer.render("_notices.html", **data["messages"], brief=False),
-        "orders": writer.render("_orders.html", orders=data["orders"]),
-        "letters": writer.render("_letters.html", look=data["letters"]).strip(),
-        "audit": writer.render(
+        "notices": renderer.render("_notices.html", **data["messages"], brief=False),
+        "orders": renderer.render("_orders.html", orders=data["orders"]),
+        "letters": renderer.render("_letters.html", look=data["letters"]).strip(),
+        "audit": renderer.render(
             "_audit.html", audit=console.memory.audit(limit=50, before=before), brief=False
         ),
-        "moves": writer.render("_moves.html", moves=data["moves"]),
+        "moves": renderer.render("_moves.html", moves=data["moves"]),
     }
     return regions, {}
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.errors import Refused
-from .balancer import DATA_HEADER, Balancer, NotSigned, name_of
+from ...core.errors import Refused
+from .load_balancer import DATA_HEADER, Balancer, NotSigned, name_of
 
 USERS_VARIABLE = "GPU_RECOVERY_CONSOLE_USERS"
 VIEWER, OPERATOR = "viewer", "operator"

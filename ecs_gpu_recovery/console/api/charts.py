@@ -12,14 +12,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
-from ..core.errors import Transient
-from ..metrics.catalogue import PREFIX
-from ..metrics.cloudwatch_agent import NAMESPACE
-from ..metrics.series import FILE, Series, read_series
-from .context import ConsoleArg
-from .desk import Backend
+from ...core.errors import Transient
+from ...metrics.catalogue import PREFIX
+from ...metrics.cloudwatch_agent import NAMESPACE
+from ...metrics.series import FILE, Series, read_series
+from ..backend_pool import Backend
+from ..context import ConsoleArg
+from ..problems import RESPONSES
 from .models import Answer
-from .problems import RESPONSES
 
 router = APIRouter(prefix="/api", responses=RESPONSES)
 Name = Annotated[str, InPath(min_length=1, max_length=128)]
@@ -135,7 +135,7 @@ async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600)
             for chart in CHARTS
         ]
 
-    return {"charts": await console.desk.ask(read), "elsewhere": _elsewhere(state)}
+    return {"charts": await console.pool.ask(read), "elsewhere": _elsewhere(state)}
 
 
 @router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_SHAPE)
@@ -155,4 +155,4 @@ async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600
             for chart in JOB_CHARTS
         ]
 
-    return {"charts": await console.desk.ask(read), "elsewhere": _elsewhere(state)}
+    return {"charts": await console.pool.ask(read), "elsewhere": _elsewhere(state)}

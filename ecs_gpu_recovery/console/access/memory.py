@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from .views import masked_text
+from ..views import masked_text
 
 audit_log = logging.getLogger("ecs_gpu_recovery.console.audit")
 SESSION_HOURS = 12
@@ -49,7 +49,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class AuditEntry:
     """One line of the audit."""
 
     who: str
@@ -116,7 +116,7 @@ class Memory:
 
     # -- audit ---------------------------------------------------------------------------------------------
 
-    def note(self, deed: Deed) -> None:
+    def note(self, deed: AuditEntry) -> None:
         values = (deed.who, deed.role, deed.action, deed.subject, deed.why, deed.outcome, deed.address)
         texts = [masked_text(value)[:LONGEST_TEXT].encode(errors="replace").decode() for value in values]
         at = self._now().isoformat(timespec="milliseconds")

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from ecs_gpu_recovery.console import doing, drawings, regions, texts, views
-from ecs_gpu_recovery.console.doing import grouped, now_doing
-from ecs_gpu_recovery.console.writer import Writer, items_of
+from ecs_gpu_recovery.console import status_text, views
+from ecs_gpu_recovery.console.pages import fragments, svg, texts
+from ecs_gpu_recovery.console.pages.render import Renderer, items_of
+from ecs_gpu_recovery.console.status_text import grouped, now_doing
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
 from tests.core.story import (
@@ -62,19 +63,19 @@ def test_one_sentence_tells_what_is_done_now(job: object, words: str) -> None:
 @pytest.mark.parametrize(
     ("job", "way", "at"),
     [
-        (a_new_job(nodes=4), doing.FIRST_START, "Start"),
+        (a_new_job(nodes=4), status_text.FIRST_START, "Start"),
         (a_running_job(nodes=4), (), ""),
-        (a_running_job(nodes=4).fails(0), doing.RECOVERY, "Stop all ranks"),
-        (a_job_under_test(nodes=4), doing.RECOVERY, "Check the nodes"),
-        (a_job_awaiting_reboot(nodes=4, bad=[2]), doing.RECOVERY, "Repair"),
-        (a_restarting_job(nodes=4), doing.RECOVERY, "Start again"),
+        (a_running_job(nodes=4).fails(0), status_text.RECOVERY, "Stop all ranks"),
+        (a_job_under_test(nodes=4), status_text.RECOVERY, "Check the nodes"),
+        (a_job_awaiting_reboot(nodes=4, bad=[2]), status_text.RECOVERY, "Repair"),
+        (a_restarting_job(nodes=4), status_text.RECOVERY, "Start again"),
         (a_job_in_its_second_attempt(nodes=4), (), ""),
     ],
 )
 def test_the_way_back_to_training_is_told_with_where_it_stands(
     job: object, way: tuple[str, ...], at: str
 ) -> None:
-    found, step = doing.steps(job.job)  # type: ignore[attr-defined]
+    found, step = status_text.steps(job.job)  # type: ignore[attr-defined]
     assert tuple(found) == way
     assert (found[step] if found else "") == at
 
@@ -86,7 +87,7 @@ def test_the_overview_begins_with_what_matters() -> None:
     running, healing = a_running_job(nodes=2).job, a_job_awaiting_reboot(nodes=2).job
 
     def told(live: int, jobs: list[Job], nodes: list[dict[str, str]]) -> list[str]:
-        return [line.said.key.format(**line.said.values) for line in doing.headlines(live, jobs, nodes)]
+        return [line.said.key.format(**line.said.values) for line in status_text.headlines(live, jobs, nodes)]
 
     assert told(0, [], []) == ["There are no nodes yet."]
     assert told(0, [], fleet) == ["All is well. No job is active."]
@@ -97,27 +98,27 @@ def test_the_overview_begins_with_what_matters() -> None:
         "Not heard from: n9.",
         "2 jobs are recovering by themselves.",
     ]
-    assert doing.headlines(0, [], broken)[0].href == "/nodes/bad%20node"
+    assert status_text.headlines(0, [], broken)[0].href == "/nodes/bad%20node"
 
 
 def test_recoveries_are_summed_up_with_their_cause_and_how_long_they_took() -> None:
     job = a_job_in_its_second_attempt(nodes=3, bad=[1]).job
     minutes = [replace(entry, at=T0 + number * MINUTE) for number, entry in enumerate(job.timeline)]
-    (found,) = doing.recoveries(minutes)
+    (found,) = status_text.recoveries(minutes)
     own = [entry for entry in minutes if entry.subject == "job"]
     fault, back = (
         next(e for e in own if e.after == state) for state in ("PENDING_HEALTHCHECK", "RESTARTING")
     )
     assert (found.why, found.at) == ("GPU fault on n1", fault.at)
     assert found.seconds >= (back.at - fault.at).total_seconds() > 0
-    assert doing.recoveries(a_job_awaiting_reboot(nodes=3).job.timeline) == [], "not back yet"
+    assert status_text.recoveries(a_job_awaiting_reboot(nodes=3).job.timeline) == [], "not back yet"
 
 
 def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> None:
     broken = a_running_job(nodes=3).fails(1).job
-    assert regions._blamed(broken) == broken.ranks[1].task_id != ""
-    assert regions._blamed(a_running_job(nodes=3).job) == ""
-    assert regions._blamed(a_job_in_its_second_attempt(nodes=3).job) == ""
+    assert fragments._blamed(broken) == broken.ranks[1].task_id != ""
+    assert fragments._blamed(a_running_job(nodes=3).job) == ""
+    assert fragments._blamed(a_job_in_its_second_attempt(nodes=3).job) == ""
 
 
 @pytest.mark.parametrize(
@@ -125,12 +126,12 @@ def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> Non
     [("j-1/notify/failed", "j-1"), ("node/n1/notify/3", ""), ("j-1/0/start/stuck", ""), ("", "")],
 )
 def test_a_message_leads_to_the_job_that_it_is_about(key: str, job: str) -> None:
-    assert regions._job_of(key) == job
+    assert fragments._job_of(key) == job
 
 
 def test_what_a_person_does_next_is_said_in_words_of_the_console() -> None:
     def told(job: str, *nodes: str) -> str:
-        step = doing.next_step(job, nodes)
+        step = status_text.next_step(job, nodes)
         return step.key.format(**step.values) if step else ""
 
     assert told("j", "n1") == "Repair n1 and release it on its page. Then run the job again."
@@ -160,7 +161,7 @@ def test_many_nodes_are_shown_by_state_those_in_trouble_first() -> None:
         node("d", "AVAILABLE", hold={"by": "olga"}),
         node("e", "AVAILABLE", job_id="j"),
     ]
-    groups = Writer("en", None).by_word(nodes)
+    groups = Renderer("en", None).by_word(nodes)
     assert [word for word, _ in groups] == ["Failed", "Drained", "Running", "Healthy, waiting", "Available"]
     assert sum(len(some) for _, some in groups) == len(nodes)
 
@@ -171,7 +172,7 @@ def test_a_wait_has_an_end_and_a_training_has_none() -> None:
 
 
 def test_every_sentence_has_its_chinese_with_the_same_blanks() -> None:
-    for key in doing.SENTENCES:
+    for key in status_text.SENTENCES:
         names = {name for _, name, _, _ in string.Formatter().parse(key) if name}
         assert {name for _, name, _, _ in string.Formatter().parse(texts.ZH[key]) if name} == names
 
@@ -194,20 +195,20 @@ def test_the_picture_shows_what_each_node_did_while_the_job_recovered() -> None:
     assert "REBOOTING" not in [stretch.status for stretch in found["n0"]]
     for stretches in found.values():
         assert all(a.end == b.start for a, b in pairwise(stretches)), "no gaps"
-    svg = drawings.attempts_picture(phases(job, T0 + MINUTE), found, str, "title")
-    assert svg.count('class="lane"') == 3
-    assert svg.count('<line class="attempt"') == 1, "one mark, where the second attempt begins"
+    picture = svg.attempts_picture(phases(job, T0 + MINUTE), found, str, "title")
+    assert picture.count('class="lane"') == 3
+    assert picture.count('<line class="attempt"') == 1, "one mark, where the second attempt begins"
 
 
 def test_of_a_large_job_the_nodes_that_something_happened_to_are_drawn() -> None:
     job = a_job_awaiting_reboot(nodes=64, bad=[60]).job
     found = lanes(job, T0 + timedelta(minutes=1))
-    chosen = drawings.chosen_lanes(found)
+    chosen = svg.chosen_lanes(found)
     assert "n60" in chosen
-    assert len(chosen) <= drawings.MOST_LANES
+    assert len(chosen) <= svg.MOST_LANES
 
 
 def test_a_record_without_a_timeline_has_an_empty_picture() -> None:
     bare = replace(a_running_job(nodes=2).job, timeline=())
     assert phases(bare, T0) == []
-    assert drawings.attempts_picture([], lanes(bare, T0), str, "title") == ""
+    assert svg.attempts_picture([], lanes(bare, T0), str, "title") == ""

@@ -10,11 +10,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..core.model import NodeStatus
-from ..jobfile import LEVELS
-from . import doing, drawings, texts
-from .auth import Identity
-from .views import command_line
+from ...core.model import NodeStatus
+from ...jobfile import LEVELS
+from .. import status_text
+from ..access.auth import Identity
+from ..views import command_line
+from . import svg, texts
 
 #: Of many nodes, those in the first states are shown first.
 _URGENCY = (
@@ -50,15 +51,15 @@ def items_of(text: str) -> list[str]:
 
 ENV.filters.update(
     clock=clock,
-    duration=drawings.duration,
+    duration=svg.duration,
     items_of=items_of,
-    short=drawings.short,
+    short=svg.short,
     command_line=command_line,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class Renderer:
     """Renders for one language and one person."""
 
     language: str
@@ -93,7 +94,7 @@ class Writer:
     def verdict(self, verdict: str) -> str:
         return self.text(texts.VERDICTS.get(verdict, verdict))
 
-    def sentence(self, said: doing.Sentence) -> str:
+    def sentence(self, said: status_text.Sentence) -> str:
         return self.text(said.key).format(**said.values)
 
     def render(self, template: str, **values: Any) -> str:
@@ -103,7 +104,7 @@ class Writer:
             node_label=self.node_label,
             node_word=self.node_word,
             by_word=self.by_word,
-            names=doing.names,
+            names=status_text.names,
             verdict=self.verdict,
             order_words=texts.ORDERS,
             sentence=self.sentence,

@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import Refused, Transient
-from . import es256
+from ...core.errors import Refused, Transient
+from . import jwt as es256
 
 DATA_HEADER = "x-amzn-oidc-data"
 _ARN = re.compile(

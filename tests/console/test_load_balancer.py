@@ -16,9 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from ecs_gpu_recovery.console import es256
-from ecs_gpu_recovery.console.auth import Proxy
-from ecs_gpu_recovery.console.balancer import DATA_HEADER, Balancer, NotSigned, key_address, name_of
+from ecs_gpu_recovery.console.access import jwt as es256
+from ecs_gpu_recovery.console.access.auth import Proxy
+from ecs_gpu_recovery.console.access.load_balancer import (
+    DATA_HEADER,
+    Balancer,
+    NotSigned,
+    key_address,
+    name_of,
+)
 from ecs_gpu_recovery.core.errors import Refused, Transient
 from tests.console.helpers import console, still_state
 

@@ -44,7 +44,7 @@ class Backend(Protocol):
     def notices(self, limit: int) -> Sequence[dict[str, Any]]: ...
 
 
-class Desk:
+class BackendPool:
     """Opens the backend when it is first needed, and again after it could not be opened."""
 
     def __init__(self, factory: Callable[[], Backend], *, patience_s: float = PATIENCE_S) -> None:

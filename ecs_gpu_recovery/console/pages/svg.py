@@ -13,9 +13,9 @@ from math import hypot
 
 from markupsafe import Markup, escape
 
-from ..core.edges import JOB, NEW
-from ..core.model import Entry, Job, JobStatus, NodeStatus
-from ..report import Phase, Stretch
+from ...core.edges import JOB, NEW
+from ...core.model import Entry, Job, JobStatus, NodeStatus
+from ...report import Phase, Stretch
 from .texts import NODE_LABELS
 
 _WIDTH, _HEIGHT = 150.0, 46.0

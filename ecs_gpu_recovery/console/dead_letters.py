@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr
 
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from .desk import Backend
-from .models import Answer, Body
+from .api.models import Answer, Body
+from .backend_pool import Backend
 
 #: How long a look at the queue is good for.
 LOOK_AGAIN_S = 60.0

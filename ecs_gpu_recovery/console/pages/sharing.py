@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import regions
-from .auth import Identity
-from .context import Console
-from .live import CSRF, Part
-from .writer import Writer
+from ..access.auth import Identity
+from ..context import Console
+from ..live.stream import CSRF, Part
+from . import fragments
+from .render import Renderer
 
 #: What each page's regions depend on; anything else in an address is not looked at.
 ARGS: Mapping[str, tuple[str, ...]] = {
@@ -29,24 +29,24 @@ ARGS: Mapping[str, tuple[str, ...]] = {
 
 
 async def shared(
-    console: Console, writer: Writer, page: str, args: Mapping[str, str]
+    console: Console, renderer: Renderer, page: str, args: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """A page's regions, with `CSRF` in place of the token; `own` puts it in."""
     wanted = ARGS.get(page)
     known = {k: str(v)[:400] for k, v in args.items() if v and (wanted is None or k in wanted)}
-    role = writer.who.role if writer.who else ""
-    somebody = replace(writer, who=Identity(name="", role=role, csrf=CSRF) if writer.who else None)
+    role = renderer.who.role if renderer.who else ""
+    somebody = replace(renderer, who=Identity(name="", role=role, csrf=CSRF) if renderer.who else None)
 
-    async def make() -> regions.Regions:
-        made, facts = await regions.PAGES[page](console, somebody, {**dict.fromkeys(args, ""), **known})
+    async def make() -> fragments.Fragments:
+        made, facts = await fragments.PAGES[page](console, somebody, {**dict.fromkeys(args, ""), **known})
         return {name: Part(html) for name, html in made.items()}, facts
 
-    key = (page, writer.language, role, json.dumps(known, sort_keys=True))
-    found: regions.Regions = await console.shared.get(key, make)
+    key = (page, renderer.language, role, json.dumps(known, sort_keys=True))
+    found: fragments.Fragments = await console.shared.get(key, make)
     return dict(found[0]), found[1]
 
 
-def own(parts: Mapping[str, str], writer: Writer) -> dict[str, Any]:
+def own(parts: Mapping[str, str], renderer: Renderer) -> dict[str, Any]:
     """The regions with the viewer's own token in them."""
-    token = writer.who.csrf if writer.who else ""
+    token = renderer.who.csrf if renderer.who else ""
     return {name: html.replace(CSRF, token) for name, html in parts.items()}

@@ -1,0 +1,1 @@
+"""Who may come in: signing in, the door every request passes, and what was done by whom."""

@@ -1,0 +1,1 @@
+"""What changes while people look: one shared look at the backend, and a stream of events from it."""
