@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..config import LambdaSettings
+from ..core import keys
 from ..core.effects import Order, StopTask, WriteRows
 from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
@@ -201,7 +202,7 @@ def adopted_job(
                 Order(
                     due=at,
                     effect=StopTask(
-                        key=f"{job_id}/{rank.task_attempt}/{rank.index}/stop/1",
+                        key=keys.stop(job_id, rank),
                         node=rank.node,
                         token="",
                         task_id=rank.task_id,
@@ -223,7 +224,7 @@ def adopted_job(
         attempt=attempt,
         policy=policy.version,
     )
-    orders.append(Order(due=at, effect=WriteRows(key=f"{job_id}/rows/1", version=1)))
+    orders.append(Order(due=at, effect=WriteRows(key=keys.rows(job_id, 1), version=1)))
     return Job(
         id=job_id,
         cluster=cluster,

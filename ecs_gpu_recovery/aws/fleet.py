@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ..core import keys
+from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import StartRefused
 from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
@@ -299,7 +300,7 @@ class EcsFleet:
             if rank.node in besides or node not in ("", rank.node):
                 continue
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                key = f"{job.id}/{job.attempt}/{rank.index}/reboot"
+                key = keys.reboot(job.id, job.attempt, rank.index)
                 yield from self._see_reboot(rank.node, rank.instance, key, rank.host)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
@@ -352,9 +353,7 @@ class EcsFleet:
         for rank in job.ranks:
             if rank.quiet:
                 continue
-            task_id = rank.task_id or self._find(
-                token(job.id, rank.task_attempt, rank.index, "train", rank.start_try)
-            )
+            task_id = rank.task_id or self._find(keys.start_token(job.id, rank))
             if task_id:
                 known[task_id] = rank
         yield from tasks_as_facts(self._describe(list(known)), known, job, self._now())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from ..core import keys
 from ..core.errors import NodesTaken, NotFound
 from ..core.events import Fact, NodeSeen
 from ..core.exits import OUR_REASON
@@ -269,22 +270,22 @@ class Intake:
         )
 
     def _reboot_over(self, command: Command, at: datetime) -> str:
-        """The record that waits for this reboot. A key is JOB/ATTEMPT/RANK/reboot, or node/NAME/reboot/NUMBER."""
-        owner, number, rank, last = (command.key.rsplit("/", 3) + [""] * 4)[:4]
-        if owner == "node" and rank == "reboot":
-            fact = outcome(command, number, command.key, at)
-            self._runtime.handle_node(number, [fact] if fact else [])
-            return number
-        if last == "reboot" and rank.isdecimal():
-            ranks = self._known(owner).ranks  # a rank keeps its node, so any version of the record will do
-            mine = ranks[int(rank)] if int(rank) < len(ranks) else None
-            fact = outcome(command, mine.node, command.key, at) if mine is not None else None
-            if mine is not None and fact is not None:
-                # Seen as it is now, what is heard later of how it went down is old news, by its version.
-                now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
-                self._runtime.handle(owner, [*now, fact])
-            return owner
-        return self._waiting_jobs()
+        """The record that waits for this reboot."""
+        key = keys.parse(command.key)
+        if key is None or key.kind != "reboot":
+            return self._waiting_jobs()
+        if key.node:
+            fact = outcome(command, key.node, command.key, at)
+            self._runtime.handle_node(key.node, [fact] if fact else [])
+            return key.node
+        ranks = self._known(key.job).ranks  # a rank keeps its node, so any version of the record will do
+        mine = ranks[key.rank] if key.rank < len(ranks) else None
+        fact = outcome(command, mine.node, command.key, at) if mine is not None else None
+        if mine is not None and fact is not None:
+            # Seen as it is now, what is heard later of how it went down is old news, by its version.
+            now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
+            self._runtime.handle(key.job, [*now, fact])
+        return key.job
 
     def _waiting_jobs(self) -> str:
         """The comment had no room for the key: look at the few jobs that wait for a reboot."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ..core import keys
 from ..core.effects import Notify
 from .event_fields import line, member, moment, sort_of
 from .parse import parse_event
@@ -101,7 +102,7 @@ def why_not(letter: Letter, ours: frozenset[str]) -> str:
 def put_away(letter: Letter, by: str, why: str) -> Notify:
     """What the others are told of a letter that somebody puts away. Not the event: it may hold secrets of a job."""
     return Notify(
-        key=f"letter/{letter.id}/discarded",
+        key=keys.dead_letter(letter.id),
         subject=f"A dead letter was put away by {by}",
         happened=f"{by} put the dead letter {letter.id} away unhandled: {why}",
         evidence=f"{letter.understood}; left by {letter.sender or 'an unknown sender'}: {letter.error or '-'}",

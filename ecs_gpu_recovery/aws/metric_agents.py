@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..core.effects import token
+from ..core import keys
 from .discover import instances
 from .errors import translated
 
@@ -38,11 +38,6 @@ class Agents:
     failing: tuple[tuple[str, str], ...] = ()  #: node and why the last one there ended soon after its start
 
 
-def started_by(cluster: str, family: str) -> str:
-    """The name that all agents of a cluster carry. One list by it finds them all."""
-    return token("metrics-agent", cluster.rpartition("/")[2], family)
-
-
 def ensure_agents(ecs: ECSClient, cluster: str, family: str, at: datetime) -> Agents:
     """Start an agent on each external node that lacks one: the newest revision of the family.
 
@@ -52,7 +47,7 @@ def ensure_agents(ecs: ECSClient, cluster: str, family: str, at: datetime) -> Ag
     with translated(f"looking at the task definition {family}"):
         definition = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
     newest = str(definition["taskDefinitionArn"])
-    name = started_by(cluster, family)
+    name = keys.agents_token(cluster, family)
     nodes = [str(node["containerInstanceArn"]) for node in instances(ecs, cluster) if _usable(node)]
     keep: dict[str, str] = {}
     extra: list[str] = []

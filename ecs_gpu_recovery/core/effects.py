@@ -1,4 +1,4 @@
-"""What to do: frozen orders in the imperative, each with a key derived from what it means.
+"""What to do: frozen orders in the imperative, each with a key derived from what it means (`keys`).
 
 Sending one twice is the same order. An `Order` is an effect in the outbox, with its due time. It leaves the outbox
 only when the fact that it was carried out has been applied, so a crash can never lose it.
@@ -6,14 +6,8 @@ only when the fact that it was carried out has been applied, so a crash can neve
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-
-
-def token(*parts: object) -> str:
-    """A name for an order that fits ECS's `startedBy` (36 characters) and is the same every time it is made."""
-    return "gr-" + hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from . import keys
 from .effects import Notify
 from .model import Exit, NodeStatus, Rank, Verdict
 
@@ -29,7 +30,7 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
             f"Read the logs: gpu-recovery logs {job_id}. Then run the job again: gpu-recovery retry {job_id}."
         )
     return Notify(
-        key=f"{job_id}/notify/failed",
+        key=keys.job_failed(job_id),
         subject=f"Job {job_id} failed: {why}"[:100],
         happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
         evidence="; ".join(evidence)[:4000],
@@ -72,7 +73,7 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
     """The job ended as asked, but a node left its task running."""
     names = ", ".join(r.node for r in ranks)
     return Notify(
-        key=f"{job_id}/notify/unresponsive",
+        key=keys.nodes_unresponsive(job_id),
         subject=f"Nodes did not stop their tasks: {names}"[:100],
         happened=f"Job {job_id} was ended, but {names} never confirmed that the task has stopped.",
         evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
@@ -85,7 +86,7 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
     return Notify(
-        key=f"node/{node}/notify/{errand}",
+        key=keys.node_failed(node, errand),
         subject=f"Node {node} failed: {why}"[:100],
         happened=f"Node {node} is out of use: {why}.",
         evidence=f"verdict {verdict}" if verdict else why,
@@ -99,7 +100,7 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
 def stuck_order(subject: str, key: str, error: str) -> Notify:
     """An order could not be carried out many times in a row."""
     return Notify(
-        key=f"{key}/stuck",
+        key=keys.stuck(key),
         subject=f"An order of {subject} keeps failing"[:100],
         happened=f"The order {key} could not be carried out.",
         evidence=error[:4000],

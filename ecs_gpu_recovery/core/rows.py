@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from . import keys
 from .model import Job, Node, NodeStatus, Rank
 
 
@@ -94,7 +95,7 @@ def held_node(node: Node, job: Job) -> Node | None:
         job_version=0,
         verdict=rank.verdict if rank.node_status is NodeStatus.FAILED else None,
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
-        reboot_key=f"{job.id}/{job.attempt}/{rank.index}/reboot" if rebooting else node.reboot_key,
+        reboot_key=keys.reboot(job.id, job.attempt, rank.index) if rebooting else node.reboot_key,
         rebooted=rank.rebooted if rebooting else False,
         deadline=rank.deadline if rebooting else None,
     )

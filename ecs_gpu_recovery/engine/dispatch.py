@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 
+from ..core import keys
 from ..core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
 from ..core.errors import Bug, StartRefused, Transient
 from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed
@@ -60,12 +61,15 @@ class Courier:
         if isinstance(effect, RebootNode):
             return [*self._fleet.reboot_node(node, effect, again=again), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, StopTask):
-            return [*self._fleet.stop_task(f"node/{node.name}", effect), OrderSent(at=at, key=effect.key)]
+            return [
+                *self._fleet.stop_task(keys.record_of_node(node.name), effect),
+                OrderSent(at=at, key=effect.key),
+            ]
         if isinstance(effect, Notify):
             self._notifier.notify(effect)
             return [OrderSent(at=at, key=effect.key)]
         if isinstance(effect, Archive):
-            self._notifier.archive(f"node/{node.name}", effect)
+            self._notifier.archive(keys.record_of_node(node.name), effect)
             return [OrderSent(at=at, key=effect.key)]
         raise Bug(f"{effect.key} is not an order of a node")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from ..core import keys
 from ..core.effects import Order, StartTask, WriteRows
 from ..core.errors import NotFound, Transient, VersionConflict
 from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, StopAsked
@@ -253,7 +254,7 @@ class Runtime:
             except VersionConflict as exc:
                 last = exc.newest if isinstance(exc.newest, Node) else None
                 continue
-            self._say([e for e in node.timeline if e not in old.timeline], f"node/{name}")
+            self._say([e for e in node.timeline if e not in old.timeline], keys.record_of_node(name))
             if node.status is not old.status:
                 self._label(node)
             if self._dispatch_now and orders:

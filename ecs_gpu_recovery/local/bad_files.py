@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Mapping
 
+from ..core import keys
 from ..core.effects import Notify
 from .files import DamagedFile
 from .wiring import Embedded
@@ -44,7 +44,7 @@ class BadFiles:
 
 def message(node: str, why: str) -> Notify:
     return Notify(
-        key=f"node/{node}/file/{hashlib.sha256(why.encode()).hexdigest()[:12]}",
+        key=keys.unreadable_file(node, why),
         subject=f"Node {node}: a file of it cannot be read",
         happened=f"The control plane cannot read a file of node {node}.",
         evidence=why,

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ..core import keys
+from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import StartRefused, Transient
 from ..core.events import CheckStarted as CheckWasStarted
 from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
@@ -103,7 +104,7 @@ class LocalFleet:
             env=env,
             gpus=gpus,
             rank=order.rank,
-            job=job.id if job is not None else f"node/{node.name}",
+            job=job.id if job is not None else keys.record_of_node(node.name),
             attempt=order.attempt,
         )
         self._start(node.name, spec)
@@ -135,10 +136,10 @@ class LocalFleet:
         yield from tasks
         # While the rank's task lives no check was ordered: the answer that lies there is to an old question.
         if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
-            check_id = token(job.id, rank.index, "check", rank.check_try)
+            check_id = keys.token(keys.check(job.id, rank))
             yield from self._see_check(rank.node, check_id, rank.check_try)
         if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-            yield from self._see_reboot(rank.node, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+            yield from self._see_reboot(rank.node, keys.reboot(job.id, job.attempt, rank.index))
 
     def _or_away(self, node: str, seen: Iterator[Fact], *, connected: bool) -> list[Fact]:
         """A node whose folder is gone or can't be read is one that does not answer; the others go on."""
@@ -161,9 +162,7 @@ class LocalFleet:
         yield from self._see_node(view, node.boot_id, node.gpus_seen, connected=node.connected)
         yield from self._see_faults(view, node.timeline, node.created_at)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
-            yield from self._see_check(
-                node.name, token("node", node.name, "check", node.check_try), node.check_try
-            )
+            yield from self._see_check(node.name, keys.token(keys.node_check(node)), node.check_try)
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
             yield from self._see_reboot(node.name, node.reboot_key)
 
@@ -193,7 +192,7 @@ class LocalFleet:
 
     def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
         """The rank's own task, and any other live task here that says it is of this job."""
-        own = rank.task_id or token(job.id, job.attempt, rank.index, "train", rank.start_try)
+        own = rank.task_id or keys.start_token(job.id, rank)
         if not rank.quiet:
             task = self._cluster.task(rank.node, own)
             if task.state is TaskState.ENDED or (task.state is TaskState.ABSENT and rank.live):
@@ -204,7 +203,7 @@ class LocalFleet:
                 and job.ending is None
             ):
                 yield TaskStarted(
-                    at=self._now(), task_id=own, attempt=job.attempt, rank=rank.index, running=True
+                    at=self._now(), task_id=own, attempt=rank.task_attempt, rank=rank.index, running=True
                 )
         if job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.task_id:
             return

@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Order, StopTask, WriteRows
 from ecs_gpu_recovery.core.events import Fact
 from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
@@ -169,17 +170,16 @@ def _own_id(task_id: str) -> str:
 
 @cache
 def _order(name: str) -> tuple[int | None, str]:
-    """Whose order this is, and which, without naming the rank. The shapes are those that `Draft` gives to keys."""
-    _, *parts = name.split("/")
-    if parts[0] == "ghost":
-        return int(parts[1][1 : parts[1].index(".")]), f"ghost/{_own_id(parts[1])}"
-    if parts[0] == "notify":
+    """Whose order this is, and which, without naming the rank."""
+    key = keys.parse(name)
+    assert key is not None, name
+    if key.kind == "ghost":
+        return int(key.last[1 : key.last.index(".")]), f"ghost/{_own_id(key.last)}"
+    if key.kind == "notify":
         return None, name
-    if parts[0] == "rows":
+    if key.kind == "rows":
         return None, "rows"
-    if parts[1] == "check":
-        return int(parts[0]), "/".join(parts[1:])
-    return int(parts[1]), "/".join((parts[0], *parts[2:]))
+    return key.rank, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"
 
 
 def _fact(fact: Fact) -> tuple[int | None, tuple[object, ...]]:

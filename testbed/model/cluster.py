@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused, TaskEnded
 from ecs_gpu_recovery.core.model import NodeStatus, Rank
 
@@ -54,8 +55,9 @@ class Cluster:
                 StartRefused(at=state.now, attempt=order.attempt, rank=order.rank, reason="RESOURCE:GPU"),
             )
         copies = sum(run.token == order.token for run in machine.runs)
-        start_try = int(order.key.rsplit("/", 1)[1])
-        run = Run(order.rank, order.attempt, start_try, copies, order.token, born=state.now)
+        key = keys.parse(order.key)
+        assert key is not None
+        run = Run(order.rank, order.attempt, int(key.last), copies, order.token, born=state.now)
         state = state.with_machine(order.rank, replace(machine, runs=(*machine.runs, run)))
         return state, (self._reply(run, state.now),)
 
@@ -123,12 +125,12 @@ class Cluster:
             found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
             found += self._see_tasks(state, rank, machine)
             if rank.verdict is None and rank.check_try:
-                name = token(state.job.id, rank.index, "check", rank.check_try)
+                name = keys.token(keys.check(state.job.id, rank))
                 check = machine.check(name, ended_too=self.bounds.finds_ended or bool(rank.check_id))
                 if check is not None and check.verdict:
                     found.append(world.checked(check, state.now))
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                key = f"{state.job.id}/{state.job.attempt}/{rank.index}/reboot"
+                key = keys.reboot(state.job.id, state.job.attempt, rank.index)
                 found += [
                     world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
                     for reboot in machine.reboots
@@ -142,7 +144,7 @@ class Cluster:
             if rank.task_id:
                 own = next(run for run in machine.runs if run.id == rank.task_id)
             else:
-                name = token(state.job.id, rank.task_attempt, rank.index, "train", rank.start_try)
+                name = keys.start_token(state.job.id, rank)
                 own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
         if own is not None and own.end and own.told:
             yield world.ended(own, state.now)

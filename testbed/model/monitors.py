@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Verdict
@@ -50,7 +51,7 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
         _truly_complete(new, machines)
     if new.status is JobStatus.FAILED:
         _demand(
-            any(order.key.endswith("/notify/failed") for order in new.outbox),
+            any(order.key == keys.job_failed(new.id) for order in new.outbox),
             "FAILED, and nobody will be told",
         )
 
@@ -92,7 +93,7 @@ def _all_back(job: Job, machines: Sequence[Machine]) -> None:
     for rank, machine in zip(job.ranks, machines, strict=True):
         here = rank.node_status is NodeStatus.AVAILABLE and rank.connected and rank.all_gpus_back
         _demand(here, f"restarted while {rank.node} was not back")
-        ordered = [r for r in machine.reboots if r.key.split("/")[1] == str(job.attempt)]
+        ordered = [r for r in machine.reboots if _attempt_of(r.key) == job.attempt]
         _demand(all(r.done for r in ordered), f"restarted before {rank.node} had really rebooted")
         pending = [o for o in job.outbox if isinstance(o.effect, RebootNode) and o.effect.node == rank.node]
         _demand(not pending, f"restarted with the reboot of {rank.node} still to be ordered")
@@ -122,7 +123,7 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime |
         return
     proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == order.attempt - 1]
     _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
-    before = [r.key for r in machine.reboots if r.key.split("/")[1] == str(order.attempt)]
+    before = [r.key for r in machine.reboots if _attempt_of(r.key) == order.attempt]
     _demand(not before, f"{order.node} is rebooted twice for one verdict")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
@@ -140,7 +141,7 @@ def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime |
 def at_rest(state: State, bounds: Bounds) -> None:
     """The job has ended and nothing is left to send: what does the world look like?"""
     job = state.job
-    told = sum(key.endswith("/notify/failed") for key in state.told)
+    told = state.told.count(keys.job_failed(job.id))
     if job.status is JobStatus.FAILED:
         _demand(told > 0, "FAILED, and nobody was told")
     _demand(told <= 1 + bounds.stalls - state.left.stalls, "told twice, though no process died")
@@ -154,6 +155,12 @@ def at_rest(state: State, bounds: Bounds) -> None:
             row_view(state.rows) == row_view(job),
             f"the rows were left behind: {row_view(state.rows)} instead of {row_view(job)}",
         )
+
+
+def _attempt_of(key: str) -> int:
+    said = keys.parse(key)
+    assert said is not None, key
+    return said.attempt
 
 
 def row_view(job: Job) -> list[tuple[str, str, str]]:

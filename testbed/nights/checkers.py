@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
@@ -101,16 +102,17 @@ class Judge:
         """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
         running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
         demand(not running, f"{machine.name} is rebooted under {running}")
-        first, *rest = reboot.key.split("/")
-        if first == "node":
+        key = keys.parse(reboot.key)
+        assert key is not None, reboot.key
+        if key.node:
             demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
             return
-        attempt = int(rest[0]) - 1
+        attempt = key.attempt - 1
         proof = [
             t
             for t in machine.tasks
             if t.check
-            and t.job == first
+            and t.job == key.job
             and t.attempt == attempt
             and t.told
             and verdict_of(t) is Verdict.REBOOT
@@ -118,7 +120,7 @@ class Judge:
         demand(
             bool(proof), f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}"
         )
-        used = (first, attempt, machine.name)
+        used = (key.job, attempt, machine.name)
         demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
         self._used.add(used)
 
@@ -196,7 +198,7 @@ class Judge:
             machine.away_since is None or machine.away_since >= waited,
             f"job {job.id} restarts, but {rank.node} has not been back",
         )
-        reboot = machine.reboots.get(f"{job.id}/{job.attempt}/{rank.index}/reboot")
+        reboot = machine.reboots.get(keys.reboot(job.id, job.attempt, rank.index))
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
         due = any(isinstance(o.effect, RebootNode) and o.effect.node == rank.node for o in job.outbox)
         demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
@@ -209,14 +211,13 @@ class Judge:
             demand(job.status.final, f"job {job.id} never ended: {job.status}")
             demand(not job.outbox, f"job {job.id} ended with orders unsent: {[o.key for o in job.outbox]}")
             if job.status is JobStatus.FAILED:
-                sent = told[f"{job.id}/notify/failed"]
+                sent = told[keys.job_failed(job.id)]
                 demand(sent >= 1, f"job {job.id} FAILED and nobody was told")
                 demand(sent <= 1 + self.mishaps, f"job {job.id} FAILED and people were told {sent} times")
         for key, kind in self._ordered.items():
-            withdrawn = kind == "RebootNode" and self.final.get(key.split("/")[0]) in (
-                JobStatus.FAILED,
-                JobStatus.USER_STOPPED,
-            )
+            said = keys.parse(key)
+            ended = self.final.get(said.job) if said is not None else None
+            withdrawn = kind == "RebootNode" and ended in (JobStatus.FAILED, JobStatus.USER_STOPPED)
             demand(
                 self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"
             )

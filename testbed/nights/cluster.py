@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask, token
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.errors import StartRefused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
@@ -183,7 +184,7 @@ class SimulatedCluster:
             if rank.check_id and rank.verdict is None:
                 yield from self._see_check(rank.node, rank.check_id, rank.check_try)
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                yield from self._see_reboot(machine, f"{job.id}/{job.attempt}/{rank.index}/reboot")
+                yield from self._see_reboot(machine, keys.reboot(job.id, job.attempt, rank.index))
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         self._night.before("look", "nodes")
@@ -198,7 +199,7 @@ class SimulatedCluster:
                     yield node.name, fact
 
     def _see_task(self, job: Job, rank: Rank, machine: Machine) -> Iterator[Fact]:
-        mark = token(job.id, job.attempt, rank.index, "train", rank.start_try)
+        mark = keys.start_token(job.id, rank)
         task = (
             self._world.tasks.get(rank.task_id)
             if rank.task_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ecs_gpu_recovery.core.effects import token
+from ecs_gpu_recovery.core.keys import token
 
 AT = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 PREFIX = "arn:aws:ecs:us-west-2:111122223333"
@@ -48,7 +48,7 @@ def task_event(env: dict[str, str] | None = None, **detail: object) -> dict[str,
         "taskDefinitionArn": f"{PREFIX}:task-definition/train:7",
         "launchType": "EC2",
         "group": "family:train",
-        "startedBy": token("j1", 1, 2, "train", 1),
+        "startedBy": token("j1/1/2/train/1"),
         "lastStatus": "RUNNING",
         "desiredStatus": "RUNNING",
         "containers": [container()],

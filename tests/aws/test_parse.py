@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.aws.parse import UNKNOWN, Kind, parse_event
-from ecs_gpu_recovery.core.effects import token
 from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, TaskEnded, TaskStarted
 from ecs_gpu_recovery.core.exits import classify, is_passing, our_reason
+from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import Exit, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 from tests.aws.event_builders import (
@@ -53,7 +53,7 @@ def test_a_running_task_names_its_job_attempt_and_rank() -> None:
     assert seen.kind is Kind.TASK
     assert (seen.job, seen.attempt, seen.rank, seen.version) == ("j1", 1, 2, 4)
     assert (seen.task_id, seen.cluster, seen.instance, seen.at) == (TASK_ID, "gpu", INSTANCE, AT)
-    assert seen.token == token("j1", 1, 2, "train", 1)
+    assert seen.token == token("j1/1/2/train/1")
     assert seen.facts == (TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=True),)
 
 

@@ -15,9 +15,9 @@ from ecs_gpu_recovery.core.effects import (
     StartTask,
     StopTask,
     WriteRows,
-    token,
 )
 from ecs_gpu_recovery.core.events import FaultSeen, OrderSent
+from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from tests.core.story import (
     MINUTE,
@@ -92,17 +92,12 @@ def test_news_of_an_order_that_is_not_pending_changes_nothing(key: str) -> None:
     assert job.hears(OrderSent(at=T0, key=key)).could_not_send(key).job is before
 
 
-def test_a_token_fits_where_the_cluster_keeps_it_and_is_always_the_same() -> None:
-    assert token("j", 0, 1, "train", 1) == token("j", 0, 1, "train", 1)
-    assert len(token("j" * 500, 0, 1, "train", 1)) <= 36
-
-
 def test_every_task_and_check_of_a_job_has_a_token_of_its_own() -> None:
     job = a_new_job(nodes=2, policy=with_retries(1))
     seen = [o.token for o in job.outbox if isinstance(o, StartTask | CheckNode)]
     job = a_job_under_test(nodes=2)
     again = a_job_in_its_second_attempt(nodes=2).fails(0).stops()
-    seen += [token("j", r, "check", 1) for r in (0, 1)]
+    seen += [token(f"j/{r}/check/1") for r in (0, 1)]
     seen += [o.token for o in again.outbox if isinstance(o, CheckNode)]
     assert len(set(seen)) == len(seen) == 6
 

@@ -6,13 +6,14 @@ import shutil
 import sqlite3
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.core.effects import token
 from ecs_gpu_recovery.core.events import NodeChecked, TaskEnded
+from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.local.controller import Controller
 from ecs_gpu_recovery.local.fleet import LocalFleet
@@ -30,12 +31,29 @@ def test_an_answer_from_before_the_failure_is_no_verdict_on_it(tmp_path: Path) -
         live.submit("job", FOREVER, check="quick")
         job = live.started("job")
         assert [rank.check_try for rank in job.ranks] == [1, 1]
-        old = token("job", 0, "check", 1)
+        old = token("job/0/check/1")
         assert live.cluster.task("node-1", old).exit_code == 0
         facts = LocalFleet(live.cluster, now).observe_job(job)
         assert not [fact for fact in facts if isinstance(fact, NodeChecked)]
         live.side.stop("job", "enough")
         live.ends("job", JobStatus.USER_STOPPED)
+
+
+def test_the_end_of_a_task_that_was_never_named_is_seen_by_the_attempt_it_was_started_for(
+    tmp_path: Path,
+) -> None:
+    """Its node was lost before the record knew the task, and the job has gone on to its next attempt since."""
+    with live_controller(tmp_path) as live:
+        live.submit("job", FOREVER)
+        job = live.started("job")
+        task = job.ranks[0].task_id
+        live.side.stop("job", "enough")
+        live.ends("job", JobStatus.USER_STOPPED)
+        unnamed = replace(job.ranks[0], task_id="", task_status=None, node_status=NodeStatus.UNKNOWN)
+        gone_on = replace(job, status=JobStatus.PENDING_RESTART, attempt=1, ranks=(unnamed, *job.ranks[1:]))
+        seen = list(LocalFleet(live.cluster, now).observe_job(gone_on))
+        ends = [(f.task_id, f.attempt) for f in seen if isinstance(f, TaskEnded) and f.rank == 0]
+        assert ends == [(task, 0)]
 
 
 @pytest.mark.slow

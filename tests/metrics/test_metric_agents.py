@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.metric_agents import Agents, ensure_agents, started_by
+from ecs_gpu_recovery.aws.metric_agents import Agents, ensure_agents
 from ecs_gpu_recovery.core.errors import Transient
+from ecs_gpu_recovery.core.keys import agents_token
 from testbed.aws.cloud import Cloud
 
 CLUSTER = "gpus"
@@ -40,7 +41,7 @@ def arn(cloud: Cloud, node: str) -> str:
 
 def running(cloud: Cloud) -> list[str]:
     ecs = cloud.client("ecs")
-    arns = ecs.list_tasks(cluster=CLUSTER, startedBy=started_by(CLUSTER, "metrics-agent"))["taskArns"]
+    arns = ecs.list_tasks(cluster=CLUSTER, startedBy=agents_token(CLUSTER, "metrics-agent"))["taskArns"]
     tasks = ecs.describe_tasks(cluster=CLUSTER, tasks=arns)["tasks"] if arns else []
     return sorted(str(task["containerInstanceArn"]) for task in tasks)
 
@@ -107,7 +108,7 @@ def test_of_two_on_one_node_the_older_stays(cloud: Cloud) -> None:
         cluster=CLUSTER,
         taskDefinition="metrics-agent",
         containerInstances=[arn(cloud, "far-4")],
-        startedBy=started_by(CLUSTER, "metrics-agent"),
+        startedBy=agents_token(CLUSTER, "metrics-agent"),
     )["tasks"][0]["taskArn"]
     cloud.advance(60)
     assert ensure(cloud).stopped == (twin,)
@@ -149,5 +150,5 @@ def test_a_busy_service_is_no_bug(cloud: Cloud) -> None:
 
 
 def test_the_name_of_the_agents_fits_ecs() -> None:
-    assert len(started_by("c" * 255, "f" * 255)) <= 36
-    assert started_by("arn:aws:ecs:eu-west-1:1:cluster/gpus", "f") == started_by("gpus", "f")
+    assert len(agents_token("c" * 255, "f" * 255)) <= 36
+    assert agents_token("arn:aws:ecs:eu-west-1:1:cluster/gpus", "f") == agents_token("gpus", "f")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.metric_agents import started_by
+from ecs_gpu_recovery.core.keys import agents_token
 from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.lambdas import recovery_sweeper
 from tests.stories.functions import fresh_process
@@ -45,7 +45,7 @@ def tick(world: World, seconds: float = 60.0) -> dict[str, Any]:
 def running(world: World, family: str) -> list[str]:
     """The nodes on which such a daemon runs, once for each."""
     ecs = world.cloud.client("ecs")
-    arns = ecs.list_tasks(cluster=CLUSTER, startedBy=started_by(CLUSTER, family))["taskArns"]
+    arns = ecs.list_tasks(cluster=CLUSTER, startedBy=agents_token(CLUSTER, family))["taskArns"]
     tasks = ecs.describe_tasks(cluster=CLUSTER, tasks=arns)["tasks"] if arns else []
     names = {node["arn"]: node["name"] for node in world.cloud.control.nodes()}
     return sorted(names[task["containerInstanceArn"]] for task in tasks)
@@ -75,7 +75,7 @@ def test_a_daemon_that_died_is_back_a_minute_later(world: World, monkeypatch: py
     names = world.add_nodes(2)
     tick(world)
     world.pass_time(30)
-    (task,) = [t for t in world.cloud.control.tasks() if t["startedBy"] == started_by(CLUSTER, WATCH)]
+    (task,) = [t for t in world.cloud.control.tasks() if t["startedBy"] == agents_token(CLUSTER, WATCH)]
     world.cloud.client("ecs").stop_task(cluster=CLUSTER, task=task["taskArn"])
     world.pass_time(60)
     assert running(world, WATCH) == []
@@ -91,7 +91,7 @@ def test_events_of_daemons_are_nobodys_job(world: World, monkeypatch: pytest.Mon
     tick(world)
     world.pass_time(30)
     assert running(world, WATCH) == [names[1]]
-    (task,) = [t for t in world.cloud.control.tasks() if t["startedBy"] == started_by(CLUSTER, WATCH)]
+    (task,) = [t for t in world.cloud.control.tasks() if t["startedBy"] == agents_token(CLUSTER, WATCH)]
     world.cloud.client("ecs").stop_task(cluster=CLUSTER, task=task["taskArn"])
     world.pass_time(60)
     after = world.job()

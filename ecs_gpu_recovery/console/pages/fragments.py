@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core import keys
 from ...core.edges import JOB
 from ...core.errors import RecoveryError
 from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
@@ -44,8 +45,8 @@ def _notices(side: Backend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> d
 
 def _job_of(key: str) -> str:
     """The job that a message is about; a message's key begins with it, or with node/."""
-    job, told, _ = key.partition("/notify/")
-    return "" if not told or job.startswith("node/") else job
+    said = keys.parse(key)
+    return said.job if said is not None and said.kind == "notify" else ""
 
 
 async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:

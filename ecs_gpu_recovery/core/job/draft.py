@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from .. import edges
-from ..effects import Archive, CheckNode, Effect, Order, RebootNode, StartTask, StopTask, WriteRows, token
+from .. import edges, keys
+from ..effects import Archive, CheckNode, Effect, Order, RebootNode, StartTask, StopTask, WriteRows
 from ..errors import Bug
 from ..exits import our_reason
 from ..model import Ending, Entry, Job, JobStatus, NodeStatus, Rank
@@ -202,10 +202,7 @@ class Draft:
         self._added.pop(key, None)
 
     def start_key(self, rank: Rank) -> str:
-        return f"{self.id}/{rank.task_attempt}/{rank.index}/start/{rank.start_try}"
-
-    def start_token(self, rank: Rank) -> str:
-        return token(self.id, rank.task_attempt, rank.index, "train", rank.start_try)
+        return keys.start(self.id, rank)
 
     def order_start(self, index: int, *, after: timedelta | None = None, keep_deadline: bool = False) -> None:
         rank = self.set(index, start_try=self.ranks[index].start_try + 1, task_attempt=self.attempt)
@@ -214,7 +211,7 @@ class Draft:
         self.order(
             StartTask(
                 key=self.start_key(rank),
-                token=self.start_token(rank),
+                token=keys.start_token(self.id, rank),
                 rank=index,
                 attempt=self.attempt,
                 node=rank.node,
@@ -232,10 +229,10 @@ class Draft:
         run = rank.task_attempt
         self.order(
             StopTask(
-                key=f"{self.id}/{run}/{index}/stop/{rank.start_try}",
+                key=keys.stop(self.id, rank),
                 node=rank.node,
                 task_id=rank.task_id,
-                token=self.start_token(rank),
+                token=keys.start_token(self.id, rank),
                 reason=our_reason(self.id, run, why),
                 rank=index,
                 attempt=run,
@@ -246,7 +243,7 @@ class Draft:
         """A task that says it is ours, and that we don't want."""
         self.order(
             StopTask(
-                key=f"{self.id}/ghost/{task_id}",
+                key=keys.ghost_stop(self.id, task_id),
                 node=node,
                 task_id=task_id,
                 token="",
@@ -255,10 +252,7 @@ class Draft:
         )
 
     def check_key(self, rank: Rank) -> str:
-        return f"{self.id}/{rank.index}/check/{rank.check_try}"
-
-    def check_token(self, rank: Rank) -> str:
-        return token(self.id, rank.index, "check", rank.check_try)
+        return keys.check(self.id, rank)
 
     def order_check(self, index: int) -> None:
         """Examine a node. It has until its deadline to answer."""
@@ -271,7 +265,7 @@ class Draft:
         self.order(
             CheckNode(
                 key=self.check_key(rank),
-                token=self.check_token(rank),
+                token=keys.token(self.check_key(rank)),
                 node=rank.node,
                 level=self.spec_level,
                 rank=index,
@@ -287,16 +281,16 @@ class Draft:
         self.drop(self.check_key(rank))
         self.order(
             StopTask(
-                key=f"{self.check_key(rank)}/stop",
+                key=keys.check_stop(self.check_key(rank)),
                 node=rank.node,
                 task_id=rank.check_id,
-                token=self.check_token(rank),
+                token=keys.token(self.check_key(rank)),
                 reason=our_reason(self.id, self.attempt, why),
             )
         )
 
     def reboot_key(self, rank: Rank) -> str:
-        return f"{self.id}/{self.attempt}/{rank.index}/reboot"
+        return keys.reboot(self.id, self.attempt, rank.index)
 
     def order_reboot(self, index: int) -> None:
         rank = self.set(index, rebooted=False, deadline=self.at + self.policy.reboot_timeout)
@@ -311,7 +305,7 @@ class Draft:
         if self._rows:
             for key in [k for k, order in self._outbox.items() if isinstance(order.effect, WriteRows)]:
                 self.drop(key)
-            self.order(WriteRows(key=f"{job.id}/rows/{version}", version=version))
+            self.order(WriteRows(key=keys.rows(job.id, version), version=version))
         timeline = self._trim((*job.timeline, *self._lines), version)
         changes: dict[str, Any] = {
             "status": self.status,
@@ -341,7 +335,7 @@ class Draft:
         moves = [i for i, e in enumerate(timeline[:extra]) if e.subject == "job" and e.before != e.after]
         kept = set(moves[max(0, len(moves) - limit // 4) :])
         gone = [e for i, e in enumerate(timeline[:extra]) if i not in kept]
-        self.order(archive(f"{self.id}/archive/{version}", gone))
+        self.order(archive(keys.archive(self.id, version), gone))
         return tuple(e for i, e in enumerate(timeline) if i >= extra or i in kept)
 
 

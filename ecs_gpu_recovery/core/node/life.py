@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from .. import edges, messages
-from ..effects import CheckNode, Effect, Order, RebootNode, StopTask, token
+from .. import edges, keys, messages
+from ..effects import CheckNode, Effect, Order, RebootNode, StopTask
 from ..errors import Bug, Refused
 from ..events import (
     CheckRefused,
@@ -112,7 +112,7 @@ class NodeDraft:
 
     @property
     def check_key(self) -> str:
-        return f"node/{self.node.name}/check/{self.node.check_try}"
+        return keys.node_check(self.node)
 
     def order_check(self, level: str) -> None:
         self.set(
@@ -124,7 +124,7 @@ class NodeDraft:
         self.order(
             CheckNode(
                 key=self.check_key,
-                token=token("node", self.node.name, "check", self.node.check_try),
+                token=keys.token(self.check_key),
                 node=self.node.name,
                 level=level,
                 check_try=self.node.check_try,
@@ -138,7 +138,7 @@ class NodeDraft:
         if len(timeline) > _TIMELINE:  # half of it at once, as with jobs
             extra = len(timeline) - _TIMELINE // 2
             self.set(timeline=timeline[extra:])
-            self.order(archive(f"node/{self.node.name}/archive/{version}", timeline[:extra]))
+            self.order(archive(keys.archive(keys.record_of_node(self.node.name), version), timeline[:extra]))
         new = replace(self.node, updated_at=max(self.at, self._old.updated_at), version=version)
         return NodeStep(new, tuple(o for o in new.outbox if o.key in self._added), changed=True)
 
@@ -188,7 +188,7 @@ def _check(d: NodeDraft, ev: NodeAsked) -> None:
 def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
     _free(d, "reboot")
     errand = d.node.errands + 1
-    key = f"node/{d.node.name}/reboot/{errand}"
+    key = keys.node_reboot(d.node.name, errand)
     d.move(NodeStatus.REBOOTING, f"reboot asked for by {ev.by}", ev.why)
     d.set(errands=errand, reboot_key=key, rebooted=False, deadline=d.at + d.policy.reboot_timeout)
     d.order(RebootNode(key=key, node=d.node.name))
@@ -312,11 +312,11 @@ def tick(d: NodeDraft, ev: Tick) -> None:
             d.drop(d.check_key)
             d.order(
                 StopTask(
-                    key=f"{d.check_key}/stop",
+                    key=keys.check_stop(d.check_key),
                     node=node.name,
                     task_id=node.check_id,
-                    token=token("node", node.name, "check", node.check_try),
-                    reason=our_reason(f"node/{node.name}", 0, "the check did not answer in time"),
+                    token=keys.token(d.check_key),
+                    reason=our_reason(keys.record_of_node(node.name), 0, "the check did not answer in time"),
                 )
             )
             _no_answer(d, "the check did not answer in time")

@@ -1,0 +1,164 @@
+"""Every order's key and every task's token: how they are made, and how they are read again.
+
+A key says what its order means, so the same order has the same key whoever makes it, and whenever. Orders and tasks of
+an older release may be under way during an upgrade: no spelling here may ever change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .model import Node, Rank
+
+
+def token(key: str) -> str:
+    """A name for a task that fits ECS's `startedBy` (36 characters) and is the same every time it is made."""
+    return "gr-" + hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def record_of_node(name: str) -> str:
+    """How a node's record is called where a job's record is called by the job's id."""
+    return f"node/{name}"
+
+
+# -- a job's orders --------------------------------------------------------------------------------------------
+# The task of a rank belongs to `rank.task_attempt`; the job's own number is ahead of it while nodes are awaited.
+
+
+def start(job_id: str, rank: Rank) -> str:
+    return f"{job_id}/{rank.task_attempt}/{rank.index}/start/{rank.start_try}"
+
+
+def start_token(job_id: str, rank: Rank) -> str:
+    return token(f"{job_id}/{rank.task_attempt}/{rank.index}/train/{rank.start_try}")
+
+
+def stop(job_id: str, rank: Rank) -> str:
+    return f"{job_id}/{rank.task_attempt}/{rank.index}/stop/{rank.start_try}"
+
+
+def ghost_stop(job_id: str, task_id: str) -> str:
+    return f"{job_id}/ghost/{task_id}"
+
+
+def check(job_id: str, rank: Rank) -> str:
+    """Its tries count over the whole life of the job, so no attempt is named."""
+    return f"{job_id}/{rank.index}/check/{rank.check_try}"
+
+
+def reboot(job_id: str, attempt: int, rank: int) -> str:
+    """The attempt is the job's own, for which the node is repaired."""
+    return f"{job_id}/{attempt}/{rank}/reboot"
+
+
+def rows(job_id: str, version: int) -> str:
+    return f"{job_id}/rows/{version}"
+
+
+def job_failed(job_id: str) -> str:
+    return f"{job_id}/notify/failed"
+
+
+def nodes_unresponsive(job_id: str) -> str:
+    return f"{job_id}/notify/unresponsive"
+
+
+# -- a node's own orders ---------------------------------------------------------------------------------------
+
+
+def node_check(node: Node) -> str:
+    return f"{record_of_node(node.name)}/check/{node.check_try}"
+
+
+def node_reboot(name: str, errand: int) -> str:
+    return f"{record_of_node(name)}/reboot/{errand}"
+
+
+def node_failed(name: str, errand: int) -> str:
+    return f"{record_of_node(name)}/notify/{errand}"
+
+
+def unreadable_file(node: str, why: str) -> str:
+    return f"{record_of_node(node)}/file/{hashlib.sha256(why.encode()).hexdigest()[:12]}"
+
+
+# -- what no record orders -------------------------------------------------------------------------------------
+
+
+def dead_letter(letter_id: str) -> str:
+    """Of the message that a letter was put away."""
+    return f"letter/{letter_id}/discarded"
+
+
+def agents_token(cluster: str, family: str) -> str:
+    """All agents of a cluster carry it. One list by it finds them all."""
+    return token(f"metrics-agent/{cluster.rpartition('/')[2]}/{family}")
+
+
+# -- of both ---------------------------------------------------------------------------------------------------
+
+
+def archive(record: str, version: int) -> str:
+    return f"{record}/archive/{version}"
+
+
+def check_stop(check_key: str) -> str:
+    return f"{check_key}/stop"
+
+
+def stuck(key: str) -> str:
+    """Of the message that the order with this key keeps failing."""
+    return f"{key}/stuck"
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key taken apart. `node` is set for a node's own order, `job` for a job's; -1 stands where nothing is said."""
+
+    kind: str  #: start, stop, check, reboot, ghost, rows, archive, notify
+    job: str = ""
+    node: str = ""
+    attempt: int = -1
+    rank: int = -1
+    last: str = ""  #: the try, the errand, the version, the task, or what is told
+    then: str = ""  #: "stop" of a check that is withdrawn, "stuck" of a message about this very order
+
+
+_THEN = r"(?P<then>(/stop)?(/stuck)?)"
+_OF_NODE = r"node/(?P<node>.+)/"
+_OF_JOB = r"(?P<job>.+)/"
+_SHAPES = tuple(
+    re.compile(shape + _THEN, re.DOTALL)
+    for shape in (
+        _OF_NODE + r"(?P<kind>check|reboot|notify|archive)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>start|stop)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)",
+        _OF_JOB + r"(?P<rank>\d{1,9})/(?P<kind>check)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<kind>rows|archive)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<kind>ghost|notify)/(?P<last>[^/]+)",
+    )
+)
+
+
+def parse(key: str) -> Key | None:
+    """What a key says; None if it is none of ours. Names may hold a slash, so it is read from the end."""
+    for shape in _SHAPES:
+        if found := shape.fullmatch(key):
+            said = found.groupdict(default="")
+            return Key(
+                kind=said["kind"],
+                job=said.get("job", ""),
+                node=said.get("node", ""),
+                attempt=int(said.get("attempt", -1)),
+                rank=int(said.get("rank", -1)),
+                last=said.get("last", ""),
+                then=said["then"].lstrip("/"),
+            )
+    return None
