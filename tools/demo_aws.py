@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ecs_gpu_recovery.cli.demo import news
 from ecs_gpu_recovery.cli.render import console, plain, styled
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.report import phases
+from ecs_gpu_recovery.serve.demo import news
 from testbed.aws.deployment import CommandFailed, Deployment, People
 from testbed.aws.server import serve
 from tools import environment, node

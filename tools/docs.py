@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ecs_gpu_recovery.cli.main import EXIT_CODES, app
+from ecs_gpu_recovery.main import EXIT_CODES, app
 from tools.project import ROOT
 
 DOCS = ROOT / "docs"

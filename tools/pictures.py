@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ecs_gpu_recovery.cli import demo
-from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.jobfile import parse
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.wiring import LOCAL_POLICY
 from ecs_gpu_recovery.metrics.collector import Collector
+from ecs_gpu_recovery.serve import demo
 from tools.browser import ensure
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Any
 
 OUT = Path("build/real-gpu.md")
 HEALTH = (sys.executable, "-m", "ecs_gpu_recovery.health")
-RECOVERY = (sys.executable, "-m", "ecs_gpu_recovery.cli.main")
+RECOVERY = (sys.executable, "-m", "ecs_gpu_recovery.main")
 FAULTS = {"wild-write": "31", "assert": "43", "trap": "43"}
 PATIENCE_S = 180
 TRAINING = ("python3", "-m", "ecs_gpu_recovery.examples.train_torch")

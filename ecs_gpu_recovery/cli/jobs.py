@@ -92,7 +92,7 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     from .. import jobfile
     from ..core.errors import Refused
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     given = {
         "name": name or None,
@@ -203,7 +203,7 @@ def list_jobs(
     """List jobs, newest first."""
     from ..core.model import JobStatus
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     if status and status.upper() not in list(JobStatus):
         raise typer.BadParameter(f"--status {status}: use one of {', '.join(JobStatus)}")
@@ -227,7 +227,7 @@ def show_job(
 ) -> None:
     """Show one job: ranks, nodes, verdicts, and why every decision was taken."""
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     with opened(backend, state) as side:
         if watch:
@@ -280,7 +280,7 @@ def logs(
 ) -> None:
     """Print what the ranks wrote, each line with its rank. On AWS it comes from CloudWatch."""
     from ..core.errors import Refused
-    from .backend import opened
+    from .opened import opened
     from .tail import Tail
 
     with opened(backend, state) as side:
@@ -314,7 +314,7 @@ def stop(
 ) -> None:
     """Stop a job in any state. It is USER_STOPPED once all its tasks have ended."""
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     with opened(backend, state) as side:
         job = side.stop(job_id, why)
@@ -337,10 +337,11 @@ def retry(
     """Run an ended job again, as a new job, from its last checkpoint."""
     from dataclasses import replace
 
+    from ..control.backend import new_job_id, whoami
     from ..core.errors import Refused
     from ..jobfile import JobRequest
     from . import render
-    from .backend import new_job_id, opened, whoami
+    from .opened import opened
 
     with opened(backend, state) as side:
         old = side.job(job_id)

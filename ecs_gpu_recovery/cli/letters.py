@@ -43,7 +43,7 @@ class Queue(Protocol):
 
 @contextmanager
 def _queue(backend: str) -> Iterator[Queue]:
-    from .backend import opened
+    from .opened import opened
 
     with opened(backend, None) as side:
         if not isinstance(side, Queue):

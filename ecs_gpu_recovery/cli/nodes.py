@@ -35,7 +35,7 @@ def list_nodes(
 ) -> None:
     """List the nodes: state, who holds them, why they are out of use."""
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     if ctx.invoked_subcommand is not None:
         refuse_lost_options(ctx)
@@ -65,7 +65,7 @@ def check_nodes(
     from ..core.errors import Refused
     from ..core.model import NodeStatus
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     if not all_idle:
         raise typer.BadParameter("say --all-idle; one node by its name: gpu-recovery node check NAME")
@@ -116,7 +116,7 @@ def show(
 ) -> None:
     """Show one node and its history."""
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     with opened(backend, state) as side:
         node = side.node(name)
@@ -139,7 +139,7 @@ def _ask(
 ) -> None:
     from ..core.model import NodeStatus
     from . import render
-    from .backend import opened
+    from .opened import opened
 
     if ask in ("drain", "release", "reboot") and not why.strip():
         raise typer.BadParameter(f"--why: give a reason; whoever looks at {name} later will ask for it")
@@ -234,7 +234,7 @@ def inject(
     from ..local import gpus
     from ..local.views import Refused as NodeRefused
     from . import render
-    from .backend import opened_here
+    from .opened import opened_here
 
     if fault == "list":
         if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from .backend import Backend, LogSource
+from ..control.backend import Backend, LogSource
 
 
 class Tail:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from ..cli.backend import LogSource, new_job_id
+from ..control.backend import LogSource, new_job_id
 from ..core.errors import NotFound, Refused, Transient
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Job, JobStatus, Node
@@ -95,7 +95,7 @@ def plainly(side: Backend) -> Iterator[None]:
     if where is None:
         yield
         return
-    from ..cli.aws_errors import explained
+    from ..control.aws_errors import explained
 
     with explained(where):
         yield
@@ -103,7 +103,7 @@ def plainly(side: Backend) -> Iterator[None]:
 
 def either(side: Backend, act: Callable[[], T], otherwise: Callable[[], T]) -> T:
     """The short way, or another one for whoever may not take it."""
-    from ..cli.aws_errors import NotAllowed
+    from ..control.aws_errors import NotAllowed
 
     try:
         with plainly(side):

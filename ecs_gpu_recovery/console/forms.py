@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..cli.backend import choose_nodes, new_job_id
+from ..control.backend import choose_nodes, new_job_id
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..environment import training_environment

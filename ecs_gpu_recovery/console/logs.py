@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..cli.backend import LogSource
+from ..control.backend import LogSource
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
 from .backend_pool import Backend

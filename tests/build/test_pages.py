@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from ecs_gpu_recovery.cli.main import app
 from ecs_gpu_recovery.config import SETTINGS
+from ecs_gpu_recovery.main import app
 from tools.project import ROOT
 
 PAGES = sorted(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.aws import reboots
-from ecs_gpu_recovery.cli.foreground import StoryFormatter
 from ecs_gpu_recovery.cli.terminal import printable
+from ecs_gpu_recovery.serve.foreground import StoryFormatter
 
 HOSTILE = [
     "job\ntouch {sign}\n#/1/0/reboot",

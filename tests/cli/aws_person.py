@@ -17,7 +17,7 @@ from unittest.mock import patch
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws.tables import TABLES
-from ecs_gpu_recovery.cli.aws_backend import AwsBackend
+from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from tests.aws.letter_queue import URL, Called, Queue
 from tests.cli.conftest import Result, run_command
 from tests.stories.account import _Wired

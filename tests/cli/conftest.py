@@ -40,7 +40,7 @@ WHAT_THERE_IS = ". What there is:  gpu-recovery jobs   |   gpu-recovery nodes\n"
 
 def run_command(*args: object, stdin: str = "") -> Result:
     """gpu-recovery ARGS, in this process, because a hundred starts of Python take a minute."""
-    from ecs_gpu_recovery.cli.main import run
+    from ecs_gpu_recovery.main import run
 
     out, err = io.StringIO(), io.StringIO()
     code = 0

@@ -136,7 +136,7 @@ def test_following_ends_with_the_job_and_repeats_nothing(running: Person) -> Non
 
 
 def test_a_long_log_is_read_to_its_end(running: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.cli.aws_logs._PAGES", 2)
+    monkeypatch.setattr("ecs_gpu_recovery.control.aws_logs._PAGES", 2)
     running.logs.write(running.world.task_of(0), *(f"line {n}" for n in range(23)))
     for rank in range(2):
         running.world.cloud.control.exit_task(running.world.task_of(rank), 0)

@@ -8,7 +8,7 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from ecs_gpu_recovery.cli.aws_errors import Where, of_answer, of_boto3
+from ecs_gpu_recovery.control.aws_errors import Where, of_answer, of_boto3
 from ecs_gpu_recovery.core.errors import Refused, Transient
 from tests.cli.aws_person import Person, a_person, named
 from tests.cli.conftest import run_command
@@ -38,7 +38,7 @@ def test_without_a_region_nothing_is_guessed(person: Person) -> None:
 
 def test_the_region_of_the_aws_command_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """CloudShell and the AWS command set AWS_REGION; boto3 alone does not look at it."""
-    from ecs_gpu_recovery.cli.aws_settings import session
+    from ecs_gpu_recovery.control.aws_settings import session
 
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert session({"AWS_REGION": "cn-north-1"}).region_name == "cn-north-1"
@@ -106,7 +106,7 @@ def test_another_stack_is_chosen_by_its_name(person: Person, monkeypatch: pytest
 def test_older_names_of_tables_come_before_the_deployments(
     person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ecs_gpu_recovery.cli.aws_settings import settings
+    from ecs_gpu_recovery.control.aws_settings import settings
 
     found = settings({"TRAINING_JOB_TABLE_NAME": "old_jobs", "MAX_RETRIES": "2"}, person)
     assert (found.job_table, found.task_table, found.policy.max_retries) == ("old_jobs", "ecs_task", 2)

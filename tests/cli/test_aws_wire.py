@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
-from ecs_gpu_recovery.cli.aws_backend import AwsBackend
 from ecs_gpu_recovery.config import Config
+from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.infra import people
 from testbed.aws.server import ACCOUNT, REGION, Server, serve

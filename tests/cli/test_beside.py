@@ -19,12 +19,12 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
-from ecs_gpu_recovery.cli.beside import ConsoleBeside, linger, somebody_is_there
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.local import wiring
+from ecs_gpu_recovery.serve.beside import ConsoleBeside, linger, somebody_is_there
 
 ROOT = Path(__file__).parents[2]
-CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 PATIENCE_S = 60.0
 
 

@@ -20,7 +20,7 @@ from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.conftest import Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
-CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 EVENT = {
     "version": "0",
     "id": "5c3a2b1e-0000-4000-8000-000000000001",

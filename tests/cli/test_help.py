@@ -12,11 +12,11 @@ import pytest
 import typer
 
 from ecs_gpu_recovery import __version__
-from ecs_gpu_recovery.cli.main import EXIT_CODES, app
 from ecs_gpu_recovery.jobfile import KEYS
+from ecs_gpu_recovery.main import EXIT_CODES, app
 from tests.cli.conftest import Command
 
-CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
@@ -100,7 +100,7 @@ def test_a_backend_that_is_not_there_is_refused(command: Command) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_is_made(shell: str) -> None:
     env = {**os.environ, "_GPU_RECOVERY_COMPLETE": f"source_{shell}"}
-    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
+    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
     made = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
@@ -111,7 +111,7 @@ def test_a_completion_script_is_made(shell: str) -> None:
 
 def test_completion_knows_the_commands() -> None:
     words = {"COMP_WORDS": "gpu-recovery no", "COMP_CWORD": "1", "_GPU_RECOVERY_COMPLETE": "complete_bash"}
-    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.cli.main import run; run()"
+    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
     made = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **words},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.cli.backend import free_port
+from ecs_gpu_recovery.control.backend import free_port
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.cli.conftest import WHAT_THERE_IS, Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
@@ -178,7 +178,7 @@ def test_logs_are_followed_to_the_end_of_the_job(here: Command, live: LiveContro
     live.started(job_id)
     eventually(lambda: "first" in here("logs", job_id).out, "the first line")
     assert here("logs", job_id).out == "[0] first\n", "half a line is not shown"
-    cli = [sys.executable, "-m", "ecs_gpu_recovery.cli.main", "logs", job_id, "-f"]
+    cli = [sys.executable, "-m", "ecs_gpu_recovery.main", "logs", job_id, "-f"]
     follower = subprocess.Popen(cli, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert follower.stdout is not None
     assert follower.stdout.readline() == "[0] first\n"
@@ -282,7 +282,7 @@ def test_a_watcher_sees_a_job_end(here: Command, live: LiveController) -> None:
 
 
 def live_watch(job_id: str) -> int:
-    cli = [sys.executable, "-m", "ecs_gpu_recovery.cli.main", "job", job_id, "--watch"]
+    cli = [sys.executable, "-m", "ecs_gpu_recovery.main", "job", job_id, "--watch"]
     return subprocess.run(cli, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
 
 
@@ -311,7 +311,7 @@ def test_many_commands_at_once_claim_each_node_once(here: Command, live: LiveCon
     cli = [
         sys.executable,
         "-m",
-        "ecs_gpu_recovery.cli.main",
+        "ecs_gpu_recovery.main",
         "submit",
         "--any",
         "1",

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 def unprivileged() -> Callable[..., Result]:
     """Runs a command without the rights of root. It is run once before: root's Python may be hidden then."""
     run_command("doctor")
-    importlib.import_module("ecs_gpu_recovery.cli.foreground")
+    importlib.import_module("ecs_gpu_recovery.serve.foreground")
 
     def run(*args: object) -> Result:
         if os.geteuid() != 0:

@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
-from ecs_gpu_recovery.cli.backend import LocalBackend, LogSource
-from ecs_gpu_recovery.cli.remote_backend import (
+from ecs_gpu_recovery.console.access.auth import new_token
+from ecs_gpu_recovery.console.forms import Desktop, read_request
+from ecs_gpu_recovery.control.backend import LocalBackend, LogSource
+from ecs_gpu_recovery.control.remote_backend import (
     INSECURE_VARIABLE,
     PASSWORD_VARIABLE,
     TOKEN_VARIABLE,
@@ -24,8 +26,6 @@ from ecs_gpu_recovery.cli.remote_backend import (
     RemoteBackend,
     body_of,
 )
-from ecs_gpu_recovery.console.access.auth import new_token
-from ecs_gpu_recovery.console.forms import Desktop, read_request
 from ecs_gpu_recovery.core.errors import JobExists, NotFound, Refused, Transient
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus
 from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
@@ -134,7 +134,7 @@ def test_the_doctor_says_whom_a_console_takes_one_for(
 def test_a_console_that_does_not_answer_is_named_with_what_to_look_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.cli.remote_backend.TRIES", 1)
+    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.TRIES", 1)
     told = run_command("jobs", "--backend", "http://127.0.0.1:1")
     assert told.code == 5
     assert "Connection refused. Is the address right, and does it run?" in told.err
@@ -197,7 +197,7 @@ class _Canned:
 def test_whatever_answers_it_ends_in_one_clear_line(
     answer: bytes, kind: type[Exception], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.cli.remote_backend.TRIES", 1)
+    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.TRIES", 1)
     server = _Canned(answer)
     try:
         with pytest.raises(kind, match=what):
@@ -268,7 +268,7 @@ def test_logs_and_the_command_itself_work_over_the_api(tmp_path: Path) -> None:
 
         def run(*args: str) -> str:
             done = subprocess.run(
-                [sys.executable, "-m", "ecs_gpu_recovery.cli.main", *args],
+                [sys.executable, "-m", "ecs_gpu_recovery.main", *args],
                 env=env,
                 capture_output=True,
                 text=True,

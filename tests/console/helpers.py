@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.core.model import Node, NodeStatus
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish

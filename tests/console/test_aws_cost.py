@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ecs_gpu_recovery.cli.aws_backend import AwsBackend
 from ecs_gpu_recovery.console.app import Served, serve
+from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from tests.cli.aws_person import Person, a_person
 from tests.console.helpers import events, eventually
 from tests.stories.memory import error

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.pages import texts
+from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore

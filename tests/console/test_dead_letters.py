@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ecs_gpu_recovery.cli.aws_backend import AwsBackend
-from ecs_gpu_recovery.cli.remote_backend import PASSWORD_VARIABLE, USER_VARIABLE
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.control.aws_backend import AwsBackend
+from ecs_gpu_recovery.control.remote_backend import PASSWORD_VARIABLE, USER_VARIABLE
 from tests.aws.event_builders import TRAIN, stopped
 from tests.aws.letter_queue import HANDLER, of_rule
 from tests.cli.aws_person import Person, a_person

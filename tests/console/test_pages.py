@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console import app, status_text
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.app import serve
@@ -21,6 +20,7 @@ from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
 from ecs_gpu_recovery.console.live.stream import frame, page_stream
 from ecs_gpu_recovery.console.pages import svg, texts
 from ecs_gpu_recovery.console.problems import BadField
+from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused

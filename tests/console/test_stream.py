@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ecs_gpu_recovery.cli.backend import LocalBackend
 from ecs_gpu_recovery.console.backend_pool import BackendPool
 from ecs_gpu_recovery.console.live import stream, stream_limits
 from ecs_gpu_recovery.console.live.journal import FILE, RING, Event, Journal
 from ecs_gpu_recovery.console.live.snapshot import Shared, Snapshots
 from ecs_gpu_recovery.console.live.stream import Hub
 from ecs_gpu_recovery.console.live.stream_limits import EventStream, StreamLimits, TooManyStreams
+from ecs_gpu_recovery.control.backend import LocalBackend
 from tests.console.helpers import USERS, console, events, eventually, sign_in, still_state, submitted
 
 

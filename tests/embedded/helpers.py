@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ecs_gpu_recovery.cli.backend import LocalBackend
+from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from ecs_gpu_recovery.jobfile import parse

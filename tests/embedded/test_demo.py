@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ecs_gpu_recovery.cli.control import FAULTS
-from ecs_gpu_recovery.cli.demo import SCENARIOS
 from ecs_gpu_recovery.local.cluster import Cluster
+from ecs_gpu_recovery.serve.demo import SCENARIOS
+from ecs_gpu_recovery.serve.embedded import FAULTS
 from tests.embedded.helpers import PATIENCE_S, ROOT, eventually
 
-CLI = [sys.executable, "-m", "ecs_gpu_recovery.cli.main"]
+CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 SHORT = ["--nodes", "2", "--steps", "48"]
 #: What the story must tell, in this order.
 STORIES = {
@@ -168,7 +168,7 @@ from dataclasses import replace
 from ecs_gpu_recovery.cli import demo
 from ecs_gpu_recovery.core.model import JobStatus
 demo.SCENARIOS["none"] = replace(demo.SCENARIOS["none"], status=JobStatus.FAILED)
-from ecs_gpu_recovery.cli.main import run
+from ecs_gpu_recovery.main import run
 run()
 """
 
@@ -191,7 +191,7 @@ from ecs_gpu_recovery.local.controller import Controller
 def step(self):
     raise ZeroDivisionError("the control plane is broken")
 Controller.step = step
-from ecs_gpu_recovery.cli.main import run
+from ecs_gpu_recovery.main import run
 run()
 """
 

@@ -100,7 +100,7 @@ def test_the_command_is_one_that_the_console_knows(made: Made) -> None:
     (container,) = _task(made)["ContainerDefinitions"]
     words = [word if isinstance(word, str) else "arn" for word in container["Command"]]
     told = subprocess.run(
-        [sys.executable, "-m", "ecs_gpu_recovery.cli.main", *words[1:], "--help"],
+        [sys.executable, "-m", "ecs_gpu_recovery.main", *words[1:], "--help"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -22,7 +22,7 @@ PATIENCE_S = 120.0
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ecs_gpu_recovery.cli.main", *words]
+    return [sys.executable, "-m", "ecs_gpu_recovery.main", *words]
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ecs_gpu_recovery.cli.main import app
 from ecs_gpu_recovery.fleet_model.fleet import KINDS, Scenario, simulate
 from ecs_gpu_recovery.fleet_model.plots import by_job_size, where_time_goes
 from ecs_gpu_recovery.fleet_model.policies import DAY, HOUR, WEEK, FleetPolicy, until_person
 from ecs_gpu_recovery.fleet_model.rates import RATES, expected_ettr, llama3_causes, renewal_ettr
 from ecs_gpu_recovery.fleet_model.study import ETTR_TABLE, QUICK, SLOW, by_size, compare, validate
+from ecs_gpu_recovery.main import app
 
 BASE = Scenario(
     nodes=128,

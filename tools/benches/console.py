@@ -97,7 +97,7 @@ def served(state: Path) -> Iterator[tuple[psutil.Process, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "ecs_gpu_recovery.cli.main", "console", "--state", str(state)]
+    command = [sys.executable, "-m", "ecs_gpu_recovery.main", "console", "--state", str(state)]
     process = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

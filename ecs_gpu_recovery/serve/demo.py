@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+from ..cli.render import console, emit_json, styled
+from ..control.backend import LocalBackend
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
 from ..jobfile import parse
@@ -27,9 +29,7 @@ from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..report import Progress, effective_ratio, phases, read_progress
-from .backend import LocalBackend
 from .beside import ConsoleBeside, linger, somebody_is_there
-from .render import console, emit_json, styled
 
 LIMIT_S = 150.0
 STEP_S = 0.05

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
+from ..cli.terminal import printable
 from ..core.errors import Refused
 from ..engine.idle_checks import IdleChecks
 from ..local.controller import Controller, NodeWish, known_nodes
@@ -19,7 +20,6 @@ from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint
 from .beside import ConsoleBeside
 from .shutdown import leave
-from .terminal import printable
 
 #: What a state folder without nodes gets.
 NEW_NODES, NEW_GPUS = 4, 2

@@ -60,7 +60,7 @@ class ConsoleBeside:
 
     def _load(self) -> None:
         from ..console.app import Settings, prepare
-        from .backend import LocalBackend
+        from ..control.backend import LocalBackend
 
         settings = Settings(data=self._state / "console", state=self._state, host=HOST)
         try:

@@ -1,15 +1,13 @@
-"""Commands about the system itself: demo, up, explain-event, doctor, notices."""
+"""Commands that run the embedded control plane here: demo, up, down."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import BackendOption, JsonOption, StateOption
+from ..cli.options import JsonOption, StateOption
 
 FAULTS = ("none", "app", "gpu", "gpu-permanent", "node-lost", "oom")
 
@@ -18,9 +16,6 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
     app.command()(up)
     app.command()(down)
-    app.command("explain-event")(explain_event)
-    app.command()(notices)
-    app.command()(doctor)
 
 
 def demo(
@@ -120,7 +115,7 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
     Killed, crashed or ended, it goes on where it was when it is started again: nothing is lost, nothing runs twice.
     Nodes that a job holds stay on without it, and the job runs on.
     """
-    from .backend import default_state
+    from ..control.backend import default_state
     from .foreground import run_up
 
     folder = (state or default_state()).resolve()
@@ -145,91 +140,9 @@ def down(as_json: JsonOption = False, state: StateOption = None) -> None:
 
     Jobs that ran there are lost ranks to the next `up`: they go on from their checkpoints, for one retry.
     """
-    from . import render
-    from .backend import default_state
+    from ..cli import render
+    from ..control.backend import default_state
     from .shutdown import power_off
 
     count = power_off((state or default_state()).resolve())
     render.emit_json({"powered_off": count}) if as_json else print(f"nodes powered off: {count}")
-
-
-def explain_event(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="An EventBridge event as JSON, several as NDJSON or a list; - for standard input."
-        ),
-    ],
-    as_json: JsonOption = False,
-    backend: BackendOption = "local",
-) -> None:
-    """How an EventBridge event is understood, without touching anything.
-
-    With --backend aws by the cluster, the check and the policy of the deployment, which is asked for them. Else an
-    event of any cluster may be ours, and the policy is the built-in one with the policy variables that are set here.
-    """
-    from ..aws.explain import explain_file, explain_text
-    from ..core.errors import Refused
-    from . import render
-    from .aws_settings import rules_of
-    from .terminal import printable
-
-    rules = rules_of(os.environ, backend)
-    try:
-        found = explain_text(sys.stdin.read(), rules) if str(file) == "-" else explain_file(file, rules)
-    except UnicodeDecodeError as exc:
-        raise Refused("what was piped in is not UTF-8 text; save the event as JSON in UTF-8") from exc
-    if as_json:
-        render.emit_json(found)
-        return
-    for one in found if isinstance(found, list) else [found]:
-        mine = "ours" if one["ours"] else "not ours"
-        print(f"{one['kind']}, {mine}: {printable(one['why'])}")
-        for key in ("job", "attempt", "rank", "task", "node", "instance", "exit", "verdict", "at"):
-            if one.get(key) is not None:
-                print(f"  {key:9} {printable(str(one[key]))}")
-    print(f"by policy {rules.policy.version}: {rules.source}")
-
-
-def notices(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
-    as_json: JsonOption = False,
-    backend: BackendOption = "local",
-    state: StateOption = None,
-) -> None:
-    """Messages to people, newest first."""
-    from . import render
-    from .backend import opened
-    from .terminal import printable
-
-    with opened(backend, state) as side:
-        found = side.notices(limit)
-        if as_json:
-            render.emit_json({"notices": list(found)})
-        elif not found:
-            print("No messages: nobody is needed.")
-        for message in [] if as_json else found:
-            print(f"{message['at'][:19]}  {printable(message['subject'])}")
-            for part in ("happened", "evidence", "done", "next"):
-                print(f"    {part:9} {printable(message[part])}")
-
-
-def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
-    """Check that this machine and this state folder can do the work; exit 1 if something is wrong."""
-    from . import render
-    from .backend import default_state
-    from .doctor import examine
-
-    findings = examine((state or default_state()).resolve(), backend)
-    if as_json:
-        render.emit_json(
-            {
-                "ok": all(f.ok for f in findings),
-                "checks": [{"name": f.name, "ok": f.ok, "found": f.found, "do": f.do} for f in findings],
-            }
-        )
-    for f in [] if as_json else findings:
-        print(
-            f"{'ok  ' if f.ok else 'FAIL'}  {f.name:16} {f.found}" + (f"\n      do: {f.do}" if f.do else "")
-        )
-    raise typer.Exit(0 if all(f.ok for f in findings) else 1)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
-from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from . import console, control, jobs, letters, nodes, simulate
+from . import __version__
+from .cli import jobs, letters, nodes, simulate, system
+from .core.errors import NotFound, RecoveryError, Refused, Transient
+from .serve import console, embedded
 
 #: What a script can rely on. Errors are one text on standard error, with --json too.
 EXIT_CODES = {
@@ -33,7 +34,8 @@ app = typer.Typer(
 )
 jobs.register(app)
 nodes.register(app)
-control.register(app)
+embedded.register(app)
+system.register(app)
 letters.register(app)
 console.register(app)
 simulate.register(app)

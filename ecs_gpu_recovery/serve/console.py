@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .options import BackendOption, StateOption
+from ..cli.options import BackendOption, StateOption
 
 
 def register(app: typer.Typer) -> None:
@@ -63,9 +63,9 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     from ..console.access.auth import Proxy
     from ..console.app import Settings, prepare
     from ..console.backend_pool import Backend
+    from ..control.backend import LocalBackend, default_state
     from ..core.errors import Refused
     from ..local.wiring import DATABASE
-    from .backend import LocalBackend, default_state
 
     folder = (state or default_state()).resolve()
     local = backend == "local"
@@ -73,7 +73,7 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     def factory() -> Backend:
         if local:
             return LocalBackend(folder)
-        from .aws_backend import AwsBackend
+        from ..control.aws_backend import AwsBackend
 
         return AwsBackend()
 

@@ -6,9 +6,8 @@ import getpass
 import os
 import secrets
 import socket
-import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -347,28 +346,8 @@ class LocalBackend:
         return self.parts.notifier.notices(limit)
 
 
-@contextmanager
-def opened(backend: str, state: Path | None) -> Iterator[Backend]:
-    """The backend a command asked for; its warning, if any, goes to standard error."""
-    side = _open(backend, state)
-    try:
-        if text := side.warning():
-            print(f"gpu-recovery: {text}", file=sys.stderr)
-        yield side
-    finally:
-        side.close()
-
-
-@contextmanager
-def opened_here(state: Path | None) -> Iterator[LocalBackend]:
-    """The embedded one, for what only it can do."""
-    with opened("local", state) as side:
-        if not isinstance(side, LocalBackend):
-            raise Refused("this works in the embedded mode only")
-        yield side
-
-
-def _open(backend: str, state: Path | None) -> Backend:
+def open_backend(backend: str, state: Path | None) -> Backend:
+    """The side that a name stands for."""
     if backend == "aws":
         from .aws_backend import AwsBackend
 

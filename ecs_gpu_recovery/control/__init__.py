@@ -1,0 +1,1 @@
+"""What people and tools ask for, once, with its local, AWS and remote sides."""

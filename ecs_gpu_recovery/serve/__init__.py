@@ -1,0 +1,1 @@
+"""Runs things in this process: the embedded control plane, its demo, and the console beside it or alone."""
