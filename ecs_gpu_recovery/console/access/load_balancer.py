@@ -7,8 +7,6 @@ AWS's own address for this region and are kept.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import threading
@@ -20,22 +18,25 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import Refused, Transient
-from . import jwt as es256
 
 DATA_HEADER = "x-amzn-oidc-data"
 _ARN = re.compile(
     r"arn:(aws[a-z-]*):elasticloadbalancing:([a-z0-9-]{5,30}):[0-9]{12}:loadbalancer/app/[A-Za-z0-9-]+/[0-9a-f]+"
 )
 _KEY_ID = re.compile(r"[0-9A-Za-z-]{8,64}")
-#: A token is larger than this only if somebody wants us to work.
+#: A token is larger than this only if its sender wants us to work.
 LARGEST_TOKEN = 16 * 1024
-_KEPT_KEYS, _KEPT_TOKENS = 16, 1000
+_KEPT_KEYS, _KEPT_FAILURES = 16, 1000
 #: A key that can't be had is not asked for again at once, and no more keys than these are asked for in a minute.
 _LATER_S, _FETCHES = 60.0, 10
 
 
 class NotSigned(ValueError):
     """The token is not the balancer's, or not of now. The text says what is wrong with it."""
+
+
+class BadKey(ValueError):
+    """The text is no public key of the curve P-256."""
 
 
 def key_address(arn: str) -> str:
@@ -59,6 +60,17 @@ def fetch(address: str) -> str:
         raise Transient(f"the load balancer's key can't be had: {exc}") from exc
 
 
+def read_key(pem: str) -> Any:
+    """A public key as AWS gives it, in PEM form."""
+    import jwt
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        return jwt.get_algorithm_by_name("ES256").prepare_key(pem)
+    except (ValueError, UnsupportedAlgorithm, jwt.InvalidKeyError) as exc:
+        raise BadKey(f"no public key of the curve P-256: {exc}") from exc
+
+
 class Balancer:
     """Reads the tokens of one balancer. Safe for many threads."""
 
@@ -75,33 +87,37 @@ class Balancer:
         self._keys: OrderedDict[str, Any] = OrderedDict()
         self._failed: OrderedDict[str, float] = OrderedDict()
         self._fetched: list[float] = []
-        self._good: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
     def claims(self, token: str) -> dict[str, Any]:
         """What the token says of the person. Raises `NotSigned`."""
+        import jwt  # of the extra `oidc`: only a console behind such a balancer needs it
+
         if len(token) > LARGEST_TOKEN:
             raise NotSigned("too long")
-        known = hashlib.sha256(token.encode(errors="replace")).hexdigest()
-        with self._lock:
-            found = self._good.get(known)
-        if found is None:
-            found = self._checked(token)
-            with self._lock:
-                self._good[known] = found
-                while len(self._good) > _KEPT_TOKENS:
-                    self._good.popitem(last=False)
-        if found["exp"] <= self._now():
-            raise NotSigned("its time has passed")
-        return found
-
-    def _checked(self, token: str) -> dict[str, Any]:
         try:
-            head_text, body_text, signature_text = token.split(".")
-            head, body = _json(head_text), _json(body_text)
-            signature = _unb64(signature_text)
+            head = jwt.get_unverified_header(token)
+        except jwt.DecodeError as exc:
+            raise NotSigned("not a token") from exc
+        except jwt.InvalidTokenError as exc:
+            raise NotSigned(f"it names no key: {exc}") from exc
+        end = self._end(head)
+        key_id = head.get("kid")
+        if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
+            raise NotSigned("it names no key")
+        key = self._key(key_id)
+        try:
+            body = json.loads(jwt.PyJWS().decode(token, key, algorithms=["ES256"]))
+        except jwt.InvalidTokenError as exc:
+            raise NotSigned("the signature is wrong") from exc
         except ValueError as exc:
             raise NotSigned("not a token") from exc
+        if not isinstance(body, dict):
+            raise NotSigned("not a token")
+        return {**body, "exp": end}
+
+    def _end(self, head: dict[str, Any]) -> float:
+        """Until when it counts: this balancer says so in the head, where others say it in the body."""
         if head.get("alg") != "ES256":
             raise NotSigned("not signed with ES256")
         if head.get("signer") != self.arn:
@@ -111,12 +127,7 @@ class Balancer:
             raise NotSigned("it has no end")
         if end <= self._now():
             raise NotSigned("its time has passed")
-        key_id = head.get("kid")
-        if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
-            raise NotSigned("it names no key")
-        if not es256.verify(self._key(key_id), f"{head_text}.{body_text}".encode(), signature):
-            raise NotSigned("the signature is wrong")
-        return {**body, "exp": end}
+        return end
 
     def _key(self, key_id: str) -> Any:
         with self._lock:
@@ -128,11 +139,11 @@ class Balancer:
                 raise NotSigned("its key is not known")
             self._fetched.append(now)
         try:
-            key = es256.read_key(self._get(f"{self._address}/{key_id}"))
-        except (Transient, es256.BadKey) as exc:
+            key = read_key(self._get(f"{self._address}/{key_id}"))
+        except (Transient, BadKey) as exc:
             with self._lock:
                 self._failed[key_id] = self._now() + _LATER_S
-                while len(self._failed) > _KEPT_TOKENS:
+                while len(self._failed) > _KEPT_FAILURES:
                     self._failed.popitem(last=False)
             raise NotSigned(f"its key can't be had: {exc}") from exc
         with self._lock:
@@ -140,21 +151,6 @@ class Balancer:
             while len(self._keys) > _KEPT_KEYS:
                 self._keys.popitem(last=False)
         return key
-
-
-def _unb64(text: str) -> bytes:
-    """The balancer leaves the padding on, others take it off; anything else is no base64."""
-    bare = text.rstrip("=")
-    if not re.fullmatch(r"[A-Za-z0-9_-]*", bare):
-        raise ValueError("not base64")
-    return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
-
-
-def _json(text: str) -> dict[str, Any]:
-    data = json.loads(_unb64(text))
-    if not isinstance(data, dict):
-        raise ValueError("not a table")
-    return data
 
 
 def name_of(claims: dict[str, Any]) -> str:
