@@ -57,7 +57,7 @@ class Actions:
         token = hashlib.sha256(scoped.encode(errors="replace")).hexdigest()[:12]
         name = str(data.get("name") or "job")[:40]
         wish = str(data.get("id") or f"{name}-{token}")
-        first, job_id, fresh = self._console.memory.reserve(scoped, asked, wish)
+        first, job_id, fresh = self._console.submissions.reserve(scoped, asked, wish)
         if first != asked:
             raise BadField({"Idempotency-Key": ["this key was used for another request"]})
         try:
@@ -65,7 +65,7 @@ class Actions:
             job, new = await self._console.pool.ask(lambda side: self._once(side, data, job_id, chosen))
         except RecoveryError as exc:
             if not isinstance(exc, Transient):  # nothing was made, so the key is free again
-                self._console.memory.forget(scoped)
+                self._console.submissions.forget(scoped)
             await self._note("submit", f"job/{job_id}", "", f"refused: {exc}")
             raise
         if new:

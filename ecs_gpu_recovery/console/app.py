@@ -26,9 +26,11 @@ from starlette.types import ASGIApp, Scope
 from .. import __version__
 from ..core.errors import RecoveryError, Refused
 from . import problems
+from .access.audit import Audit
 from .access.auth import Proxy, UserFile, is_loopback
+from .access.database import Database
 from .access.guard import Door, Guard
-from .access.memory import Memory
+from .access.sessions import Sessions
 from .api import charts
 from .api import routes as api
 from .backend_pool import PATIENCE_S, Backend, BackendPool
@@ -40,6 +42,7 @@ from .live.stream import Hub
 from .live.stream_limits import StreamLimits
 from .logs import Logs
 from .pages import routes as pages
+from .submissions import Submissions
 
 STATIC = Path(__file__).parent / "static"
 
@@ -60,7 +63,7 @@ class Settings:
     streams: StreamLimits = field(default_factory=StreamLimits)
 
 
-def door_of(settings: Settings, memory: Memory) -> Door:
+def door_of(settings: Settings, database: Database) -> Door:
     """Without authentication the console answers this machine only, and does not start anywhere else."""
     users = UserFile(settings.users_file)
     guarded = bool(users().known) or settings.proxy is not None
@@ -80,7 +83,14 @@ def door_of(settings: Settings, memory: Memory) -> Door:
         me = getpass.getuser()
     except (KeyError, OSError):
         me = "local"
-    return Door(users=users, memory=memory, proxy=settings.proxy, open_as="" if guarded else me, hosts=hosts)
+    return Door(
+        users=users,
+        sessions=Sessions(database),
+        audit=Audit(database),
+        proxy=settings.proxy,
+        open_as="" if guarded else me,
+        hosts=hosts,
+    )
 
 
 class _Static(StaticFiles):
@@ -93,11 +103,11 @@ class _Static(StaticFiles):
 
 
 def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
-    memory = Memory(settings.data / "console.db")
+    database = Database(settings.data / "console.db")
     try:
-        door = door_of(settings, memory)
+        door = door_of(settings, database)
     except RecoveryError:
-        memory.close()
+        database.close()
         raise
     pool = BackendPool(factory, patience_s=settings.patience_s)
     # The embedded store is asked each time; elsewhere an answer serves everyone for as long as a tick.
@@ -112,7 +122,7 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
         await hub.close()
         pool.close()
         journal.close()
-        memory.close()
+        database.close()
 
     app = FastAPI(
         title="ECS GPU Recovery",
@@ -125,7 +135,8 @@ def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
     scripts = settings.state / "scripts" if settings.state is not None else None
     app.state.console = Console(
         pool=pool,
-        memory=memory,
+        audit=door.audit,
+        submissions=Submissions(database),
         door=door,
         hub=hub,
         shared=Shared(settings.tick_s * 0.8),

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from .access.audit import Audit, AuditEntry
 from .access.auth import Identity
 from .access.guard import Door
-from .access.memory import AuditEntry, Memory
 from .backend_pool import BackendPool
 from .dead_letters import Letters
 from .forms import Desktop
@@ -20,6 +20,7 @@ from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
 from .live.stream_limits import EventStream, StreamLimits
 from .logs import Logs
+from .submissions import Submissions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Console:
     """The parts of a running console."""
 
     pool: BackendPool
-    memory: Memory
+    audit: Audit
+    submissions: Submissions
     door: Door
     hub: Hub
     shared: Shared
@@ -100,7 +102,7 @@ async def note(
     outcome: str = "done",
 ) -> None:
     """Every action is written down with who, what, why and how it ended."""
-    deed = AuditEntry(
+    entry = AuditEntry(
         who=who.name,
         role=who.role,
         action=action,
@@ -109,4 +111,4 @@ async def note(
         outcome=outcome,
         address=address_of(request),
     )
-    await asyncio.to_thread(console.memory.note, deed)
+    await asyncio.to_thread(console.audit.note, entry)

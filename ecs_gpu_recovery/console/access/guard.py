@@ -23,8 +23,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..problems import problem
+from .audit import Audit, AuditEntry
 from .auth import OPERATOR, Attempts, Identity, Proxy, Users, is_loopback
-from .memory import AuditEntry, Memory
+from .sessions import Sessions
 
 COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
@@ -58,7 +59,8 @@ class Door:
     """How people are let in."""
 
     users: Callable[[], Users]
-    memory: Memory
+    sessions: Sessions
+    audit: Audit
     proxy: Proxy | None = None
     open_as: str = ""  #: without any authentication, on loopback: everyone is this person
     hosts: frozenset[str] = frozenset()  #: names the console answers to; empty: any
@@ -71,7 +73,7 @@ class Door:
         return self.proxy.client(here, headers.get("x-forwarded-for", "")) if self.proxy else here
 
     def csrf_for(self, name: str) -> str:
-        return hmac.new(self.memory.secret(), name.encode(), hashlib.sha256).hexdigest()[:40]
+        return hmac.new(self.sessions.secret(), name.encode(), hashlib.sha256).hexdigest()[:40]
 
 
 class Passwords:
@@ -206,7 +208,7 @@ class Guard:
             if named is not None:
                 return named, None
         token = session_token(headers)
-        session = door.memory.session(token) if token else None
+        session = door.sessions.find(token) if token else None
         if session is not None and (role := door.users().role(session.who)):
             return Identity(name=session.who, role=role, csrf=session.csrf, session=True), None
         kind, _, word = headers.get("authorization", "").partition(" ")
@@ -222,7 +224,7 @@ class Guard:
         if door.open_as:
             return True
         if who.session:
-            session = door.memory.session(session_token(headers))
+            session = door.sessions.find(session_token(headers))
             return session is not None and door.users().role(session.who) == who.role
         if who.ambient:  # a load balancer named them
             return not who.until or time.time() < who.until
@@ -275,7 +277,7 @@ class Guard:
         return None
 
     def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
-        deed = AuditEntry(
+        entry = AuditEntry(
             who=who.name,
             role=who.role,
             action="request",
@@ -283,7 +285,7 @@ class Guard:
             outcome=outcome,
             address=scope["state"]["address"],
         )
-        self._door.memory.note(deed)
+        self._door.audit.note(entry)
 
     def _has_token(self, who: Identity, headers: Headers, body: bytes) -> bool:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -257,7 +257,7 @@ async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> R
 @router.get("/audit", tags=["system"], **_shape(models.DeedList))
 async def audit(console: ConsoleArg, limit: Limit = 100, before: Place = 0) -> Response:
     """What people did through this console, newest first; `next` is the `before` of the rest."""
-    found = console.memory.audit(limit=limit + 1, before=before)
+    found = console.audit.entries(limit=limit + 1, before=before)
     more = len(found) > limit
     return _said({"audit": found[:limit], "next": found[limit - 1]["id"] if more else 0})
 

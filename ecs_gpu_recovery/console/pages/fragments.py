@@ -250,7 +250,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         }
 
     data = await console.pool.ask(read)
-    deeds = console.memory.audit(limit=20, subject=f"node/{name}")
+    deeds = console.audit.entries(limit=20, subject=f"node/{name}")
     regions = {
         "title": renderer.render("_node_title.html", node=data["node"]),
         "node": renderer.render("_node_head.html", node=data["node"]),
@@ -299,7 +299,7 @@ async def alerts(console: Console, renderer: Renderer, args: Mapping[str, str]) 
         "orders": renderer.render("_orders.html", orders=data["orders"]),
         "letters": renderer.render("_letters.html", look=data["letters"]).strip(),
         "audit": renderer.render(
-            "_audit.html", audit=console.memory.audit(limit=50, before=before), brief=False
+            "_audit.html", audit=console.audit.entries(limit=50, before=before), brief=False
         ),
         "moves": renderer.render("_moves.html", moves=data["moves"]),
     }

@@ -13,9 +13,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from ...core.errors import NotFound, RecoveryError, Transient
 from ...core.model import JobStatus
 from .. import forms
+from ..access.audit import AuditEntry
 from ..access.auth import Identity
 from ..access.guard import COOKIE, fields, session_token
-from ..access.memory import SESSION_HOURS, AuditEntry
+from ..access.sessions import SESSION_HOURS
 from ..actions import Actions
 from ..context import Console, ConsoleArg, IdentityArg, address_of, event_stream
 from ..live.stream import page_stream
@@ -317,13 +318,13 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
     users = door.users()
     if not await door.passwords.right(users, name, password):
         door.attempts.failed(*keys)
-        console.memory.note(
+        console.audit.note(
             AuditEntry(who=name, role="", action="sign in", outcome="refused", address=address)
         )
         return _sign_in(request, next, "The name or the password is wrong.", 401)
     door.attempts.worked(*keys)
-    token, _ = console.memory.open_session(name)
-    console.memory.note(AuditEntry(who=name, role=users.role(name), action="sign in", address=address))
+    token, _ = console.door.sessions.open(name)
+    console.audit.note(AuditEntry(who=name, role=users.role(name), action="sign in", address=address))
     response = see(next)
     secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
     response.set_cookie(
@@ -334,8 +335,8 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
 
 @router.post("/signout")
 async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    console.memory.end_session(session_token(request.headers))
-    console.memory.note(
+    console.door.sessions.end(session_token(request.headers))
+    console.audit.note(
         AuditEntry(who=who.name, role=who.role, action="sign out", address=address_of(request))
     )
     response = see("/signin")
