@@ -91,11 +91,12 @@ def test_every_target_of_make_exists(page: Path) -> None:
 
 @each_page
 def test_every_tool_and_file_of_the_project_exists(page: Path) -> None:
-    for module in re.findall(r"-m ((?:tools|ecs_gpu_recovery)[\w.]*\w)", text_of(page)):
+    for module in re.findall(r"-m ((?:testbed|tools|ecs_gpu_recovery)[\w.]*\w)", text_of(page)):
         file = ROOT / module.replace(".", "/")
         assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), module
     for name in re.findall(
-        r"`((?:\w[\w-]*/)*[\w-]+\.py|(?:docs|tests|tools|docker|ecs_gpu_recovery)/[\w./-]+)`", text_of(page)
+        r"`((?:\w[\w-]*/)*[\w-]+\.py|(?:docs|tests|testbed|tools|docker|ecs_gpu_recovery)/[\w./-]+)`",
+        text_of(page),
     ):
         assert any(f"/{file}/".endswith(f"/{name.rstrip('/')}/") for file in files()), name
 
@@ -105,7 +106,7 @@ def files() -> frozenset[str]:
     """Every file and folder that belongs to the project, from its root."""
     found = {
         path
-        for top in ("docs", "docker", "tests", "tools", "ecs_gpu_recovery")
+        for top in ("docs", "docker", "testbed", "tests", "tools", "ecs_gpu_recovery")
         for path in (ROOT / top).rglob("*")
     }
     return frozenset(str(path.relative_to(ROOT)) for path in (*found, *ROOT.glob("*")))

@@ -83,7 +83,8 @@ def named(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
 #: A node that behaves until its first test between two, and then does something else.
 MISBEHAVES = """
 import os, signal, sys
-from ecs_gpu_recovery.health import main, transfer
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.collective import transfer
 def instead(*args):
     {act}
 transfer.ring = instead
@@ -121,7 +122,8 @@ def test_a_slow_node_is_named(gang: Gang, tmp_path: Path) -> None:
 SLOW_TO = """
 import sys
 from dataclasses import replace
-from ecs_gpu_recovery.health import main, transfer
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.collective import transfer
 both = transfer._both
 def slowly(place, links, data, names, step):
     return both(replace(place, bytes_per_s=500_000) if names[1] == {other} else place, links, data, names, step)
@@ -132,7 +134,8 @@ sys.exit(main.run(sys.argv[1:]))
 #: No connection to one of the others comes about, in either direction.
 CUT_OFF_FROM = """
 import sys
-from ecs_gpu_recovery.health import main, transfer
+from ecs_gpu_recovery.health import main
+from ecs_gpu_recovery.health.collective import transfer
 connect, accept = transfer._connect, transfer._accept
 def unless_cut(way):
     def instead(place, other, step):
