@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
-from ..core.errors import StartRefused
+from ..core.errors import ClusterRefused
 from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..environment import training_environment
@@ -127,10 +127,10 @@ class EcsFleet:
             self._containers.pop(task_def, None)
             if _code(exc) not in _NO:
                 raise
-            raise StartRefused(node, f"{_code(exc)}: {exc.response['Error'].get('Message', '')}") from exc
+            raise ClusterRefused(node, f"{_code(exc)}: {exc.response['Error'].get('Message', '')}") from exc
         if reply.get("failures") or not reply.get("tasks"):
             failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
-            raise StartRefused(
+            raise ClusterRefused(
                 node,
                 str(failure.get("reason", "unknown"))
                 + (f" ({failure['detail']})" if failure.get("detail") else ""),

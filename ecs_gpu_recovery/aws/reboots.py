@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import StartRefused, Transient
+from ..core.errors import ClusterRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
 from .errors import translated
 
@@ -116,7 +116,7 @@ def send(ssm: SSMClient, host: str, node: str, key: str) -> Command:
     except ClientError as exc:
         if exc.response.get("Error", {}).get("Code") not in ("InvalidInstanceId", "UnsupportedPlatformType"):
             raise
-        raise StartRefused(
+        raise ClusterRefused(
             node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}"
         ) from exc
     return _command(reply.get("Command", {}) | {"Comment": comment(key)})

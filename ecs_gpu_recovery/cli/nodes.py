@@ -232,7 +232,7 @@ def inject(
     """Break a simulated node on purpose, to see it heal. Embedded mode only."""
     from ..core.errors import Refused
     from ..local import gpus
-    from ..local.views import Refused as NodeRefused
+    from ..local.views import NodeRefused
     from . import render
     from .opened import opened_here
 

@@ -32,8 +32,8 @@ class JobExists(Refused):
     """A job with this id is already recorded."""
 
 
-class StartRefused(Refused):
-    """The cluster would not start a task now. `reason` is in ECS's own words (AGENT, RESOURCE:GPU, ...)."""
+class ClusterRefused(Refused):
+    """The cluster would not carry out an order now. `reason` is in ECS's own words (AGENT, RESOURCE:GPU, ...)."""
 
     def __init__(self, node: str, reason: str) -> None:
         self.node, self.reason = node, reason

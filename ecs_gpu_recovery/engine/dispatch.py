@@ -8,9 +8,8 @@ from functools import partial
 
 from ..core import keys
 from ..core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
-from ..core.errors import Bug, StartRefused, Transient
-from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed
-from ..core.events import StartRefused as StartWasRefused
+from ..core.errors import Bug, ClusterRefused, Transient
+from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, StartRefused
 from ..core.model import Job, Node, Rank
 from .ports import Fleet, Notifier, Store
 
@@ -78,9 +77,9 @@ def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> l
     effect = order.effect
     try:
         return list(act())
-    except StartRefused as exc:
+    except ClusterRefused as exc:
         if isinstance(effect, StartTask):
-            return [StartWasRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason=exc.reason)]
+            return [StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason=exc.reason)]
         if isinstance(effect, CheckNode):
             return [CheckRefused(at=at, node=effect.node, check_try=effect.check_try, reason=exc.reason)]
         if isinstance(effect, RebootNode):

@@ -107,7 +107,7 @@ class RowStore(Protocol):
 class Fleet(Protocol):
     """The cluster. Each method carries out one order; what became of it comes back as facts.
 
-    Raises `StartRefused` where the cluster says no, `Transient` where it did not answer.
+    Raises `ClusterRefused` where the cluster says no, `Transient` where it did not answer.
     """
 
     def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:

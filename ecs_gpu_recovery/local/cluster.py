@@ -22,10 +22,10 @@ from .files import DamagedFile, Json, create_json, locked, now_iso, read_json, w
 from .records import node_view, read_agent, read_boot, task_view
 from .views import (
     MarkedProcess,
+    NodeRefused,
     NodeState,
     NodeView,
     RebootState,
-    Refused,
     TaskSpec,
     TaskView,
     checked_name,
@@ -86,7 +86,7 @@ class Cluster:
         folder = self._folder(name)
         with self._lock(name):
             if (folder / "retired").exists():
-                raise Refused("MISSING", f"node {name} is retired")
+                raise NodeRefused("MISSING", f"node {name} is retired")
             boot = read_boot(folder)
             off = (folder / "off").exists()
             if boot is None or off or boot["host_boot_id"] != processes.host_boot_id():
@@ -116,7 +116,7 @@ class Cluster:
                 off = any((folder / name).exists() for name in ("off", "retired"))
                 if not off and (folder / "boot.json").exists() and not self._agent_lives(folder):
                     self.power_on(folder.name)
-            except (OSError, DamagedFile, Refused, processes.Unkillable) as exc:
+            except (OSError, DamagedFile, NodeRefused, processes.Unkillable) as exc:
                 trouble[folder.name] = exc
         return trouble
 
@@ -149,7 +149,7 @@ class Cluster:
     def start_task(self, name: str, spec: TaskSpec) -> None:
         """Order a task. Ordering it again changes nothing, and after a stop it never starts.
 
-        Raises Refused as ECS would: AGENT while the node is not connected, RESOURCE:GPU while live tasks hold
+        Raises NodeRefused as ECS would: AGENT while the node is not connected, RESOURCE:GPU while live tasks hold
         the GPUs, MISSING for a node that is not there.
         """
         folder = self._folder(name)
@@ -161,10 +161,12 @@ class Cluster:
                 return
             node = node_view(folder)
             if not node.connected:
-                raise Refused("AGENT", f"the agent of node {name} is not connected")
+                raise NodeRefused("AGENT", f"the agent of node {name} is not connected")
             held = sum(task.gpus for task in self.tasks(name, live_only=True))
             if spec.gpus and held + spec.gpus > node.gpus_seen:
-                raise Refused("RESOURCE:GPU", f"node {name} has {node.gpus_seen} GPUs and {held} are in use")
+                raise NodeRefused(
+                    "RESOURCE:GPU", f"node {name} has {node.gpus_seen} GPUs and {held} are in use"
+                )
             task_dir.mkdir(exist_ok=True)
             write_json(str(task_dir / "spec.json"), self._order(folder, node, spec), durable=True)
 
@@ -282,7 +284,7 @@ class Cluster:
     def _folder(self, name: str) -> Path:
         folder = self._root / name
         if not (folder / "node.json").exists():
-            raise Refused("MISSING", f"there is no node {name}")
+            raise NodeRefused("MISSING", f"there is no node {name}")
         return folder
 
     def _folders(self) -> list[Path]:

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
-from ..core.errors import StartRefused, Transient
-from ..core.events import CheckStarted as CheckWasStarted
-from ..core.events import Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
+from ..core.errors import ClusterRefused, Transient
+from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..environment import training_environment
 from .cluster import Cluster
 from .files import DamagedFile
 from .processes import PACKAGE_ROOT, Unkillable
-from .views import NodeView, RebootState, Refused, TaskSpec, TaskState, TaskView
+from .views import NodeRefused, NodeView, RebootState, TaskSpec, TaskState, TaskView
 
 if TYPE_CHECKING:
     from .fault_log import FaultLog
@@ -68,7 +67,7 @@ class LocalFleet:
         try:
             with _answering(order.node):
                 self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
-        except StartRefused:
+        except ClusterRefused:
             return []  # the node is no more, and with it the task
         return []
 
@@ -108,9 +107,7 @@ class LocalFleet:
             attempt=order.attempt,
         )
         self._start(node.name, spec)
-        return [
-            CheckWasStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)
-        ]
+        return [CheckStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)]
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         with _answering(node.name):
@@ -145,7 +142,7 @@ class LocalFleet:
         """A node whose folder is gone or can't be read is one that does not answer; the others go on."""
         try:
             return list(seen)
-        except (Refused, OSError, ValueError) as exc:
+        except (NodeRefused, OSError, ValueError) as exc:
             why = f"the folder of node {node} cannot be read: {exc}"
             return [NodeSeen(at=self._now(), node=node, connected=False, why=why[:300])] if connected else []
 
@@ -265,8 +262,8 @@ def _answering(node: str) -> Iterator[None]:
     """The cluster's refusals in the port's words. A full disk or a process that won't die may pass."""
     try:
         yield
-    except Refused as exc:
-        raise StartRefused(node, exc.reason) from exc
+    except NodeRefused as exc:
+        raise ClusterRefused(node, exc.reason) from exc
     except (OSError, Unkillable, DamagedFile) as exc:
         raise Transient(f"node {node}: {exc}") from exc
 

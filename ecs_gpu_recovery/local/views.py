@@ -13,7 +13,7 @@ from .processes import ProcessId
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class Refused(Exception):
+class NodeRefused(Exception):
     """The cluster said no. `reason` is one of ECS's words: AGENT, MISSING or RESOURCE:GPU."""
 
     def __init__(self, reason: str, detail: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .cloud import Cloud
 
 
-class Refused(Exception):
+class ControlRefused(Exception):
     """The order makes no sense here; the text says why."""
 
 
@@ -32,18 +32,18 @@ class Control:
         self._cloud, self._world, self._hosts = cloud, cloud.cluster, cloud.hosts
 
     def do(self, order: str, arguments: dict[str, Any]) -> Any:
-        """An order by name. Raises `Refused` for one that is unknown or wrongly put."""
+        """An order by name. Raises `ControlRefused` for one that is unknown or wrongly put."""
         method = None if order.startswith("_") or order == "do" else getattr(type(self), order, None)
         if method is None:
-            raise Refused(f"there is no order {order!r}")
+            raise ControlRefused(f"there is no order {order!r}")
         try:
             inspect.signature(method).bind(self, **arguments)
         except TypeError as exc:
-            raise Refused(f"{order}: {exc}") from exc
+            raise ControlRefused(f"{order}: {exc}") from exc
         try:
             return method(self, **arguments)
         except (TypeError, ValueError) as exc:
-            raise Refused(f"{order}: {exc}") from exc
+            raise ControlRefused(f"{order}: {exc}") from exc
 
     # -- nodes ---------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Control:
         self._no_strangers(changes, {field.name for field in fields(Weather)})
         weather = replace(self._cloud.courier.weather, **changes)
         if problems := weather.problems():
-            raise Refused("; ".join(problems))
+            raise ControlRefused("; ".join(problems))
         self._cloud.courier.weather = weather
         return asdict(weather)
 
@@ -281,16 +281,16 @@ class Control:
     def _node(self, reference: str) -> Node:
         found = self._world.node(reference)
         if found is None:
-            raise Refused(f"there is no node {reference!r}")
+            raise ControlRefused(f"there is no node {reference!r}")
         return found
 
     def _task(self, reference: str) -> Task:
         found = self._world.task(reference)
         if found is None:
-            raise Refused(f"there is no task {reference!r}")
+            raise ControlRefused(f"there is no task {reference!r}")
         return found
 
     @staticmethod
     def _no_strangers(given: dict[str, Any], known: set[str]) -> None:
         if strangers := sorted(set(given) - known):
-            raise Refused(f"unknown: {', '.join(strangers)}")
+            raise ControlRefused(f"unknown: {', '.join(strangers)}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from .agenda import RealClock
 from .cloud import Cloud
-from .control import Refused
+from .control import ControlRefused
 from .shapes import Place
 
 LOOPBACK = "127.0.0.1"
@@ -110,7 +110,7 @@ def _handler(cloud: Cloud) -> type[http.server.BaseHTTPRequestHandler]:
             try:
                 asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
                 result = cloud.control.do(asked["order"], asked.get("arguments", {}))
-            except (Refused, KeyError, ValueError) as exc:
+            except (ControlRefused, KeyError, ValueError) as exc:
                 self._reply(400, {"error": str(exc)})
             else:
                 self._reply(200, {"result": result})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask
-from ecs_gpu_recovery.core.errors import StartRefused
+from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
@@ -91,15 +91,15 @@ class SimulatedCluster:
     ) -> Task:
         machine, world = self._world.machines[name], self._world
         if machine.gone:
-            raise StartRefused(name, "MISSING")
+            raise ClusterRefused(name, "MISSING")
         if not machine.connected:
-            raise StartRefused(name, "AGENT")
+            raise ClusterRefused(name, "AGENT")
         if (machine.busy and not world.weather.roomy) or (not check and machine.gpus < 8):
-            raise StartRefused(name, "RESOURCE:GPU")
+            raise ClusterRefused(name, "RESOURCE:GPU")
         if mark in machine.tombstones:
-            raise StartRefused(name, "it was stopped before it started")
+            raise ClusterRefused(name, "it was stopped before it started")
         if world.troubled and not check and world.strikes("refused"):
-            raise StartRefused(name, world.rng.choice(("AGENT", "RESOURCE:GPU", "ATTRIBUTE")))
+            raise ClusterRefused(name, world.rng.choice(("AGENT", "RESOURCE:GPU", "ATTRIBUTE")))
         task = world.start(
             machine,
             token=mark,

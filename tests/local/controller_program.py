@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ecs_gpu_recovery.local.cluster import Cluster
-from ecs_gpu_recovery.local.views import RebootState, Refused, TaskSpec, TaskState
+from ecs_gpu_recovery.local.views import NodeRefused, RebootState, TaskSpec, TaskState
 
 NODES = ("n1", "n2")
 TASKS_PER_ROUND = 6
@@ -33,7 +33,7 @@ def run_round(cluster: Cluster, round_number: int, ran: Path) -> None:
             line = f"echo {node} {task_id} >> {ran}; sleep 0.1; exit {expected_code(task_id)}"
             try:
                 cluster.start_task(node, TaskSpec(task_id=task_id, argv=("/bin/sh", "-c", line), gpus=1))
-            except Refused as refusal:
+            except NodeRefused as refusal:
                 if refusal.reason not in ("AGENT", "RESOURCE:GPU"):
                     raise
             if cluster.task(node, task_id).state is TaskState.ENDED:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.local.cluster import Cluster
-from ecs_gpu_recovery.local.views import Refused, TaskState
+from ecs_gpu_recovery.local.views import NodeRefused, TaskState
 from tests.local import controller_program as program
 from tests.local.helpers import eventually, kill_9, lines, power_on, shell, shim_pid
 
@@ -78,7 +78,7 @@ def test_agents_killed_at_random_lose_and_repeat_no_task(
             try:
                 cluster.start_task("n1", shell(todo[0], f"echo {todo[0]} >> {ran}; sleep 0.05; exit 3"))
                 todo.pop(0)
-            except Refused:
+            except NodeRefused:
                 pass  # the agent is dead just now
         time.sleep(chance.uniform(0, 0.12))
         pid = cluster.node("n1").pid

@@ -14,7 +14,7 @@ from ecs_gpu_recovery.local import cluster as cluster_module
 from ecs_gpu_recovery.local import gpus, processes
 from ecs_gpu_recovery.local.cluster import SHUT_DOWN, Cluster
 from ecs_gpu_recovery.local.files import locked, read_json, write_json
-from ecs_gpu_recovery.local.views import NodeState, RebootState, Refused, TaskState
+from ecs_gpu_recovery.local.views import NodeRefused, NodeState, RebootState, TaskState
 from tests.local.helpers import (
     end_of,
     eventually,
@@ -41,7 +41,7 @@ def test_a_node_boots_and_then_takes_tasks(cluster: Cluster) -> None:
     assert cluster.node("n1").state is NodeState.OFF
     cluster.power_on("n1")
     eventually(lambda: cluster.node("n1").state is NodeState.BOOTING)
-    with pytest.raises(Refused, match=r"^AGENT: ") as refusal:
+    with pytest.raises(NodeRefused, match=r"^AGENT: ") as refusal:
         cluster.start_task("n1", shell("t", "true"))
     assert refusal.value.reason == "AGENT"
     eventually(lambda: cluster.node("n1").connected)
@@ -61,7 +61,7 @@ def test_creating_the_same_node_again_is_fine_and_another_is_not(cluster: Cluste
 
 
 def test_a_node_that_is_not_there_is_missing(cluster: Cluster) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(NodeRefused) as refusal:
         cluster.start_task("nowhere", shell("t", "true"))
     assert refusal.value.reason == "MISSING"
 
@@ -69,7 +69,7 @@ def test_a_node_that_is_not_there_is_missing(cluster: Cluster) -> None:
 def test_gpus_are_refused_while_a_live_task_holds_them(cluster: Cluster) -> None:
     power_on(cluster, "n1")
     start_and_see_it_run(cluster, "n1", shell("a", "exec sleep 600", gpus=2))
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(NodeRefused) as refusal:
         cluster.start_task("n1", shell("b", "true", gpus=1))
     assert refusal.value.reason == "RESOURCE:GPU"
     cluster.start_task("n1", shell("without", "true"))
@@ -147,7 +147,7 @@ def test_power_off_ends_everything_and_tend_leaves_it_off(cluster: Cluster) -> N
     lost = cluster.node("n1")
     assert (lost.state, lost.connected, lost.why_off) == (NodeState.OFF, False, "lost")
     assert cluster.task("n1", "t").state is TaskState.RUNNING  # nobody is there to tell otherwise
-    with pytest.raises(Refused, match="AGENT"):
+    with pytest.raises(NodeRefused, match="AGENT"):
         cluster.start_task("n1", shell("t2", "true"))
     cluster.power_on("n1")
     end = end_of(cluster, "n1", "t")
@@ -275,7 +275,7 @@ def test_a_node_counts_its_gpus_when_it_boots(cluster: Cluster) -> None:
     cluster.reboot("n1", "key")
     eventually(lambda: cluster.node("n1").connected)
     assert cluster.node("n1").gpus_seen == 1
-    with pytest.raises(Refused, match="RESOURCE:GPU"):
+    with pytest.raises(NodeRefused, match="RESOURCE:GPU"):
         cluster.start_task("n1", shell("t", "true", gpus=2))
 
 
@@ -308,7 +308,7 @@ def test_a_retired_node_is_gone_with_all_it_ran(cluster: Cluster) -> None:
     cluster.retire("n2", "old")
     assert cluster.processes() == []
     assert cluster.nodes() == []
-    with pytest.raises(Refused, match="retired"):
+    with pytest.raises(NodeRefused, match="retired"):
         cluster.power_on("n2")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from testbed.aws.cloud import Cloud
-from testbed.aws.control import Refused
+from testbed.aws.control import ControlRefused
 from tests.testbed.helpers import CLUSTER, start, task
 
 
@@ -30,7 +30,7 @@ from tests.testbed.helpers import CLUSTER, start, task
 def test_a_wrong_order_is_refused_with_the_reason(
     cloud: Cloud, order: str, arguments: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(ControlRefused, match=why):
         cloud.control.do(order, arguments)
 
 

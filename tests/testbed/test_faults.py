@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from testbed.aws.cloud import Cloud
-from testbed.aws.control import Refused
+from testbed.aws.control import ControlRefused
 from tests.testbed.helpers import CLUSTER, TRAIN, start, statuses, task
 
 STORM: dict[str, Any] = {"drop": 0.2, "duplicate": 0.3, "late": 0.2, "delay": 0.3, "reorder_s": 2.0}
@@ -74,9 +74,9 @@ def test_with_every_event_lost_the_truth_can_still_be_asked_for(cloud: Cloud) ->
 
 
 def test_a_weather_that_cannot_be_is_refused(cloud: Cloud) -> None:
-    with pytest.raises(Refused, match="drop must be 0 to 1; delay_s must not be negative"):
+    with pytest.raises(ControlRefused, match="drop must be 0 to 1; delay_s must not be negative"):
         cloud.control.weather(drop=2, delay_s=-1)
-    with pytest.raises(Refused, match="unknown: hail"):
+    with pytest.raises(ControlRefused, match="unknown: hail"):
         cloud.control.weather(hail=1)
 
 

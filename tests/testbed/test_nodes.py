@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 
 from testbed.aws import events
 from testbed.aws.cloud import Cloud
-from testbed.aws.control import Refused
+from testbed.aws.control import ControlRefused
 from tests.testbed.helpers import (
     CLUSTER,
     instance,
@@ -150,7 +150,7 @@ def test_a_spot_interruption_is_told_before_the_host_is_gone(cloud: Cloud) -> No
 
 def test_nobody_terminates_an_external_host(cloud: Cloud) -> None:
     for order in ("terminate", "interrupt"):
-        with pytest.raises(Refused, match="no EC2 instance"):
+        with pytest.raises(ControlRefused, match="no EC2 instance"):
             cloud.control.do(order, {"node": "n1"})
 
 

@@ -34,7 +34,7 @@ report can name the node or the link. Start it on every node, with the variables
 """
 
 
-class _Refused(Exception):
+class _BadArguments(Exception):
     """The arguments make no test."""
 
 
@@ -43,7 +43,7 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     options = _parser(parser).parse_args(argv)
     try:
         done = _test(options)
-    except _Refused as error:
+    except _BadArguments as error:
         parser.error(str(error))
     if options.report:
         report.write_json(options.report, done)
@@ -55,7 +55,7 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
 def _test(options: argparse.Namespace) -> Message:
     world, rank = options.nnodes, options.node_rank
     if not 0 <= rank < world:
-        raise _Refused(f"node rank {rank} is none of 0 to {world - 1}: set NNODES and NODE_RANK")
+        raise _BadArguments(f"node rank {rank} is none of 0 to {world - 1}: set NNODES and NODE_RANK")
     plan = Plan(
         backend=options.backend,
         size=int(options.mib * (1 << 20)),
