@@ -1,204 +1,278 @@
 """Configuration from the environment, parsed once and strictly. Every problem is reported at once.
 
-This is the only place that reads environment variables for the engine. What a deployment can choose is in the
-class `Config`: change it there, or set variables of the same names. `settings` has the readers.
+This is the only place that reads environment variables for the engine. Each setting is one row: a field below, or of
+`core.policy.Policy` where the engine decides by it. Everything else is made from the rows: what is read, what the
+functions are told, and docs/settings.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from . import settings as read
 from .core.policy import Policy
-from .settings import ConfigError, Reader, boolean, exit_codes, seconds, whole
+from .core.setting import boolean, matching, one_of, rows, setting, text_of, whole
+from .settings import ConfigError, Reader
 
 __all__ = [
-    "OLDER_NAMES",
-    "POLICY_VARIABLES",
-    "SETTINGS",
+    "CONSOLE_NEEDS",
     "Config",
     "ConfigError",
+    "Deployment",
     "LambdaSettings",
-    "Reader",
+    "SharedSettings",
     "lambda_settings",
     "policy_from",
 ]
 
-_DAY = 86400.0
-#: Variable, field of the policy, how it is read. The documentation's table is made from this.
-POLICY_VARIABLES: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
-    ("MAX_RETRIES", "max_retries", whole(0, 100), "automatic restarts per job"),
-    ("HEALTHCHECK_EXIT_CODES", "healthcheck_exit_codes", exit_codes, "exit codes that start a health check"),
-    ("POST_REBOOT_CHECK", "post_reboot_check", boolean, "examine a node again after its reboot"),
-    ("CHECK_TRIES", "check_tries", whole(1, 5), "how often an inconclusive check is tried in all"),
-    ("START_TIMEOUT_S", "start_timeout", seconds(1, _DAY), "a task must run within this time"),
-    ("STOP_TIMEOUT_S", "stop_timeout", seconds(1, _DAY), "a stopped task must end within this time"),
-    ("CHECK_TIMEOUT_S", "check_timeout", seconds(1, _DAY), "a health check must answer within this time"),
-    (
-        "REBOOT_TIMEOUT_S",
-        "reboot_timeout",
-        seconds(1, _DAY),
-        "a rebooting or lost node must be back within this time",
-    ),
-    ("NODE_LOST_AFTER_S", "node_lost_after", seconds(1, _DAY), "a node that is silent for longer is lost"),
-    (
-        "BACKOFF_FIRST_S",
-        "backoff_first",
-        seconds(0.01, 3600),
-        "the wait before an order is sent again; it doubles",
-    ),
-    ("BACKOFF_MOST_S", "backoff_most", seconds(0.01, 3600), "the longest such wait"),
-    (
-        "DISPATCH_LEASE_S",
-        "lease",
-        seconds(0, 3600),
-        "how long an order belongs to the process that committed it",
-    ),
-)
+_LOG_YEARS = (365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
+_LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
+_any = read.optional(matching(r"[^\s].{0,2000}", "use a text"))
+_https = read.optional(matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address"))
+_vpc = read.optional(matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0"))
+_families = read.each(matching(r"\*|[A-Za-z0-9_-]{1,255}\*?", "use families of task definitions, or *"))
+
+
+def _log_days(text: str) -> int:
+    return int(one_of(*_LOG_DAYS)(text))
+
+
+def _log_level(text: str) -> str:
+    return one_of("DEBUG", "INFO", "WARNING", "ERROR")(text.upper())
 
 
 def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Reader | None = None) -> Policy:
     """The policy, with the environment's numbers in place of the defaults."""
     mine = reader or Reader(env)
     policy = base or Policy()
-    values = {
-        name: mine.get((variable,), parse, getattr(policy, name))
-        for variable, name, parse, _ in POLICY_VARIABLES
-    }
+    values = {row.attribute: mine.value(row, getattr(policy, row.attribute)) for row in rows(Policy)}
     if reader is None:
         mine.finish()
     return replace(policy, **values)
 
 
-class Config:
-    """What a deployment can choose. A variable of the same name comes before the value here."""
+@dataclass(frozen=True, kw_only=True)
+class SharedSettings:
+    """What a deployment chooses and its functions are told, under one name."""
 
-    # DynamoDB tables. With DELETION_PROTECTION they, and shared storage, stay when the stack is destroyed.
-    TASK_TABLE_NAME = "ecs_task"
-    JOB_TABLE_NAME = "ecs_job"
-    NODE_TABLE_NAME = "ecs_node"
-    DELETION_PROTECTION = False
+    TASK_TABLE_NAME: str = setting("ecs_task", read.table_name, "the DynamoDB table of tasks")
+    JOB_TABLE_NAME: str = setting(
+        "ecs_job", read.table_name, "the DynamoDB table of jobs", older=("TRAINING_JOB_TABLE_NAME",)
+    )
+    NODE_TABLE_NAME: str = setting(
+        "ecs_node", read.table_name, "the DynamoDB table of nodes", older=("CONTAINER_INSTANCE_TABLE_NAME",)
+    )
+    ECS_CLUSTER_NAME: str = setting(
+        "gpu-cluster",
+        read.cluster_name,
+        "the cluster that is watched; events of others are dropped",
+        needed=True,
+    )
+    DCGM_HEALTH_CHECK_TASK: str = setting(
+        "gpu-dcgm-health-check",
+        read.task_definition,
+        "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
+        needed=True,
+    )
+    IDLE_CHECK_MINUTES: int = setting(
+        0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
+    )
+    IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep free nodes are examined")
 
-    # The ECS cluster that is watched. It is one of yours, unless CREATE_ECS_CLUSTER asks for a new one.
-    ECS_CLUSTER_NAME = "gpu-cluster"
-    CREATE_ECS_CLUSTER = False
 
-    # The health check's task definition: a bare name is made by the stack, a revision or an ARN is yours.
-    DCGM_HEALTH_CHECK_TASK = "gpu-dcgm-health-check"
-    # The family of the example of a training task, and whether there is one.
-    TRAINING_TASK = "gpu-training"
-    CREATE_TRAINING_TASK = True
-    # Families that may be started again, with commas; and the roles of theirs that are not the stack's own.
-    TRAINING_TASK_FAMILIES = "*"
-    TASK_ROLE_ARNS = ""
-    # The image of the check and of the example; empty means IMAGE_TAG in the repository that the stack makes.
-    IMAGE = ""
-    IMAGE_TAG = "latest"
-    REPOSITORY_NAME = "ecs-gpu-recovery"
-    # What the check and the example reserve: all GPUs of a node.
-    GPUS_PER_NODE = 8
-    # Only nodes with this tag (key=value) may be rebooted; empty means every managed node of the account.
-    NODE_TAG = ""
+@dataclass(frozen=True, kw_only=True)
+class Deployment(SharedSettings):
+    """What a deployment can choose, one row for each setting."""
 
-    # Node health while nothing is wrong yet; each is off unless asked for.
-    # Evidence as it happens: `gpu-health watch` on every node.
-    WATCH_NODES = False
-    # Numbers of the nodes: the image of the metrics agent (docker/metrics-agent).
-    METRICS_AGENT_IMAGE = ""
-    # Free nodes are examined each so many minutes, one at a time, at this level (0: never).
-    IDLE_CHECK_MINUTES = 0
-    IDLE_CHECK_LEVEL = "quick"
-
-    # The functions: seconds and MB each may take, days that logs are kept, and how much is written there.
-    LAMBDA_TIMEOUT_SECONDS = 120
-    LAMBDA_MEMORY_SIZE = 512
-    LOG_RETENTION_DAYS = 90
-    LOG_LEVEL = "INFO"
-
-    # Messages to people: the topic, and an address that is subscribed to it.
-    SNS_TOPIC_NAME = "gpu-training-notifications"
-    SNS_TOPIC_DISPLAY_NAME = "GPU Training Job Notifications"
-    NOTIFICATION_EMAIL = ""
-
-    # Optional parts: a GPU node, and shared storage (FSx for Lustre). Both need the network.
-    CREATE_EC2_INSTANCE = False
-    EC2_INSTANCE_TYPE = "g5.xlarge"
-    CREATE_FSX = False
-    FSX_STORAGE_GIB = 1200
-    VPC_ID = ""
-    SUBNET_ID = ""
-    # The role with which machines of your own join the cluster (ECS Anywhere).
-    CREATE_ECS_ANYWHERE_ROLE = False
-    # Two managed policies for people who use the command and the console: one to look, one to act.
-    CREATE_PEOPLE_POLICIES = False
-
-    # The web console as a service behind a load balancer; its image (docker/console) asks for it. It needs a network,
-    # a certificate and a provider that signs people in (OpenID Connect).
-    CONSOLE_IMAGE = ""
-    CONSOLE_VPC_ID = ""
-    CONSOLE_SUBNET_IDS = ""
-    CONSOLE_PUBLIC_IP = False
-    CONSOLE_INTERNET_FACING = False
-    CONSOLE_ALLOWED_CIDRS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
-    CONSOLE_CERTIFICATE_ARN = ""
-    CONSOLE_OIDC_ISSUER = ""
-    CONSOLE_OIDC_AUTHORIZATION_URL = ""
-    CONSOLE_OIDC_TOKEN_URL = ""
-    CONSOLE_OIDC_USER_INFO_URL = ""
-    CONSOLE_OIDC_CLIENT_ID = ""
-    # The secret of Secrets Manager that holds the client's secret, by name or ARN.
-    CONSOLE_OIDC_SECRET = ""
-    # Who may act, by e-mail address or id, with commas; everybody else may look.
-    CONSOLE_OPERATORS = ""
-
-    # The names of functions, alarms and logs begin with it.
-    STACK_NAME = "EcsGpuRecoveryStack"
-    # Numbers of the recovery policy that differ from the defaults, such as {"MAX_RETRIES": "2"}.
-    POLICY: Mapping[str, str] = {}
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        reader = Reader(env)
-        for name, parse in SETTINGS.items():
-            here = reader.parse(name, str(getattr(type(self), name)).strip(), parse, None)
-            setattr(self, name, reader.get((name, *OLDER_NAMES.get(name, ())), parse, here))
-        self.POLICY = self._policy_texts(env, reader)
-        self.policy = policy_from(self.POLICY, reader=reader.over(self.POLICY))
-        if not reader.problems:
-            self._look_across(reader)
-        reader.finish()
+    DELETION_PROTECTION: bool = setting(
+        False, boolean, "tables and shared storage stay when the stack is destroyed"
+    )
+    CREATE_ECS_CLUSTER: bool = setting(False, boolean, "make the cluster; else it is one of yours")
+    TRAINING_TASK: str = setting("gpu-training", read.family, "the family of the example of a training task")
+    CREATE_TRAINING_TASK: bool = setting(True, boolean, "make that example")
+    TRAINING_TASK_FAMILIES: str = setting("*", _families, "families that may be started again, with commas")
+    TASK_ROLE_ARNS: str = setting(
+        "", read.optional(read.each(read.role_arn)), "roles of those families that are not the stack's own"
+    )
+    IMAGE: str = setting(
+        "",
+        _any,
+        "the image of the check and of the example; empty: `IMAGE_TAG` in the stack's own repository",
+    )
+    IMAGE_TAG: str = setting(
+        "latest",
+        matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "use the tag of an image"),
+        "which image there",
+    )
+    REPOSITORY_NAME: str = setting(
+        "ecs-gpu-recovery",
+        matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
+        "the image repository that the stack makes",
+    )
+    GPUS_PER_NODE: int = setting(
+        8, whole(1, 64), "what the check and the example reserve: all GPUs of a node"
+    )
+    NODE_TAG: str = setting(
+        "",
+        read.optional(matching(r"[\w .:/+@-]{1,128}=[\w .:/+@-]{0,256}", "use key=value")),
+        "only nodes with this tag (key=value) may be rebooted; empty: every managed node of the account",
+    )
+    WATCH_NODES: bool = setting(False, boolean, "evidence as it happens: `gpu-health watch` on every node")
+    METRICS_AGENT_IMAGE: str = setting(
+        "", _any, "numbers of the nodes: the image of the metrics agent (docker/metrics-agent)"
+    )
+    LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
+    LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
+    LOG_RETENTION_DAYS: int = setting(90, _log_days, "how long logs are kept", unit="days")
+    LOG_LEVEL: str = setting("INFO", _log_level, "how much the functions write there")
+    SNS_TOPIC_NAME: str = setting(
+        "gpu-training-notifications",
+        matching(r"[A-Za-z0-9_-]{1,256}", "use letters, digits, dashes and underscores"),
+        "the topic of messages to people",
+    )
+    SNS_TOPIC_DISPLAY_NAME: str = setting(
+        "GPU Training Job Notifications",
+        matching(r".{1,100}", "use 1 to 100 characters"),
+        "from whom they are",
+    )
+    NOTIFICATION_EMAIL: str = setting(
+        "",
+        read.optional(matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "use an e-mail address")),
+        "an address that is subscribed to the topic",
+    )
+    CREATE_EC2_INSTANCE: bool = setting(False, boolean, "make a GPU node; needs `VPC_ID` and `SUBNET_ID`")
+    EC2_INSTANCE_TYPE: str = setting(
+        "g5.xlarge", matching(r"[a-z0-9-]+\.[a-z0-9-]+", "use an instance type such as g5.xlarge"), "its type"
+    )
+    CREATE_FSX: bool = setting(
+        False, boolean, "make shared storage (FSx for Lustre); needs `VPC_ID` and `SUBNET_ID`"
+    )
+    FSX_STORAGE_GIB: int = setting(1200, read.lustre_gib, "its size: 1200, or a multiple of 2400", unit="GiB")
+    VPC_ID: str = setting("", _vpc, "the network of the node and the storage")
+    SUBNET_ID: str = setting(
+        "",
+        read.optional(matching(r"subnet-[0-9a-f]{8,17}", "use an id such as subnet-0123456789abcdef0")),
+        "their subnet",
+    )
+    CREATE_ECS_ANYWHERE_ROLE: bool = setting(
+        False, boolean, "make the role with which machines of your own join the cluster (ECS Anywhere)"
+    )
+    CREATE_PEOPLE_POLICIES: bool = setting(
+        False,
+        boolean,
+        "make two policies for people who use the command and the console: to look, and to act",
+    )
+    CONSOLE_IMAGE: str = setting(
+        "",
+        _any,
+        "the console's image (docker/console): asks for the console as a service behind a load balancer. It needs a"
+        " network, a certificate and a provider that signs people in (OpenID Connect)",
+    )
+    CONSOLE_VPC_ID: str = setting("", _vpc, "the console's network")
+    CONSOLE_SUBNET_IDS: str = setting(
+        "",
+        read.optional(
+            matching(
+                r"subnet-[0-9a-f]{8,17}(,subnet-[0-9a-f]{8,17})+", "use two or more subnets, with commas"
+            )
+        ),
+        "two or more subnets of it, with commas",
+    )
+    CONSOLE_PUBLIC_IP: bool = setting(
+        False, boolean, "a public address for the service, where there is no NAT"
+    )
+    CONSOLE_INTERNET_FACING: bool = setting(
+        False, boolean, "the load balancer can be reached from the internet"
+    )
+    CONSOLE_ALLOWED_CIDRS: str = setting(
+        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16", read.each(read.network), "who may reach it, with commas"
+    )
+    CONSOLE_CERTIFICATE_ARN: str = setting(
+        "",
+        read.optional(
+            matching(
+                r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-f-]+", "use a certificate's ARN"
+            )
+        ),
+        "the load balancer's certificate",
+    )
+    CONSOLE_OIDC_ISSUER: str = setting("", _https, "OpenID Connect: the provider")
+    CONSOLE_OIDC_AUTHORIZATION_URL: str = setting("", _https, "where it signs people in")
+    CONSOLE_OIDC_TOKEN_URL: str = setting("", _https, "where it hands out tokens")
+    CONSOLE_OIDC_USER_INFO_URL: str = setting("", _https, "where it says who somebody is")
+    CONSOLE_OIDC_CLIENT_ID: str = setting(
+        "", read.optional(matching(r"[\w.:@/-]{1,256}", "use the client's id")), "the console's id there"
+    )
+    CONSOLE_OIDC_SECRET: str = setting(
+        "",
+        read.optional(matching(r"[\w/+=.@:-]{1,512}", "use the secret's name or ARN")),
+        "the secret of Secrets Manager that holds the client's secret, by name or ARN",
+    )
+    CONSOLE_OPERATORS: str = setting(
+        "",
+        read.optional(read.each(matching(r"[\w.+@=-]{1,128}", "use e-mail addresses or ids, with commas"))),
+        "who may act, by e-mail address or id, with commas; everybody else may look",
+    )
+    STACK_NAME: str = setting(
+        "EcsGpuRecoveryStack",
+        matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
+        "the names of functions, alarms and logs begin with it",
+    )
+    POLICY: ClassVar[Mapping[str, Any]] = {}  #: numbers of the policy, for a class with values of its own
+    policy: Policy = Policy()
+    policy_texts: Mapping[str, str]  #: the numbers of the policy that were chosen, as they were written
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> Config:
+    def from_env(cls, env: Mapping[str, str]) -> Self:
         """Raises `ConfigError` with everything that is wrong."""
-        return cls(env)
+        reader = Reader(env)
+        values = {
+            row.name: reader.value(row, reader.parse(row, text_of(getattr(cls, row.name)), row.default))
+            for row in rows(cls)
+        }
+        known = [row.name for row in rows(Policy)]
+        reader.problems += [f"POLICY has no number {name!r}" for name in cls.POLICY if name not in known]
+        here = {name: text_of(cls.POLICY.get(name, "")) for name in known}
+        texts = {name: text for name in known if (text := env.get(name, "").strip() or here[name])}
+        made = cls(**values, policy=policy_from(texts, reader=reader.over(texts)), policy_texts=texts)
+        for names, problem in made._across():
+            if reader.fine(*names):
+                reader.problems.append(problem)
+        reader.finish()
+        return made
 
-    def _policy_texts(self, env: Mapping[str, str], reader: Reader) -> dict[str, str]:
-        known = [variable for variable, *_ in POLICY_VARIABLES]
-        here = {name: str(value).strip() for name, value in type(self).POLICY.items()}
-        reader.problems += [f"POLICY has no number {name!r}" for name in here if name not in known]
-        texts = {name: env.get(name, "").strip() or here.get(name, "") for name in known}
-        return {name: text for name, text in texts.items() if text}
-
-    def _look_across(self, reader: Reader) -> None:
-        """What no single variable can tell."""
-        tables = (self.TASK_TABLE_NAME, self.JOB_TABLE_NAME, self.NODE_TABLE_NAME)
+    def _across(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What no single variable can tell: the settings that are looked at together, and what is wrong."""
+        names = ("TASK_TABLE_NAME", "JOB_TABLE_NAME", "NODE_TABLE_NAME")
+        tables = [str(getattr(self, name)) for name in names]
         if len(set(tables)) < len(tables):
-            reader.problems.append(f"three tables need three names, not {', '.join(tables)}")
+            yield names, f"three tables need three names, not {', '.join(tables)}"
         for name in ("CREATE_EC2_INSTANCE", "CREATE_FSX"):
             if getattr(self, name) and not (self.VPC_ID and self.SUBNET_ID):
-                reader.problems.append(f"{name} needs VPC_ID and SUBNET_ID")
+                yield (name, "VPC_ID", "SUBNET_ID"), f"{name} needs VPC_ID and SUBNET_ID"
         for name in CONSOLE_NEEDS if self.CONSOLE_IMAGE else ():
             if not getattr(self, name):
-                reader.problems.append(f"CONSOLE_IMAGE needs {name}")
-        given = "DISPATCH_LEASE_S" in self.POLICY  # if not, the deployment chooses one that is long enough
+                yield ("CONSOLE_IMAGE", name), f"CONSOLE_IMAGE needs {name}"
+        given = (
+            "DISPATCH_LEASE_S" in self.policy_texts
+        )  # if not, the deployment chooses one that is long enough
         if given and self.policy.lease.total_seconds() <= self.LAMBDA_TIMEOUT_SECONDS:
             why = "or orders would be sent twice"
-            reader.problems.append(f"DISPATCH_LEASE_S must be longer than LAMBDA_TIMEOUT_SECONDS, {why}")
+            yield (
+                ("DISPATCH_LEASE_S", "LAMBDA_TIMEOUT_SECONDS"),
+                f"DISPATCH_LEASE_S must be longer than LAMBDA_TIMEOUT_SECONDS, {why}",
+            )
         if self.check_family == self.TRAINING_TASK:
-            reader.problems.append("TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families")
+            both = ("TRAINING_TASK", "DCGM_HEALTH_CHECK_TASK")
+            yield both, "TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families"
+
+    def told(self) -> dict[str, str]:
+        """What the functions must be told: what they would not have by themselves."""
+        chosen = {row: getattr(self, row.name) for row in rows(SharedSettings)}
+        return {row.name: text_of(value) for row, value in chosen.items() if value != row.default}
 
     @property
     def check_family(self) -> str:
@@ -208,6 +282,16 @@ class Config:
     def makes_check_task(self) -> bool:
         """A bare family is made by the stack; a revision or an ARN exists already."""
         return ":" not in self.DCGM_HEALTH_CHECK_TASK
+
+
+class Config(Deployment):
+    """Write here what you want to have otherwise, such as
+
+    ECS_CLUSTER_NAME = "my-gpu-cluster"
+    POLICY = {"MAX_RETRIES": "2"}
+
+    It is read as strictly as the variable of the same name, which comes before it.
+    """
 
 
 #: A console without one of these would be open, or not reachable.
@@ -222,104 +306,29 @@ CONSOLE_NEEDS = (
     "CONSOLE_OIDC_CLIENT_ID",
     "CONSOLE_OIDC_SECRET",
 )
-#: Families with commas, for the function that keeps them running on external nodes.
-NODE_DAEMONS = "NODE_DAEMON_TASKS"
-#: Names that earlier versions gave to the same thing.
-OLDER_NAMES = {
-    "JOB_TABLE_NAME": ("TRAINING_JOB_TABLE_NAME",),
-    "NODE_TABLE_NAME": ("CONTAINER_INSTANCE_TABLE_NAME",),
-}
-_LOG_YEARS = (365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
-_LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
-_https = read.matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address")
-_any = read.matching(r"[^\s].{0,2000}", "use a text")
-#: How each setting of `Config` is read.
-SETTINGS: dict[str, Callable[[str], Any]] = {
-    "TASK_TABLE_NAME": read.table_name,
-    "JOB_TABLE_NAME": read.table_name,
-    "NODE_TABLE_NAME": read.table_name,
-    "DELETION_PROTECTION": boolean,
-    "ECS_CLUSTER_NAME": read.cluster_name,
-    "CREATE_ECS_CLUSTER": boolean,
-    "DCGM_HEALTH_CHECK_TASK": read.task_definition,
-    "TRAINING_TASK": read.family,
-    "CREATE_TRAINING_TASK": boolean,
-    "TRAINING_TASK_FAMILIES": read.each(
-        read.matching(r"\*|[A-Za-z0-9_-]{1,255}\*?", "use families of task definitions, or *")
-    ),
-    "TASK_ROLE_ARNS": read.optional(read.each(read.role_arn)),
-    "IMAGE": read.optional(_any),
-    "IMAGE_TAG": read.matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "use the tag of an image"),
-    "REPOSITORY_NAME": read.matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
-    "GPUS_PER_NODE": whole(1, 64),
-    "NODE_TAG": read.optional(read.matching(r"[\w .:/+@-]{1,128}=[\w .:/+@-]{0,256}", "use key=value")),
-    "WATCH_NODES": boolean,
-    "METRICS_AGENT_IMAGE": read.optional(_any),
-    "IDLE_CHECK_MINUTES": whole(0, 100_000),
-    "IDLE_CHECK_LEVEL": read.one_of("quick", 1, 2, 3, 4),
-    "LAMBDA_TIMEOUT_SECONDS": whole(10, 900),
-    "LAMBDA_MEMORY_SIZE": whole(128, 10240),
-    "LOG_RETENTION_DAYS": lambda text: int(read.one_of(*_LOG_DAYS)(text)),
-    "LOG_LEVEL": lambda text: read.one_of("DEBUG", "INFO", "WARNING", "ERROR")(text.upper()),
-    "SNS_TOPIC_NAME": read.matching(r"[A-Za-z0-9_-]{1,256}", "use letters, digits, dashes and underscores"),
-    "SNS_TOPIC_DISPLAY_NAME": read.matching(r".{1,100}", "use 1 to 100 characters"),
-    "NOTIFICATION_EMAIL": read.optional(read.matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "use an e-mail address")),
-    "CREATE_EC2_INSTANCE": boolean,
-    "EC2_INSTANCE_TYPE": read.matching(r"[a-z0-9-]+\.[a-z0-9-]+", "use an instance type such as g5.xlarge"),
-    "CREATE_FSX": boolean,
-    "FSX_STORAGE_GIB": read.lustre_gib,
-    "CREATE_ECS_ANYWHERE_ROLE": boolean,
-    "CREATE_PEOPLE_POLICIES": boolean,
-    "VPC_ID": read.optional(read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")),
-    "SUBNET_ID": read.optional(
-        read.matching(r"subnet-[0-9a-f]{8,17}", "use an id such as subnet-0123456789abcdef0")
-    ),
-    "CONSOLE_IMAGE": read.optional(_any),
-    "CONSOLE_VPC_ID": read.optional(
-        read.matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0")
-    ),
-    "CONSOLE_SUBNET_IDS": read.optional(
-        read.matching(
-            r"subnet-[0-9a-f]{8,17}(,subnet-[0-9a-f]{8,17})+", "use two or more subnets, with commas"
-        )
-    ),
-    "CONSOLE_PUBLIC_IP": boolean,
-    "CONSOLE_INTERNET_FACING": boolean,
-    "CONSOLE_ALLOWED_CIDRS": read.each(read.network),
-    "CONSOLE_CERTIFICATE_ARN": read.optional(
-        read.matching(
-            r"arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-f-]+", "use a certificate's ARN"
-        )
-    ),
-    "CONSOLE_OIDC_ISSUER": read.optional(_https),
-    "CONSOLE_OIDC_AUTHORIZATION_URL": read.optional(_https),
-    "CONSOLE_OIDC_TOKEN_URL": read.optional(_https),
-    "CONSOLE_OIDC_USER_INFO_URL": read.optional(_https),
-    "CONSOLE_OIDC_CLIENT_ID": read.optional(read.matching(r"[\w.:@/-]{1,256}", "use the client's id")),
-    "CONSOLE_OIDC_SECRET": read.optional(
-        read.matching(r"[\w/+=.@:-]{1,512}", "use the secret's name or ARN")
-    ),
-    "CONSOLE_OPERATORS": read.optional(
-        read.each(read.matching(r"[\w.+@=-]{1,128}", "use e-mail addresses or ids, with commas"))
-    ),
-    "STACK_NAME": read.matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
-}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LambdaSettings:
+@dataclass(frozen=True, kw_only=True)
+class LambdaSettings(SharedSettings):
     """What a function is told by its environment."""
 
-    task_table: str
-    job_table: str
-    node_table: str
-    cluster: str
-    check_task: str
-    topic_arn: str
-    policy: Policy
-    node_daemons: tuple[str, ...] = ()  #: families of which each external node is to run one
-    idle_check_every: timedelta | None = None  #: None: free nodes are not examined by the clock
-    idle_check_level: str = "quick"
+    SNS_TOPIC_ARN: str = setting("", read.topic_arn, "where messages to people go", needed=True)
+    DEAD_LETTER_QUEUE_URL: str = setting(
+        "", _any, "where events end that nobody could handle; `gpu-recovery letters` looks there"
+    )
+    NODE_DAEMON_TASKS: str = setting(
+        "", read.each(read.family), "families of which each external node is to run one, with commas"
+    )
+    policy: Policy = Policy()
+
+    @property
+    def node_daemons(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.NODE_DAEMON_TASKS.split(",")))
+
+    @property
+    def idle_check_every(self) -> timedelta | None:
+        """None: free nodes are not examined by the clock."""
+        return timedelta(minutes=self.IDLE_CHECK_MINUTES) if self.IDLE_CHECK_MINUTES else None
 
 
 def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
@@ -328,24 +337,7 @@ def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
     Tables have the schema's names unless told otherwise; the cluster, the check and the topic must be named.
     """
     reader = Reader(env)
-
-    def table(name: str) -> str:
-        return reader.get((name, *OLDER_NAMES.get(name, ())), read.table_name, str(getattr(Config, name)))
-
-    def chosen(name: str) -> Any:
-        return reader.get((name,), SETTINGS[name], getattr(Config, name))
-
-    found = LambdaSettings(
-        task_table=table("TASK_TABLE_NAME"),
-        job_table=table("JOB_TABLE_NAME"),
-        node_table=table("NODE_TABLE_NAME"),
-        cluster=reader.need(("ECS_CLUSTER_NAME",), read.cluster_name),
-        check_task=reader.need(("DCGM_HEALTH_CHECK_TASK",), read.task_definition),
-        topic_arn=reader.need(("SNS_TOPIC_ARN",), read.topic_arn),
-        policy=policy_from(env, reader=reader),
-        node_daemons=tuple(filter(None, reader.get((NODE_DAEMONS,), read.each(read.family), "").split(","))),
-        idle_check_every=timedelta(minutes=minutes) if (minutes := chosen("IDLE_CHECK_MINUTES")) else None,
-        idle_check_level=str(chosen("IDLE_CHECK_LEVEL")),
-    )
+    values = {row.name: reader.needed(row) for row in rows(LambdaSettings)}
+    found = LambdaSettings(**values, policy=policy_from(env, reader=reader))
     reader.finish()
     return found

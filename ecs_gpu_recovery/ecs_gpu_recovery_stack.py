@@ -9,7 +9,7 @@ from aws_cdk import CfnOutput, Stack, Tags
 from aws_cdk import aws_ecs as ecs
 from constructs import Construct
 
-from .config import NODE_DAEMONS, Config
+from .config import Config
 from .infra.alarms import Alarms
 from .infra.console import Console
 from .infra.daemons import NodeWatch
@@ -51,6 +51,7 @@ class EcsGpuRecoveryStack(Stack):
             daemons=daemons,
         )
         environment = {
+            **config.told(),
             "TASK_TABLE_NAME": tables.tasks.table_name,
             "JOB_TABLE_NAME": tables.jobs.table_name,
             "NODE_TABLE_NAME": tables.nodes.table_name,
@@ -58,8 +59,9 @@ class EcsGpuRecoveryStack(Stack):
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
             "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
-            **self._node_health(daemons),
         }
+        if daemons:
+            environment["NODE_DAEMON_TASKS"] = ",".join(daemon.family for daemon in daemons)
         made = Functions(
             self,
             "Functions",
@@ -127,16 +129,6 @@ class EcsGpuRecoveryStack(Stack):
         if agent := config.METRICS_AGENT_IMAGE:
             made.append(NodeMetrics(self, "NodeMetrics", config=config, agent_image=agent, after=cluster))
         return made
-
-    def _node_health(self, daemons: list[NodeWatch | NodeMetrics]) -> dict[str, str]:
-        """What the sweeper is told of it; nothing where nothing was asked for."""
-        config, told = self._config, dict[str, str]()
-        if daemons:
-            told[NODE_DAEMONS] = ",".join(daemon.family for daemon in daemons)
-        if config.IDLE_CHECK_MINUTES:
-            told["IDLE_CHECK_MINUTES"] = str(config.IDLE_CHECK_MINUTES)
-            told["IDLE_CHECK_LEVEL"] = config.IDLE_CHECK_LEVEL
-        return told
 
     def _optional_parts(self) -> None:
         config = self._config

@@ -1,15 +1,12 @@
-"""How a variable is read: strictly, into one type, with a hint where it makes no sense."""
+"""How variables are read: strictly, row by row, into one type each. Every problem is told at once."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 from .core.errors import Refused
-
-T = TypeVar("T")
+from .core.setting import Setting, matching, whole
 
 
 class ConfigError(Refused):
@@ -17,91 +14,49 @@ class ConfigError(Refused):
 
 
 class Reader:
-    """Reads variables and collects what is wrong with them."""
+    """Reads rows of settings and collects what is wrong with them."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
         self.problems: list[str] = []
+        self._wrong: set[str] = set()
 
-    def get(self, names: tuple[str, ...], parse: Callable[[str], T], default: T) -> T:
-        """The first of the names that is set and not empty."""
-        for name in names:
-            text = self._env.get(name, "").strip()
-            if text:
-                return self.parse(name, text, parse, default)
+    def value(self, row: Setting, default: Any) -> Any:
+        """What the first of the row's names that is set and not empty says; else the default."""
+        for name in (row.name, *row.older):
+            if text := self._env.get(name, "").strip():
+                return self.parse(row, text, default, name)
         return default
 
-    def need(self, names: tuple[str, ...], parse: Callable[[str], str]) -> str:
-        """The same for a variable that nothing can stand in for."""
-        if not any(self._env.get(name, "").strip() for name in names):
-            self.problems.append(f"{names[0]} is missing")
-        return self.get(names, parse, "")
+    def needed(self, row: Setting) -> Any:
+        """The same where nothing can stand in for what the functions must be told."""
+        missing = object()
+        found = self.value(row, missing)
+        if row.needed and found is missing and row.name not in self._wrong:
+            self.problems.append(f"{row.name} is missing")
+        return row.default if found is missing else found
 
-    def parse(self, name: str, text: str, parse: Callable[[str], T], default: T) -> T:
+    def parse(self, row: Setting, text: str, default: Any, name: str = "") -> Any:
         try:
-            return parse(text)
+            return row.parse(text)
         except ValueError as exc:
-            self.problems.append(f"{name}={text!r}: {exc}")
+            self.problems.append(f"{name or row.name}={text!r}: {exc}")
+            self._wrong.add(row.name)
             return default
 
     def over(self, env: Mapping[str, str]) -> Reader:
-        """A reader of other variables that adds to the same list of problems."""
+        """A reader of other variables that adds to the same problems."""
         other = Reader(env)
-        other.problems = self.problems
+        other.problems, other._wrong = self.problems, self._wrong
         return other
+
+    def fine(self, *names: str) -> bool:
+        """Whether none of these was wrong, so that they can be looked at together."""
+        return self._wrong.isdisjoint(names)
 
     def finish(self) -> None:
         if self.problems:
             raise ConfigError("; ".join(self.problems))
-
-
-def boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "1", "yes", "on"):
-        return True
-    if lowered in ("false", "0", "no", "off"):
-        return False
-    raise ValueError("use true or false")
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.lstrip("-").isdigit():
-            raise ValueError("use a whole number")
-        value = int(text)
-        if not least <= value <= most:
-            raise ValueError(f"use a whole number from {least} to {most}")
-        return value
-
-    return parse
-
-
-def seconds(least: float, most: float) -> Callable[[str], timedelta]:
-    def parse(text: str) -> timedelta:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("use a number of seconds") from None
-        if not least <= value <= most:
-            raise ValueError(f"use a number of seconds from {least:g} to {most:g}")
-        return timedelta(seconds=value)
-
-    return parse
-
-
-def exit_codes(text: str) -> frozenset[int]:
-    return frozenset(whole(1, 255)(part.strip()) for part in text.split(","))
-
-
-def matching(pattern: str, hint: str) -> Callable[[str], str]:
-    known = re.compile(pattern)
-
-    def parse(text: str) -> str:
-        if not known.fullmatch(text):
-            raise ValueError(hint)
-        return text
-
-    return parse
 
 
 def optional(parse: Callable[[str], str]) -> Callable[[str], str]:
@@ -112,15 +67,6 @@ def optional(parse: Callable[[str], str]) -> Callable[[str], str]:
 def each(parse: Callable[[str], str]) -> Callable[[str], str]:
     """A list with commas. It stays a text, without blanks."""
     return lambda text: ",".join(parse(part.strip()) for part in text.split(","))
-
-
-def one_of(*choices: int | str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in map(str, choices):
-            raise ValueError(f"use one of {', '.join(map(str, choices))}")
-        return text
-
-    return parse
 
 
 def network(text: str) -> str:

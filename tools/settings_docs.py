@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Iterator
-
-from ecs_gpu_recovery.config import OLDER_NAMES, POLICY_VARIABLES, SETTINGS, Config
+from ecs_gpu_recovery.config import Config, LambdaSettings
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.core.setting import Setting, rows, text_of
 from ecs_gpu_recovery.jobfile import KEYS
-from ecs_gpu_recovery.local.wiring import LOCAL_POLICY
 
 HEAD = """\
 # Settings
@@ -24,7 +20,7 @@ What a training program finds in its environment is on [a page of its own](envir
 
 ## The policy
 
-Environment variables: of `gpu-recovery up` in the embedded mode, of `cdk deploy` on AWS. Times are seconds.
+Environment variables: of `gpu-recovery up` in the embedded mode, of `cdk deploy` on AWS.
 
 | variable | on AWS | embedded | meaning |
 |---|---|---|---|
@@ -36,8 +32,8 @@ Variables at `cdk synth` and `cdk deploy`, or values in the class `Config` in `e
 comes before the class. The numbers of the policy can be given in both places too: the class has `POLICY` for them.
 How to use them: [the deployment guide](deployment.md#configure).
 
-| variable = default | about |
-|---|---|
+| variable | default | meaning |
+|---|---|---|
 """
 FUNCTIONS = """
 ## The functions
@@ -47,13 +43,8 @@ stack. The variables of the policy are read too.
 
 | variable | meaning |
 |---|---|
-| `TASK_TABLE_NAME`, `JOB_TABLE_NAME`, `NODE_TABLE_NAME` | the tables |
-| `ECS_CLUSTER_NAME` | the cluster; events of others are dropped |
-| `DCGM_HEALTH_CHECK_TASK` | the task definition of the health check |
-| `SNS_TOPIC_ARN` | where messages to people go |
-| `DEAD_LETTER_QUEUE_URL` | where events end that nobody could handle; `gpu-recovery letters` looks there |
-| `AWS_ENDPOINT_URL` | boto3's own: another AWS, such as a [local one](testbed.md) |
 """
+ENDPOINT = "| `AWS_ENDPOINT_URL` | boto3's own: another AWS, such as a [local one](testbed.md) |\n"
 COMMAND = """
 ## The command and the console
 
@@ -94,41 +85,22 @@ KINDS = {str: "text", int: "number", list: "list", dict: "table", bool: "true or
 
 
 def page() -> str:
-    rows = [HEAD]
-    for variable, field, _, meaning in POLICY_VARIABLES:
-        values = [_shown(getattr(policy, field)) for policy in (Policy(), LOCAL_POLICY)]
-        rows.append(f"| `{variable}` | {values[0]} | {values[1]} | {meaning} |\n")
-    rows.append(DEPLOYMENT)
-    for names, about in _deployment():
-        rows.append(f"| {'<br>'.join(map(_with_default, names))} | {about} |\n")
-    rows += [FUNCTIONS, COMMAND, JOB_FILES]
-    rows += [f"| `{key}` | {KINDS[kind]} | {meaning} |\n" for key, (kind, meaning) in KEYS.items()]
-    return "".join([*rows, EXAMPLE])
+    lines = [HEAD]
+    embedded = Policy.embedded()
+    for row in rows(Policy):
+        values = [with_unit(row, getattr(policy, row.attribute)) for policy in (Policy(), embedded)]
+        lines.append(f"| `{row.name}` | {values[0]} | {values[1]} | {row.about} |\n")
+    lines.append(DEPLOYMENT)
+    for row in rows(Config):
+        older = "".join(f" (older name: `{one}`)" for one in row.older)
+        lines.append(f"| `{row.name}`{older} | {with_unit(row, row.default)} | {row.about} |\n")
+    lines.append(FUNCTIONS)
+    lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings)]
+    lines += [ENDPOINT, COMMAND, JOB_FILES]
+    lines += [f"| `{key}` | {KINDS[kind]} | {meaning} |\n" for key, (kind, meaning) in KEYS.items()]
+    return "".join([*lines, EXAMPLE])
 
 
-def _shown(value: object) -> str:
-    if hasattr(value, "total_seconds"):
-        return f"{value.total_seconds():g}"
-    if isinstance(value, frozenset):
-        return ",".join(map(str, sorted(value)))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _with_default(name: str) -> str:
-    older = "".join(f" (older name: `{one}`)" for one in OLDER_NAMES.get(name, ()))
-    value = _shown(getattr(Config, name))
-    return f"`{name}`" + (f" = `{value}`" if value else "") + older
-
-
-def _deployment() -> Iterator[tuple[list[str], str]]:
-    """The settings of the class, with the comment that speaks for them."""
-    about: list[str] = []
-    names: list[str] = []
-    for line in inspect.getsource(Config).splitlines():
-        if comment := re.fullmatch(r" {4}# (.*)", line):
-            if names:
-                yield names, " ".join(about)
-                about, names = [], []
-            about.append(comment[1])
-        elif (setting := re.match(r" {4}([A-Z][A-Z0-9_]+) = ", line)) and setting[1] in SETTINGS:
-            names.append(setting[1])
+def with_unit(row: Setting, value: object) -> str:
+    text = text_of(value)
+    return f"`{text}`" + (f" {row.unit}" if row.unit else "") if text else ""

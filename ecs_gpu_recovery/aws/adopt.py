@@ -66,7 +66,7 @@ class StoreAdopter:
             ranks,
             _definition(tasks, described),
             policy=self._settings.policy,
-            cluster=self._settings.cluster,
+            cluster=self._settings.ECS_CLUSTER_NAME,
             at=at,
         )
         claimed = [adopted_node(job, rank, nodes.get(rank.node, {}), at) for rank in job.ranks]
@@ -100,7 +100,7 @@ class StoreAdopter:
         for start in range(0, len(task_ids), 100):
             with translated("describing the tasks of an adopted job"):
                 reply = self._ecs.describe_tasks(
-                    cluster=self._settings.cluster, tasks=list(task_ids[start : start + 100])
+                    cluster=self._settings.ECS_CLUSTER_NAME, tasks=list(task_ids[start : start + 100])
                 )
             found.update({_id(task["taskArn"]): dict(task) for task in reply.get("tasks", [])})
         return found
@@ -112,7 +112,7 @@ class StoreAdopter:
         for start in range(0, len(known), 100):
             with translated("describing the nodes of an adopted job"):
                 reply = self._ecs.describe_container_instances(
-                    cluster=self._settings.cluster, containerInstances=known[start : start + 100]
+                    cluster=self._settings.ECS_CLUSTER_NAME, containerInstances=known[start : start + 100]
                 )
             found.update(
                 {

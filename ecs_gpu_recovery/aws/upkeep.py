@@ -27,9 +27,9 @@ class Upkeep:
     """Keeps nothing between looks."""
 
     def __init__(self, ecs: ECSClient, settings: LambdaSettings) -> None:
-        self._ecs, self._cluster, self._families = ecs, settings.cluster, settings.node_daemons
+        self._ecs, self._cluster, self._families = ecs, settings.ECS_CLUSTER_NAME, settings.node_daemons
         every = settings.idle_check_every
-        self._idle = IdleChecks(every, level=settings.idle_check_level) if every else None
+        self._idle = IdleChecks(every, level=settings.IDLE_CHECK_LEVEL) if every else None
 
     def look(self, runtime: Runtime, at: datetime) -> None:
         """One look a minute. What did not answer is asked again by the next one."""

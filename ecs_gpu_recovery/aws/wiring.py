@@ -93,17 +93,21 @@ def build(
 
     store = DynamoStore(
         client("dynamodb"),
-        cluster=chosen.cluster,
-        job_table=chosen.job_table,
-        task_table=chosen.task_table,
-        node_table=chosen.node_table,
+        cluster=chosen.ECS_CLUSTER_NAME,
+        job_table=chosen.JOB_TABLE_NAME,
+        task_table=chosen.TASK_TABLE_NAME,
+        node_table=chosen.NODE_TABLE_NAME,
         lost_after=chosen.policy.node_lost_after,
     )
     ecs = client("ecs")
     fleet = EcsFleet(
-        ecs=ecs, ssm=client("ssm"), cluster=chosen.cluster, check_task=chosen.check_task, now=now
+        ecs=ecs,
+        ssm=client("ssm"),
+        cluster=chosen.ECS_CLUSTER_NAME,
+        check_task=chosen.DCGM_HEALTH_CHECK_TASK,
+        now=now,
     )
-    notifier = SnsNotifier(client("sns"), chosen.topic_arn)
+    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN)
 
     def committed(old: Job | None, job: Job) -> None:
         intake.committed(job)
@@ -124,8 +128,8 @@ def build(
         runtime,
         fleet,
         adopter,
-        cluster=chosen.cluster,
-        check_family=family(chosen.check_task),
+        cluster=chosen.ECS_CLUSTER_NAME,
+        check_family=family(chosen.DCGM_HEALTH_CHECK_TASK),
         upkeep=Upkeep(ecs, chosen),
     )
     return AwsSide(chosen, store, fleet, runtime, intake)

@@ -83,8 +83,8 @@ class AwsBackend:
         settings = aws_settings.settings(os.environ, self._session)
         self.where = Where(
             region=str(self._session.region_name),
-            cluster=settings.cluster,
-            tables=(settings.job_table, settings.task_table, settings.node_table),
+            cluster=settings.ECS_CLUSTER_NAME,
+            tables=(settings.JOB_TABLE_NAME, settings.TASK_TABLE_NAME, settings.NODE_TABLE_NAME),
         )
         self._settings = settings
         self._letters: DeadLetters | None = None
@@ -373,8 +373,8 @@ class AwsBackend:
                 self.client("lambda"),
                 aws_settings.dead_letter_queue(os.environ, self._session),
                 stack=aws_settings.stack_name(os.environ),
-                cluster=self._settings.cluster,
-                check_family=self._settings.check_task,
+                cluster=self._settings.ECS_CLUSTER_NAME,
+                check_family=self._settings.DCGM_HEALTH_CHECK_TASK,
             )
         return self._letters
 

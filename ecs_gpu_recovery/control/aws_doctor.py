@@ -44,7 +44,8 @@ def examine(env: Mapping[str, str]) -> list[Finding]:
     settings = made("settings", lambda: checks.asked(lambda: aws_settings.settings(env, session)))
     if settings is None:
         return findings
-    findings.append(Finding("settings", True, f"cluster {settings.cluster}, check {settings.check_task}"))
+    said = f"cluster {settings.ECS_CLUSTER_NAME}, check {settings.DCGM_HEALTH_CHECK_TASK}"
+    findings.append(Finding("settings", True, said))
     checks.settings = settings
     looks: dict[str, Callable[[], list[Finding]]] = {
         "tables": checks.tables,
@@ -68,7 +69,7 @@ class _Checks:
         self._region = str(session.region_name)
 
     def asked(self, look: Callable[[], Any]) -> Any:
-        cluster = self.settings.cluster if hasattr(self, "settings") else ""
+        cluster = self.settings.ECS_CLUSTER_NAME if hasattr(self, "settings") else ""
         with explained(Where(region=self._region, cluster=cluster)):
             return look()
 
@@ -80,7 +81,7 @@ class _Checks:
     def tables(self) -> list[Finding]:
         dynamodb, found = self._session.client("dynamodb"), []
         s = self.settings
-        for table, name in ((JOBS, s.job_table), (TASKS, s.task_table), (NODES, s.node_table)):
+        for table, name in ((JOBS, s.JOB_TABLE_NAME), (TASKS, s.TASK_TABLE_NAME), (NODES, s.NODE_TABLE_NAME)):
             try:
                 with explained(Where(region=self._region, tables=(name,))):
                     shown = dynamodb.describe_table(TableName=name)["Table"]
@@ -101,7 +102,7 @@ class _Checks:
 
     def cluster(self) -> list[Finding]:
         """The nodes are the cluster's; what is recorded of them is told by `gpu-recovery nodes`."""
-        name = self.settings.cluster
+        name = self.settings.ECS_CLUSTER_NAME
         seen = list(instances(self._session.client("ecs"), name))
         away = [str(i["ec2InstanceId"]) for i in seen if not i.get("agentConnected")]
         without = [
@@ -137,7 +138,7 @@ class _Checks:
         return [Finding("reboots", False, f"SSM does not reach {', '.join(lost)}", do)]
 
     def health_check(self) -> list[Finding]:
-        ecs, name = self._session.client("ecs"), self.settings.check_task
+        ecs, name = self._session.client("ecs"), self.settings.DCGM_HEALTH_CHECK_TASK
         hints = {"ClientException": f"there is no task definition {name} in {self._region}: {DEPLOY}"}
         with explained(Where(region=self._region, hints=hints)):
             found = ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
@@ -147,7 +148,7 @@ class _Checks:
         return [Finding("health check", active, said, "" if active else DEPLOY)]
 
     def messages(self) -> list[Finding]:
-        topic = self.settings.topic_arn
+        topic = self.settings.SNS_TOPIC_ARN
         hints = {
             "NotFound": f"there is no topic {topic}: {DEPLOY}",
             "NotFoundException": f"there is no topic {topic}: {DEPLOY}",
@@ -178,7 +179,7 @@ class _Checks:
                 missing.append(full)
                 continue
             cluster = found.get("Environment", {}).get("Variables", {}).get("ECS_CLUSTER_NAME", "")
-            if cluster != self.settings.cluster:
+            if cluster != self.settings.ECS_CLUSTER_NAME:
                 different.append(f"{full} watches {cluster or 'no cluster'}")
         if missing:
             do = f"{DEPLOY}, or set STACK_NAME to the name of your stack"

@@ -11,14 +11,14 @@ from typing import Any
 
 from ..aws.event_fields import family
 from ..aws.explain import Rules
-from ..config import OLDER_NAMES, POLICY_VARIABLES, Config, LambdaSettings, lambda_settings, policy_from
+from ..config import Config, LambdaSettings, lambda_settings, policy_from
 from ..core.errors import Refused
+from ..core.policy import Policy
+from ..core.setting import rows
 from .aws_errors import NO_REGION, Where, explained
 
 #: Nothing can stand in for these; where all are set, nobody is asked.
-NEEDED = ("ECS_CLUSTER_NAME", "DCGM_HEALTH_CHECK_TASK", "SNS_TOPIC_ARN")
-_TABLES = ("TASK_TABLE_NAME", "JOB_TABLE_NAME", "NODE_TABLE_NAME")
-_POLICY = tuple(variable for variable, *_ in POLICY_VARIABLES)
+NEEDED = tuple(row.name for row in rows(LambdaSettings) if row.needed)
 #: The function whose environment is read; all four have the same.
 ASKED = "EcsTaskHandler"
 #: Where events end that nobody could handle. Only whoever looks at them asks for it.
@@ -44,17 +44,18 @@ def settings(env: Mapping[str, str], made: Any) -> LambdaSettings:
     """Variables of the person come before what the deployment says."""
     if all(env.get(name, "").strip() for name in NEEDED):
         return lambda_settings(env)
-    mine = {name: env[name] for name in (*NEEDED, *_TABLES, *_POLICY) if env.get(name, "").strip()}
-    for name, older in OLDER_NAMES.items():
-        for one in older:
-            if env.get(one, "").strip():
-                mine.setdefault(name, env[one])
+    mine = {
+        row.name: env[name]
+        for row in (*rows(LambdaSettings), *rows(Policy))
+        for name in reversed((row.name, *row.older))
+        if env.get(name, "").strip()
+    }
     return lambda_settings({**deployed(made, stack_name(env)), **mine})
 
 
 def rules_of(env: Mapping[str, str], backend: str) -> Rules:
     """What events are judged by: the deployment's own word, or what can be known without asking anybody."""
-    here = [name for name in _POLICY if env.get(name, "").strip()]
+    here = [row.name for row in rows(Policy) if env.get(row.name, "").strip()]
     mine = f"variables of this shell ({', '.join(here)})" if here else ""
     if backend != "aws":
         built_in = "the built-in one; for a deployment's own: --backend aws"
@@ -63,7 +64,10 @@ def rules_of(env: Mapping[str, str], backend: str) -> Rules:
     stack = "" if all(env.get(name, "").strip() for name in NEEDED) else f"the stack {stack_name(env)}"
     source = ", ".join(filter(None, (mine, stack))) or "the built-in one, with the cluster named by variables"
     return Rules(
-        cluster=told.cluster, check_family=family(told.check_task), policy=told.policy, source=source
+        cluster=told.ECS_CLUSTER_NAME,
+        check_family=family(told.DCGM_HEALTH_CHECK_TASK),
+        policy=told.policy,
+        source=source,
     )
 
 

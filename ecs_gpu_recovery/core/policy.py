@@ -1,4 +1,7 @@
-"""How patient, how strict, how deep: the numbers people may change. Data only; `config` reads it from outside."""
+"""How patient, how strict, how deep: the numbers people may change. Data only; `config` reads it from outside.
+
+A field that people may set is one row: its default, how it is read, what it is for, its variable.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,86 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 
+from .setting import DAY_S, boolean, exit_codes, rows, seconds, setting, whole
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Every wait has an end, and every end is here."""
 
-    max_retries: int = 1
-    healthcheck_exit_codes: frozenset[int] = frozenset({1})
-    post_reboot_check: bool = False
-    check_tries: int = 2  #: an inconclusive check is tried again this often in all
-    start_timeout: timedelta = timedelta(minutes=20)
-    stop_timeout: timedelta = timedelta(minutes=5)
-    check_timeout: timedelta = timedelta(minutes=30)
-    reboot_timeout: timedelta = timedelta(minutes=30)
-    node_lost_after: timedelta = timedelta(minutes=10)
-    backoff_first: timedelta = timedelta(seconds=10)
-    backoff_most: timedelta = timedelta(minutes=2)
-    lease: timedelta = timedelta(seconds=180)  #: how long an order belongs to the process that committed it
+    max_retries: int = setting(1, whole(0, 100), "automatic restarts per job", name="MAX_RETRIES")
+    healthcheck_exit_codes: frozenset[int] = setting(
+        frozenset({1}), exit_codes, "exit codes that start a health check", name="HEALTHCHECK_EXIT_CODES"
+    )
+    post_reboot_check: bool = setting(
+        False, boolean, "examine a node again after its reboot", name="POST_REBOOT_CHECK"
+    )
+    check_tries: int = setting(
+        2, whole(1, 5), "how often an inconclusive check is tried in all", name="CHECK_TRIES"
+    )
+    start_timeout: timedelta = setting(
+        timedelta(minutes=20),
+        seconds(1, DAY_S),
+        "a task must run within this time",
+        name="START_TIMEOUT_S",
+        embedded=timedelta(seconds=60),
+    )
+    stop_timeout: timedelta = setting(
+        timedelta(minutes=5),
+        seconds(1, DAY_S),
+        "a stopped task must end within this time",
+        name="STOP_TIMEOUT_S",
+        embedded=timedelta(seconds=30),
+    )
+    check_timeout: timedelta = setting(
+        timedelta(minutes=30),
+        seconds(1, DAY_S),
+        "a health check must answer within this time",
+        name="CHECK_TIMEOUT_S",
+        embedded=timedelta(minutes=2),
+    )
+    reboot_timeout: timedelta = setting(
+        timedelta(minutes=30),
+        seconds(1, DAY_S),
+        "a rebooting or lost node must be back within this time",
+        name="REBOOT_TIMEOUT_S",
+        embedded=timedelta(minutes=2),
+    )
+    node_lost_after: timedelta = setting(
+        timedelta(minutes=10),
+        seconds(1, DAY_S),
+        "a node that is silent for longer is lost",
+        name="NODE_LOST_AFTER_S",
+        embedded=timedelta(seconds=10),
+    )
+    backoff_first: timedelta = setting(
+        timedelta(seconds=10),
+        seconds(0.01, 3600),
+        "the wait before an order is sent again; it doubles",
+        name="BACKOFF_FIRST_S",
+        embedded=timedelta(seconds=0.5),
+    )
+    backoff_most: timedelta = setting(
+        timedelta(minutes=2),
+        seconds(0.01, 3600),
+        "the longest such wait",
+        name="BACKOFF_MOST_S",
+        embedded=timedelta(seconds=5),
+    )
+    lease: timedelta = setting(
+        timedelta(seconds=180),
+        seconds(0, 3600),
+        "how long an order belongs to the process that committed it",
+        name="DISPATCH_LEASE_S",
+        embedded=timedelta(seconds=5),
+    )
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100
+
+    @classmethod
+    def embedded(cls) -> Policy:
+        """Local processes answer in seconds, so the patience is shorter than on AWS."""
+        return cls(**{row.attribute: row.embedded for row in rows(cls) if row.embedded is not None})
 
     @property
     def version(self) -> str:

@@ -109,4 +109,4 @@ def function_policy(config: Config) -> dict[str, str]:
     """
     surely_over = config.LAMBDA_TIMEOUT_SECONDS + _LEASE_MARGIN_S
     lease = max(config.policy.lease.total_seconds(), surely_over)
-    return {**config.POLICY, "DISPATCH_LEASE_S": f"{lease:g}"}
+    return {**config.policy_texts, "DISPATCH_LEASE_S": f"{lease:g}"}

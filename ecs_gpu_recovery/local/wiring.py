@@ -20,17 +20,7 @@ from .store import SqliteStore
 
 CLUSTER = "embedded"
 DATABASE = "recovery.db"
-#: Local processes answer in seconds, so the patience is shorter than on AWS.
-LOCAL_POLICY = Policy(
-    start_timeout=timedelta(seconds=60),
-    stop_timeout=timedelta(seconds=30),
-    check_timeout=timedelta(seconds=120),
-    reboot_timeout=timedelta(seconds=120),
-    node_lost_after=timedelta(seconds=10),
-    backoff_first=timedelta(seconds=0.5),
-    backoff_most=timedelta(seconds=5),
-    lease=timedelta(seconds=5),
-)
+LOCAL_POLICY = Policy.embedded()
 
 
 def now() -> datetime:

@@ -302,7 +302,7 @@ def test_china_and_gov_cloud_are_read_like_any_other_place(partition: str, regio
             "SNS_TOPIC_ARN": f"arn:{partition}:sns:{region}:123456789012:told",
         }
     )
-    assert found.cluster == "gpus"
+    assert found.ECS_CLUSTER_NAME == "gpus"
 
 
 def test_ec2_and_external_hosts_are_told_by_their_ids() -> None:

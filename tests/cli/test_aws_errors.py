@@ -109,7 +109,11 @@ def test_older_names_of_tables_come_before_the_deployments(
     from ecs_gpu_recovery.control.aws_settings import settings
 
     found = settings({"TRAINING_JOB_TABLE_NAME": "old_jobs", "MAX_RETRIES": "2"}, person)
-    assert (found.job_table, found.task_table, found.policy.max_retries) == ("old_jobs", "ecs_task", 2)
+    assert (found.JOB_TABLE_NAME, found.TASK_TABLE_NAME, found.policy.max_retries) == (
+        "old_jobs",
+        "ecs_task",
+        2,
+    )
 
 
 # -- what AWS answers ----------------------------------------------------------------------------------------

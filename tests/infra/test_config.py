@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
-from ecs_gpu_recovery.config import SETTINGS, Config, ConfigError, lambda_settings
+from ecs_gpu_recovery.config import Config, ConfigError, LambdaSettings, lambda_settings
+from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.core.setting import Setting, rows, text_of
 
 GUIDE = {
     "TASK_TABLE_NAME": "my_ecs_task",
@@ -40,10 +45,31 @@ def test_the_defaults_are_those_of_the_schema() -> None:
     assert config.policy.max_retries == 1
 
 
-def test_every_setting_has_a_default_that_makes_sense() -> None:
-    config = Config.from_env({})
-    for name in SETTINGS:
-        assert getattr(config, name) == getattr(Config, name)
+@pytest.mark.parametrize("owner", [Config, LambdaSettings, Policy])
+def test_every_setting_is_a_row_that_reads_its_default_and_is_documented(owner: type) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = rows(owner)
+    ours = {"policy", "policy_texts", "alarm_tries", "timeline_limit"}  # nobody sets these by a variable
+    assert {row.attribute for row in table} == {each.name for each in fields(owner)} - ours
+    for row in table:
+        read_from(row, row.default)
+        read_from(row, row.default if row.embedded is None else row.embedded)
+        assert row.about
+        assert all(f"`{name}`" in page for name in (row.name, *row.older))
+    assert len({row.name for row in table}) == len(table)
+
+
+def read_from(row: Setting, value: object) -> None:
+    """What nothing can stand in for may be empty; everything else reads what it is without."""
+    if value != "":
+        assert row.parse(text_of(value)) == value, row.name
+
+
+def test_what_is_chosen_reaches_the_functions_under_the_same_name() -> None:
+    config = Config.from_env({"IDLE_CHECK_MINUTES": "30", "JOB_TABLE_NAME": "my_jobs", "MAX_RETRIES": "3"})
+    assert config.told() == {"JOB_TABLE_NAME": "my_jobs", "IDLE_CHECK_MINUTES": "30"}
+    told = lambda_settings({**TOLD, **config.told(), **config.policy_texts})
+    assert (told.JOB_TABLE_NAME, told.IDLE_CHECK_MINUTES, told.policy.max_retries) == ("my_jobs", 30, 3)
 
 
 def test_variables_come_before_the_class() -> None:
@@ -80,7 +106,7 @@ def test_names_of_an_earlier_version_are_read_too() -> None:
     assert (config.JOB_TABLE_NAME, config.NODE_TABLE_NAME) == ("old_job", "old_node")
     assert Config.from_env({**old, "JOB_TABLE_NAME": "new_job"}).JOB_TABLE_NAME == "new_job"
     settings = lambda_settings({**TOLD, **old})
-    assert (settings.job_table, settings.node_table, settings.task_table) == (
+    assert (settings.JOB_TABLE_NAME, settings.NODE_TABLE_NAME, settings.TASK_TABLE_NAME) == (
         "old_job",
         "old_node",
         "ecs_task",
@@ -123,6 +149,18 @@ def test_what_belongs_together_is_looked_at_together() -> None:
     assert "DISPATCH_LEASE_S" in problems({"DISPATCH_LEASE_S": "60"})[0]
 
 
+def test_a_wrong_value_hides_no_contradiction_between_others() -> None:
+    said = problems({"LAMBDA_MEMORY_SIZE": "lots", "CREATE_FSX": "true", "JOB_TABLE_NAME": "ecs_task"})
+    assert said == [
+        "LAMBDA_MEMORY_SIZE='lots': use a whole number",
+        "three tables need three names, not ecs_task, ecs_task, ecs_node",
+        "CREATE_FSX needs VPC_ID and SUBNET_ID",
+    ]
+    assert problems({"CREATE_FSX": "true", "VPC_ID": "here"}) == [
+        "VPC_ID='here': use an id such as vpc-0123456789abcdef0"
+    ], "what it needs is there, only wrong"
+
+
 def test_a_function_says_everything_that_it_was_not_told() -> None:
     with pytest.raises(ConfigError) as caught:
         lambda_settings({"MAX_RETRIES": "many"})
@@ -136,5 +174,5 @@ def test_a_function_says_everything_that_it_was_not_told() -> None:
 
 def test_a_function_takes_a_cluster_by_name_or_arn() -> None:
     arn = "arn:aws-cn:ecs:cn-north-1:123456789012:cluster/gpus"
-    assert lambda_settings({**TOLD, "ECS_CLUSTER_NAME": arn}).cluster == "gpus"
-    assert lambda_settings(TOLD).cluster == "gpus"
+    assert lambda_settings({**TOLD, "ECS_CLUSTER_NAME": arn}).ECS_CLUSTER_NAME == "gpus"
+    assert lambda_settings(TOLD).ECS_CLUSTER_NAME == "gpus"

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ecs_gpu_recovery.config import POLICY_VARIABLES, SETTINGS
+from ecs_gpu_recovery.config import Config, LambdaSettings
 from ecs_gpu_recovery.core import messages
+from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.core.setting import rows
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
@@ -24,15 +26,9 @@ OURS += sorted((DOCS / "runbooks").glob("*.md"))
 
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    known = set(SETTINGS) | {variable for variable, *_ in POLICY_VARIABLES} | {"POLICY"}
-    known |= {
-        "TRAINING_JOB_TABLE_NAME",
-        "CONTAINER_INSTANCE_TABLE_NAME",
-        "GPU_RECOVERY_BACKEND",
-        "AWS_REGION",
-        "DEAD_LETTER_QUEUE_URL",
-        "SNS_TOPIC_ARN",
-    }
+    table = [row for owner in (Config, LambdaSettings, Policy) for row in rows(owner)]
+    known = {name for row in table for name in (row.name, *row.older)}
+    known |= {"POLICY", "GPU_RECOVERY_BACKEND", "AWS_REGION"}
     text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"export ([A-Z0-9_]+)=", text)) | set(
         re.findall(r"`([A-Z0-9]+(?:_[A-Z0-9]+)+)", text)

@@ -125,7 +125,7 @@ def test_the_functions_are_told_of_both_daemons_and_of_the_idle_checks(asked: Ma
     assert settings.node_daemons == (WATCH, METRICS)
     assert set(settings.node_daemons) <= set(definitions(asked))
     assert settings.idle_check_every is not None
-    assert (settings.idle_check_every.total_seconds(), settings.idle_check_level) == (720 * 60, "1")
+    assert (settings.idle_check_every.total_seconds(), settings.IDLE_CHECK_LEVEL) == (720 * 60, "1")
 
 
 def test_only_the_sweeper_gets_more_rights_and_just_those_it_needs(stack: Made, asked: Made) -> None:

@@ -80,7 +80,7 @@ def test_the_functions_are_told_what_they_read(stack: Made, everything: Made) ->
             settings = lambda_settings(env)
             assert settings.policy.max_retries == retries
             assert settings.policy.lease.total_seconds() > properties["Timeout"]
-            assert settings.cluster == "gpu-cluster"
+            assert settings.ECS_CLUSTER_NAME == "gpu-cluster"
     assert env["DCGM_HEALTH_CHECK_TASK"] == "my-check:1"
 
 

@@ -116,7 +116,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     app = cdk.App(outdir=str(out))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     stack = cdk.Stack(app, "Test", stack_name="Test")
-    NodeMetrics(stack, "NodeMetrics", config=Config({}), agent_image="example.com/agent:1")
+    NodeMetrics(stack, "NodeMetrics", config=Config.from_env({}), agent_image="example.com/agent:1")
     app.synth()
     made: dict[str, Any] = json.loads((out / "Test.template.json").read_text())["Resources"]
     return made

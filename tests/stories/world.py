@@ -325,7 +325,11 @@ def a_world(
 
 def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
     settings = LambdaSettings(
-        cluster=CLUSTER, check_task=CHECK, topic_arn=account.topic, policy=policy, **account.tables
+        ECS_CLUSTER_NAME=CLUSTER,
+        DCGM_HEALTH_CHECK_TASK=CHECK,
+        SNS_TOPIC_ARN=account.topic,
+        policy=policy,
+        **{f"{role.upper()}_NAME": name for role, name in account.tables.items()},
     )
     return World(cloud, account, settings)
 
