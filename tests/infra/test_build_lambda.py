@@ -38,7 +38,7 @@ def test_it_holds_what_is_locked_and_nothing_that_only_runs_elsewhere(folder: Pa
     held = {path.name.rpartition(".dist-info")[0] for path in folder.glob("*.dist-info")}
     assert held == {f"{name.replace('-', '_')}-{version}" for name, version in build_lambda.locked().items()}
     parts = {path.name for path in (folder / "ecs_gpu_recovery").iterdir() if path.is_dir()}
-    assert parts - {"__pycache__"} == {"core", "aws", "lambdas"}
+    assert parts - {"__pycache__"} == {"core", "engine", "aws", "lambdas"}
     assert not list(folder.rglob("*.so"))
 
 
