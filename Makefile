@@ -25,12 +25,15 @@ demo-aws: env ## the same on AWS, simulated: deploy the stack with CDK, break a 
 	@$(BIN)/python -m tools.demo_aws $(ARGS)
 
 .PHONY: test
-test: check ## check, then the tests, on Python 3.13 and 3.11 (ARGS go to pytest, WORKERS=n)
+test: check ## check, then the tests that are not slow, on Python 3.13 and 3.11 (ARGS go to pytest, WORKERS=n)
 	@$(RUN) tools.suite $(ARGS)
 
 .PHONY: slow
-slow: env ## the tests that take minutes: a hundred kills, deep searches (ARGS go to pytest)
-	@$(BIN)/python -m pytest -m slow --numprocesses 2 $(ARGS)
+slow: env ## the tests that take long: a hundred kills, deep searches, every variant (ARGS go to pytest)
+	@$(RUN) tools.suite --slow $(ARGS)
+
+.PHONY: test-all
+test-all: test slow ## both
 
 .PHONY: model
 model: env ## search every interleaving of small jobs, deeper than the tests do (ARGS="--help" tells how deep)

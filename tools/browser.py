@@ -1,6 +1,9 @@
-"""A Chromium for the tests and the pictures: the one that is here, or one fetched into this folder.
+"""A Chromium for the tests and the pictures: the one that is here, or one that is brought.
 
-python -m tools.browser     finds or fetches one, and prints where it is
+    python -m tools.browser     finds or brings one, and prints where it is
+
+Root on Debian gets the system's package by apt-get. Everybody else gets one in this folder, as far as the machine has
+the libraries that it needs.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tools.environment import folder_of
 from tools.project import ROOT, ProblemError
@@ -17,9 +21,31 @@ from tools.project import ROOT, ProblemError
 #: Where a fetched one goes: beside the other tools, not into anybody's home.
 FOLDER = ROOT / ".tools" / "browsers"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+#: A container has no user namespaces for its sandbox and a small /dev/shm; tests need no update, sync or report.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 _PATIENCE_S = 240
+_APT = (
+    "apt-get",
+    "-q",
+    "-o",
+    "Acquire::Retries=1",
+    "-o",
+    "Acquire::http::Timeout=20",
+    "-o",
+    "DPkg::Lock::Timeout=120",
+)
 #: A machine without a way out is not asked again with every run.
 _ASK_AGAIN_S = 24 * 3600
+_RELEASE = Path("/etc/os-release")
 
 
 def find() -> str:
@@ -35,14 +61,15 @@ def find() -> str:
 
 
 def ensure() -> str:
-    """Like `find`, and fetches one where there is none. A machine that can't have one is told what to do."""
+    """Like `find`, and brings one where there is none. A machine that can't have one is told what to do."""
     if found := find():
         return found
     tried = FOLDER / "tried"
     if tried.exists() and time.time() - tried.stat().st_mtime < _ASK_AGAIN_S:
-        raise ProblemError(_ADVICE.format(why="it could not be fetched earlier"))
-    print("No Chromium found; fetching one for the browser tests (about 170 MB)", flush=True)
-    why = _fetch()
+        raise ProblemError(_ADVICE.format(why="it could not be brought earlier"))
+    if os.environ.get("CHROMIUM"):
+        raise ProblemError(_ADVICE.format(why="CHROMIUM names no program"))
+    why = _by_apt() if apt_can() else _fetch()
     if not why and (found := find()):
         return found
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -56,8 +83,29 @@ _ADVICE = (
 )
 
 
+def apt_can() -> bool:
+    """Root on Debian. (Ubuntu's package of this name only points at a snap.)"""
+    release = _RELEASE.read_text(encoding="utf-8").splitlines() if _RELEASE.exists() else []
+    return "ID=debian" in release and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _by_apt() -> str:
+    """Why it did not work; empty if it did."""
+    print("No Chromium found; bringing one for the browser tests: apt-get install chromium", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for order in (("update",), ("install", "--yes", "--no-install-recommends", "chromium")):
+        try:
+            done = subprocess.run([*_APT, *order], env=environment, capture_output=True, timeout=_PATIENCE_S)
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            return f"apt-get {order[0]} did not end ({type(exc).__name__})"
+        if done.returncode:
+            return f"apt-get {order[0]} failed"
+    return ""
+
+
 def _fetch() -> str:
     """Why it did not work; empty if it did. A browser that lacks a library of the system is no browser."""
+    print("No Chromium found; fetching one for the browser tests (about 170 MB)", flush=True)
     command = [
         str(folder_of("dev") / "bin" / "python"),
         "-m",

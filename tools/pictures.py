@@ -33,7 +33,7 @@ from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.wiring import LOCAL_POLICY
 from ecs_gpu_recovery.metrics.collector import Collector
 from ecs_gpu_recovery.serve import demo
-from tools.browser import ensure
+from tools.browser import FLAGS, ensure
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -237,9 +237,7 @@ def console_pictures(folder: Path, *, everything: bool) -> None:
         with control_plane(state) as world, sync_playwright() as driver:
             side = LocalBackend(state)
             served = serve(lambda: LocalBackend(state), port=0, data=state / "console", state=state)
-            browser = driver.chromium.launch(
-                executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
-            )
+            browser = driver.chromium.launch(executable_path=chromium, args=[*FLAGS])
             try:
                 eventually(lambda: served.server.started, "the start of the console")
                 _session(Studio(world, side, browser, served.address), folder, everything=everything)

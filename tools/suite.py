@@ -1,8 +1,12 @@
 """Runs the tests on every Python that the project supports and that this machine has.
 
-The everyday environment runs all but those marked slow (`make slow` runs these). A second Python leaves out those that
-need the local AWS or a browser, and those that prove nothing new there. What is missing, a Python or what comes from
-npm, is named at the end, so that nobody takes a part's success for that of the whole.
+    python -m tools.suite [ARGUMENTS FOR PYTEST]           all but those marked slow
+    python -m tools.suite --slow [ARGUMENTS FOR PYTEST]    those marked slow
+
+The everyday environment runs all of them. A second Python leaves out those that need the local AWS or a browser, and
+those that prove nothing new there. What is missing, a Python, a browser or what comes from npm, is named at the end,
+so that nobody takes a part's success for that of the whole. A run that leaves a process, a folder or a file behind
+has failed.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from pathlib import Path
 
 from tools import browser, node
 from tools.environment import Stamp, ensure, find_python, folder_of
+from tools.leftovers import Traces
 from tools.project import ROOT, ProblemError
 
 VERSIONS = ("3.13", "3.11")
@@ -25,30 +30,31 @@ QUICK = "not slow and not ministack and not browser"
 #: What these prove does not depend on the Python it runs on; once is enough. (The health check runs there all the same:
 #: every job of the embedded tests begins with one.)
 ONCE = ("model", "nights", "infra", "stories", "testbed", "console", "build", "health")
+#: pytest's word for it. Who asks for some tests may ask for none of the second Python's.
+_NO_TESTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One Python to test on."""
+    """Some of the tests on one Python."""
 
     folder: Path
     python: str
-    everything: bool
+    marks: str
+    without: tuple[str, ...] = ()
 
-    def start(self, arguments: list[str]) -> bool:
+    def start(self, arguments: list[str], environment: dict[str, str]) -> bool:
         workers = os.environ.get("WORKERS", "2")
         command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
-        command += ["-m", USUAL if self.everything else QUICK]
-        if not self.everything:
-            command += [f"--ignore=tests/{name}" for name in ONCE]
+        command += ["-m", self.marks, *(f"--ignore=tests/{name}" for name in self.without)]
         print(f"\nPython {self.python}: {self.extent}", flush=True)
-        return subprocess.run([*command, *arguments], cwd=ROOT).returncode == 0
+        code = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
+        return code == 0 or (code == _NO_TESTS and bool(arguments))
 
     @property
     def extent(self) -> str:
-        if self.everything:
-            return f"tests that are {USUAL}"
-        return f"tests that are {QUICK}, without {', '.join(ONCE)}"
+        without = f", without {', '.join(self.without)}" if self.without else ""
+        return f"tests that are {self.marks}{without}"
 
 
 def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[str]]:
@@ -58,51 +64,54 @@ def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[
 
 
 def main(arguments: list[str]) -> int:
-    everyday = Run(folder=folder_of("dev"), python=ensure("dev", folder_of("dev")).python, everything=True)
-    without, blind = _without_node(), _without_browser()
-    versions, missing = plan(everyday.python.rpartition(".")[0], _is_here)
-    runs = [everyday, *map(_second, versions[1:])]
-    report, failed = [], False
-    for run in runs:
-        started = time.monotonic()
-        passed = run.start(arguments)
-        failed |= not passed
-        ended = f"{'passed' if passed else 'FAILED'} ({time.monotonic() - started:.0f} s)"
-        report.append(f"Python {run.python}: {run.extent} {ended}")
-    report += (
-        [f"SKIPPED the deployment with the CDK command and the check with axe-core: {without}"]
-        if without
-        else []
-    )
-    report += [f"SKIPPED the browser tests: {blind}"] if blind else []
-    report += [f"Python {version}: not found on this machine, so not tested" for version in missing]
+    slow = arguments[:1] == ["--slow"]
+    python = ensure("dev", folder_of("dev")).python
+    without = {
+        "SKIPPED the deployment with the CDK command and the check with axe-core": _problem(node.ensure),
+        "SKIPPED the browser tests": _problem(browser.ensure),
+    }
+    report = [f"{what}: {why}" for what, why in without.items() if why]
+    marks = "slow" if slow else USUAL
+    if without["SKIPPED the browser tests"]:
+        marks += " and not browser"
+    runs = [Run(folder=folder_of("dev"), python=python, marks=marks)]
+    if not slow:
+        versions, missing = plan(python.rpartition(".")[0], _is_here)
+        runs += map(_second, versions[1:])
+        report += [f"Python {version}: not found on this machine, so not tested" for version in missing]
+    passed = [_passed(run, arguments[slow:], report) for run in runs]
     print("\n" + "\n".join(report), flush=True)
-    return int(failed)
+    return int(not all(passed))
 
 
-def _without_node() -> str:
-    """Why some tests have to be skipped, or nothing. They fetch what they need from npm, and npm may not be there."""
+def _passed(run: Run, arguments: list[str], report: list[str]) -> bool:
+    """Tests that pass and leave nothing behind."""
+    started, traces = time.monotonic(), Traces()
+    passed = run.start(arguments, traces.environment)
+    took_s, left = time.monotonic() - started, traces.left()
+    report.append(f"Python {run.python}: {run.extent} {'passed' if passed else 'FAILED'} ({took_s:.0f} s)")
+    if left:
+        report += ["FAILED, because something was left behind:", *(f"  {trace}" for trace in left)]
+    if passed and not left:
+        traces.forget()
+    else:
+        report.append(f"The temporary files of this run are in {traces.folder}")
+    return passed and not left
+
+
+def _problem(bring: Callable[[], object]) -> str:
+    """Why something that some tests need can't be had here, in one line; or nothing."""
     try:
-        node.ensure()
+        bring()
     except ProblemError as problem:
         print(problem, file=sys.stderr, flush=True)
         return str(problem).splitlines()[0]
     return ""
 
 
-def _without_browser() -> str:
-    """Why there are no browser tests, or nothing: one is fetched into this folder where the system has none."""
-    try:
-        browser.ensure()
-    except ProblemError as problem:
-        print(problem, file=sys.stderr, flush=True)
-        return str(problem)
-    return ""
-
-
 def _second(version: str) -> Run:
     folder = folder_of("dev", version)
-    return Run(folder=folder, python=ensure("dev", folder, version=version).python, everything=False)
+    return Run(folder=folder, python=ensure("dev", folder, version=version).python, marks=QUICK, without=ONCE)
 
 
 def _is_here(version: str) -> bool:

@@ -1,4 +1,4 @@
-"""A browser for the tests is found, fetched once, or said to be missing."""
+"""A browser for the tests is found, brought once, or said to be missing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(browser, "FOLDER", tmp_path / "browsers")
+    monkeypatch.setattr(browser, "_RELEASE", tmp_path / "os-release")
     return tmp_path
 
 
-def a_program(path: Path) -> str:
+def a_program(path: Path, does: str = "") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
+    path.write_text(f"#!/bin/sh\n{does}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -62,3 +63,37 @@ def test_one_that_was_fetched_is_used(bare: Path, monkeypatch: pytest.MonkeyPatc
     place = bare / "browsers" / "chromium-1" / "chrome-linux64" / "chrome"
     monkeypatch.setattr(browser, "_fetch", lambda: "" if a_program(place) else "x")
     assert browser.ensure() == str(place)
+
+
+def test_root_on_debian_gets_the_systems_own_and_is_told_so(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = bare / "bin" / "chromium"
+    installs = f"case $* in *chromium) printf '#!/bin/sh' > {place}; /bin/chmod 755 {place};; esac"
+    a_program(bare / "bin" / "apt-get", installs)
+    (bare / "os-release").write_text("NAME=Debian\nID=debian\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert browser.ensure() == str(place)
+    assert "apt-get install chromium" in capsys.readouterr().out
+
+
+def test_a_debian_without_a_way_to_its_packages_has_none(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_program(bare / "bin" / "apt-get", "exit 100")
+    (bare / "os-release").write_text("ID=debian\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ProblemError, match="apt-get update failed"):
+        browser.ensure()
+
+
+def test_apt_is_left_alone_by_others_than_root_and_elsewhere(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_program(bare / "bin" / "apt-get")
+    assert not browser.apt_can(), "no release is known"
+    (bare / "os-release").write_text("ID=ubuntu\nID_LIKE=debian\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert not browser.apt_can(), "Ubuntu's package points at a snap"
+    (bare / "os-release").write_text("ID=debian\n")
+    assert browser.apt_can()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not browser.apt_can()

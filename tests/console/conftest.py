@@ -16,6 +16,7 @@ pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
 from tests.console.browsing import CHROMIUM
 from tests.console.helpers import USERS, console, still_state
+from tools.browser import FLAGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -47,8 +48,6 @@ def browser() -> Iterator[Browser]:
     """One for each file: as long as it runs, nothing else of its thread can use asyncio."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as driver:
-        found = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
         yield found
         found.close()
