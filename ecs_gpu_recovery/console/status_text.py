@@ -19,7 +19,7 @@ CLOSE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A text with blanks. The text is a key of `texts`; the blanks are filled after it was translated."""
+    """A text with blanks. The text is a key of the catalogues; the blanks are filled after it was translated."""
 
     key: str
     values: Mapping[str, object] = field(default_factory=dict)

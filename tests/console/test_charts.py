@@ -9,7 +9,6 @@ import pytest
 
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.pages import texts
 from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
@@ -88,6 +87,5 @@ def test_on_aws_it_is_told_where_the_numbers_are(tmp_path: Path) -> None:
     assert found == {"charts": [], "elsewhere": "CloudWatch: EcsGpuRecovery/Nodes"}
 
 
-def test_every_chart_is_of_a_metric_that_exists_and_has_a_title_in_both_languages() -> None:
+def test_every_chart_is_of_a_metric_that_exists() -> None:
     assert all(PREFIX + chart.metric in METRICS for chart in charts.CHARTS)
-    assert {chart.key for chart in charts.CHARTS} == set(texts.CHARTS)

@@ -6,19 +6,24 @@ import asyncio
 import re
 import shlex
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from gettext import NullTranslations
 from pathlib import Path
+from string import Formatter
 
 import httpx
+import polib
 import pytest
 
 from ecs_gpu_recovery.console import app, status_text
 from ecs_gpu_recovery.console.access.auth import ROLES
+from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
 from ecs_gpu_recovery.console.live.stream import frame, page_stream
-from ecs_gpu_recovery.console.pages import svg, texts
+from ecs_gpu_recovery.console.pages import labels, svg
+from ecs_gpu_recovery.console.pages.language import CATALOGUES, translations
+from ecs_gpu_recovery.console.pages.render import environment
 from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.control.backend import LocalBackend
 from ecs_gpu_recovery.core.edges import JOB
@@ -33,6 +38,7 @@ from tests.console.helpers import console, csrf_of, eventually, still_state, sub
 HTML = {"accept": "text/html"}
 LARGEST_PAGE = 300 * 1024
 PACKAGE = Path(app.__file__).parent
+ZH = {entry.msgid: entry.msgstr for entry in polib.pofile(str(CATALOGUES / "zh.po"))}
 
 
 def _weight(client: httpx.Client, path: str) -> int:
@@ -61,40 +67,39 @@ def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(shared: httpx
 
 
 def test_every_text_of_the_pages_has_its_chinese() -> None:
-    said = set(texts.JOB_LABELS.values()) | set(texts.NODE_LABELS.values()) | {t.label for t in TEMPLATES}
-    said |= (
-        set(texts.LEVELS.values())
-        | set(texts.VERDICTS.values())
-        | set(texts.CHARTS)
-        | set(map(str, Exit))
-        | set(status_text.SENTENCES)
-    )
+    said: set[str | None] = {template.label for template in TEMPLATES}
+    said |= set(labels.JOB_LABELS.values()) | set(labels.NODE_LABELS.values())
+    said |= set(labels.LEVELS.values()) | set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
+    said |= {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | set(status_text.SENTENCES)
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     for template in (PACKAGE / "templates").glob("*.html"):
         text = template.read_text()
-        said |= set(re.findall(r"""\bt\("([^"]+)"\)""", text)) | set(re.findall(r"\bt\('([^']+)'\)", text))
+        said |= {message for _, _, message in environment("en").extract_translations(text)}
         said |= set(re.findall(r'(?:field|lines)\("\w+", "([^"]+)"', text))
         said |= set(re.findall(r'(?:field|lines)\("\w+", "[^"]+", "([^"]+)"', text))
-    assert said - set(texts.ZH) == set()
+    said.discard(None)  # what is called with a name, not with a text
+    assert len(said) > 250
+    assert said - set(ZH) == set()
+
+
+def test_the_catalogue_is_whole_and_fills_the_same_blanks() -> None:
+    for english, chinese in ZH.items():
+        assert chinese, english
+        blanks = [{name for _, name, _, _ in Formatter().parse(text)} for text in (english, chinese)]
+        assert blanks[0] | {None} == blanks[1] | {None}, english
 
 
 def test_no_page_in_chinese_says_anything_that_is_not_translated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing: set[str] = set()
-    real = texts.translator
 
-    def watched(language: str) -> Callable[[str], str]:
-        translate = real(language)
+    class Missing(NullTranslations):
+        def gettext(self, message: str) -> str:
+            missing.add(message)
+            return message
 
-        def t(key: str) -> str:
-            if language == "zh" and key not in texts.ZH:
-                missing.add(key)
-            return translate(key)
-
-        return t
-
-    monkeypatch.setattr(texts, "translator", watched)
+    monkeypatch.setattr(translations("zh"), "_fallback", Missing())
     with console(still_state(tmp_path)) as client:
         job = submitted(client)["id"]
         client.post("/api/nodes/node-4/drain", json={"why": "new cable"})
@@ -114,8 +119,8 @@ def test_every_state_has_a_word_a_shape_and_a_colour() -> None:
     for status in {*JobStatus, *NodeStatus, *TaskStatus}:
         assert f'id="g-{status}"' in shapes
         assert f".s-{status}" in style
-    assert set(JobStatus) <= set(texts.JOB_LABELS)
-    assert set(NodeStatus) == set(texts.NODE_LABELS)
+    assert set(JobStatus) <= set(labels.JOB_LABELS)
+    assert set(NodeStatus) == set(labels.NODE_LABELS)
 
 
 def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:

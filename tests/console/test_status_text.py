@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -10,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from ecs_gpu_recovery.console import status_text, views
-from ecs_gpu_recovery.console.pages import fragments, svg, texts
+from ecs_gpu_recovery.console.pages import fragments, svg
 from ecs_gpu_recovery.console.pages.render import Renderer, items_of
 from ecs_gpu_recovery.console.status_text import grouped, now_doing
 from ecs_gpu_recovery.core.model import Job, Verdict
@@ -169,12 +168,6 @@ def test_many_nodes_are_shown_by_state_those_in_trouble_first() -> None:
 def test_a_wait_has_an_end_and_a_training_has_none() -> None:
     assert views.doing(a_job_awaiting_reboot(nodes=2).job)["deadline"]
     assert views.doing(a_running_job(nodes=2).job)["deadline"] == ""
-
-
-def test_every_sentence_has_its_chinese_with_the_same_blanks() -> None:
-    for key in status_text.SENTENCES:
-        names = {name for _, name, _, _ in string.Formatter().parse(key) if name}
-        assert {name for _, name, _, _ in string.Formatter().parse(texts.ZH[key]) if name} == names
 
 
 def test_nodes_that_did_the_same_share_a_line_and_a_move_names_its_rule() -> None:

@@ -1,4 +1,4 @@
-"""Whoever fills in the templates: for one language and one person."""
+"""Filling in the templates, for one language and one person."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,20 +15,15 @@ from ...core.model import NodeStatus
 from ...jobfile import LEVELS
 from .. import status_text
 from ..access.auth import Identity
+from ..api import charts
 from ..views import command_line
-from . import svg, texts
+from . import labels, svg
+from .language import LANGUAGES, translations
 
 #: Of many nodes, those in the first states are shown first.
 _URGENCY = (
     *(NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.PENDING),
     *(NodeStatus.PENDING_HEALTHCHECK, NodeStatus.ASSIGNED, NodeStatus.IN_PROGRESS, NodeStatus.AVAILABLE),
-)
-ENV = Environment(
-    loader=PackageLoader("ecs_gpu_recovery.console"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
 )
 
 
@@ -49,13 +45,23 @@ def items_of(text: str) -> list[str]:
     return [line.strip() for line in found if line.strip()]
 
 
-ENV.filters.update(
-    clock=clock,
-    duration=svg.duration,
-    items_of=items_of,
-    short=svg.short,
-    command_line=command_line,
-)
+@cache
+def environment(language: str) -> Environment:
+    """The templates, with every text in this language."""
+    made = Environment(
+        loader=PackageLoader("ecs_gpu_recovery.console"),
+        extensions=["jinja2.ext.i18n"],
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        clock=clock, duration=svg.duration, items_of=items_of, short=svg.short, command_line=command_line
+    )
+    found = translations(language)
+    made.globals.update(_=found.gettext, gettext=found.gettext, ngettext=found.ngettext)
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,13 @@ class Renderer:
     theme: str = "auto"
 
     def text(self, key: str) -> str:
-        return texts.translator(self.language)(key)
+        return translations(self.language).gettext(key)
 
     def job_label(self, status: str) -> str:
-        return self.text(texts.JOB_LABELS.get(status, status))
+        return self.text(labels.JOB_LABELS.get(status, status))
 
     def node_label(self, status: str) -> str:
-        return self.text(texts.NODE_LABELS.get(status, status))
+        return self.text(labels.NODE_LABELS.get(status, status))
 
     def node_word(self, node: Mapping[str, Any]) -> str:
         """A node as a person would put it: one that is kept out of use is not called available."""
@@ -92,28 +98,31 @@ class Renderer:
         return [(word, found[place, word]) for place, word in sorted(found)]
 
     def verdict(self, verdict: str) -> str:
-        return self.text(texts.VERDICTS.get(verdict, verdict))
+        return self.text(labels.VERDICTS.get(verdict, verdict))
 
     def sentence(self, said: status_text.Sentence) -> str:
         return self.text(said.key).format(**said.values)
 
     def render(self, template: str, **values: Any) -> str:
-        return ENV.get_template(template).render(
-            t=self.text,
-            job_label=self.job_label,
-            node_label=self.node_label,
-            node_word=self.node_word,
-            by_word=self.by_word,
-            names=status_text.names,
-            verdict=self.verdict,
-            order_words=texts.ORDERS,
-            sentence=self.sentence,
-            levels=LEVELS,
-            level_words=texts.LEVELS,
-            chart_words={key: self.text(key) for key in texts.CHARTS},
-            who=self.who,
-            lang=self.language,
-            theme=self.theme,
-            languages=texts.LANGUAGES,
-            **values,
+        return (
+            environment(self.language)
+            .get_template(template)
+            .render(
+                job_label=self.job_label,
+                node_label=self.node_label,
+                node_word=self.node_word,
+                by_word=self.by_word,
+                names=status_text.names,
+                verdict=self.verdict,
+                order_words=labels.ORDERS,
+                sentence=self.sentence,
+                levels=LEVELS,
+                level_words=labels.LEVELS,
+                chart_words={chart.key: self.text(chart.key) for chart in charts.CHARTS},
+                who=self.who,
+                lang=self.language,
+                theme=self.theme,
+                languages=LANGUAGES,
+                **values,
+            )
         )

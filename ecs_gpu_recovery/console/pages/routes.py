@@ -21,14 +21,15 @@ from ..actions import Actions
 from ..context import Console, ConsoleArg, IdentityArg, address_of, event_stream
 from ..live.stream import page_stream
 from ..problems import BadField, of_error
-from . import fragments, sharing, texts
+from . import fragments, sharing
+from .language import LANGUAGES, preferred
 from .render import Renderer
 
 router = APIRouter(include_in_schema=False)
 
 
 def renderer_of(request: Request) -> Renderer:
-    language = texts.choose(request.cookies.get("lang", ""), request.headers.get("accept-language", ""))
+    language = preferred(request.cookies.get("lang", ""), request.headers.get("accept-language", ""))
     theme = request.cookies.get("theme", "auto")
     who: Identity | None = getattr(request.state, "identity", None)
     return Renderer(language, who, theme if theme in ("light", "dark") else "auto")
@@ -347,7 +348,7 @@ async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> R
 @router.get("/lang/{language}")
 async def choose_language(language: str, next: str = "/") -> Response:
     response = see(_inside(next))
-    if language in texts.LANGUAGES:
+    if language in LANGUAGES:
         response.set_cookie("lang", language, max_age=31536000, samesite="lax", path="/")
     return response
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ...core.edges import JOB, NEW
 from ...core.model import Entry, Job, JobStatus, NodeStatus
 from ...report import Phase, Stretch
-from .texts import NODE_LABELS
+from .labels import NODE_LABELS
 
 _WIDTH, _HEIGHT = 150.0, 46.0
 #: The four waits form the recovery's circle, clockwise; the ends that all of them can reach are inside it.
