@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ecs_gpu_recovery.aws.explain import Rules, explain, explain_file, explain_text
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.policy import Policy
+from tests.aws.strangers import STRANGERS
 
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
 PREFIX = "arn:aws-us-gov:ecs:us-gov-west-1:111122223333"
 FIELDS = {
     "ours",
@@ -167,11 +167,11 @@ def test_no_text_whatever_fails_otherwise(text: str) -> None:
     json.dumps(said, allow_nan=False)
 
 
-@pytest.mark.skipif(not SAMPLES.exists(), reason="the recorded events are not beside this checkout")
-def test_every_recorded_file_is_explained() -> None:
-    for path in SAMPLES.glob("*json"):
-        said = explain_file(path)
-        answers = said if isinstance(said, list) else [said]
-        assert isinstance(said, list) == (path.suffix == ".ndjson")
-        assert all(set(answer) == FIELDS and answer["why"] for answer in answers)
-        json.dumps(answers, allow_nan=False)
+def test_a_file_of_a_whole_night_is_explained_event_by_event(tmp_path: Path) -> None:
+    night = tmp_path / "night.ndjson"
+    night.write_text("".join(f"{json.dumps(made)}\n" for made, _ in STRANGERS.values()))
+    answers = explain_file(night)
+    assert isinstance(answers, list)
+    assert len(answers) == len(STRANGERS)
+    assert all(set(answer) == FIELDS and answer["why"] for answer in answers)
+    json.dumps(answers, allow_nan=False)

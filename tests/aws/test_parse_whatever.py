@@ -1,12 +1,10 @@
-"""Whatever comes: noise, damaged events, and a collection of recorded ones."""
+"""Whatever comes: noise, damaged events, and events of things that are not a job's."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +25,7 @@ from tests.aws.event_builders import (
     stopped,
     task_event,
 )
-
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
+from tests.aws.strangers import STRANGERS
 
 # -- whatever comes ------------------------------------------------------------------------------------------
 
@@ -113,74 +110,19 @@ def test_a_damaged_event_never_speaks_for_another_job_or_task(data: st.DataObjec
             assert fact.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
 
 
-# -- recorded events -----------------------------------------------------------------------------------------
-
-SERVICE = (False, False, "task", "service")
-LOOK_UP = (False, True, "task", "task table knows")
-ANSWER = (False, False, "malformed", "event")
-HEALTH = (True, True, "instance-health", "ECS reports")
-SIGHTING = (True, True, "instance", "the instance is")
-EXPECTED = {
-    "api_": ANSWER,
-    "ci_health_accelerated_compute_impaired": (*HEALTH[:3], "ACCELERATED_COMPUTE IMPAIRED XID_46"),
-    "ci_health_agent_connectivity_impaired": (*HEALTH[:3], "AGENT_CONNECTIVITY IMPAIRED"),
-    "ci_health_container_runtime_ok": (*HEALTH[:3], "nothing to record"),
-    "ci_health_daemon_impaired": (*HEALTH[:3], "DAEMON IMPAIRED"),
-    "ci_state_change_lambdago": (*SIGHTING[:3], "GPUs registered: 0"),
-    "derived_ci_ec2_deregistered": (*SIGHTING[:3], "INACTIVE"),
-    "derived_ci_ec2_draining": (*SIGHTING[:3], "DRAINING"),
-    "derived_ci_ec2_gpu_active_idle": (*SIGHTING[:3], "GPUs registered: 8"),
-    "derived_ci_ec2_gpu_agent_disconnected": (*SIGHTING[:3], "not connected"),
-    "derived_ci_external_agent_disconnected": (*SIGHTING[:3], "not connected"),
-    "derived_ci_": SIGHTING,
-    "derived_task_ec2_oom_137": (*LOOK_UP[:3], "OutOfMemoryError"),
-    "derived_task_ec2_cannot_pull": (*LOOK_UP[:3], "CannotPullContainerError"),
-    "derived_task_ec2_gpu_exit1": (*LOOK_UP[:3], "exit code 1 "),
-    "derived_task_ec2_reboot_255": (*LOOK_UP[:3], "exit code 255"),
-    "derived_task_": LOOK_UP,
-    "lifecycle_exit99_": SERVICE,
-    "service_action_": (False, False, "other", "ECS Service Action"),
-    "task_deprovisioning_exit0_env_overrides": (*LOOK_UP[:3], "counts at STOPPED"),
-    "task_ec2_pending_2016": (*LOOK_UP[:3], "exists (PENDING)"),
-    "task_ec2_running_docs2025": (*LOOK_UP[:3], "it runs"),
-    "task_ec2_user_stop_exit0": SERVICE,
-    "task_fargate_app_exit0": (*LOOK_UP[:3], "exit code 0"),
-    "task_fargate_app_exit1": (*LOOK_UP[:3], "exit code 1"),
-    "task_fargate_elb_unhealthy_": SERVICE,
-    "task_fargate_failedtostart_missing_secret": (*LOOK_UP[:3], "ResourceInitializationError"),
-    "task_fargate_pending_5containers": (*LOOK_UP[:3], "exists (PENDING)"),
-    "task_fargate_running_5containers": (*LOOK_UP[:3], "it runs"),
-    "task_fargate_running_execagent": SERVICE,
-    "task_spot_": (*LOOK_UP[:3], "is being stopped"),
-}
-RECORDED = sorted(SAMPLES.glob("*.json"))
-needs_samples = pytest.mark.skipif(not RECORDED, reason="the recorded events are not beside this checkout")
+# -- strangers -----------------------------------------------------------------------------------------------
 
 
-@needs_samples
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_every_recorded_event_is_understood(path: Path) -> None:
-    row = max((key for key in EXPECTED if path.stem.startswith(key)), key=len)
-    ours, may_be_ours, kind, word = EXPECTED[row]
-    seen = parse_event(json.loads(path.read_text()))
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_strangers_event_is_understood(name: str) -> None:
+    made, understood = STRANGERS[name]
+    seen = parse_event(made)
     sound(seen)
-    assert (seen.ours, seen.may_be_ours, seen.kind, word in seen.why) == (ours, may_be_ours, kind, True), (
-        seen.why
-    )
+    assert (seen.ours, seen.may_be_ours, seen.kind) == understood[:3]
+    assert understood[3] in seen.why
 
 
-@needs_samples
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.ndjson")), ids=lambda path: path.stem)
-def test_a_recorded_stream_holds_nothing_of_ours_and_one_end_per_task(path: Path) -> None:
-    seen = [parse_event(json.loads(line)) for line in path.read_text().splitlines()]
-    assert not any(one.ours for one in seen)
-    assert {one.kind for one in seen} <= {Kind.TASK, Kind.OTHER}
-    ends = [fact.task_id for one in seen for fact in one.facts if isinstance(fact, TaskEnded)]
-    assert len(ends) == len(set(ends))
-
-
-@needs_samples
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_no_recorded_event_is_ours_when_it_happened_elsewhere(path: Path) -> None:
-    seen = parse_event(json.loads(path.read_text()), cluster="somewhere-else")
-    assert (seen.ours, seen.may_be_ours, seen.facts) == (False, False, ())
+def test_nothing_is_ours_that_happened_in_another_cluster() -> None:
+    for made, _ in STRANGERS.values():
+        seen = parse_event(made, cluster="somewhere-else")
+        assert (seen.ours, seen.may_be_ours, seen.facts) == (False, False, ()), seen.why

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.health.judge import nvlink
+from ecs_gpu_recovery.health.policy import Policy
 from ecs_gpu_recovery.health.sources import recovery
 
 from .conftest import Explain
@@ -53,6 +54,7 @@ APPLICATION = [
 WATCHED = [37, 38, 44, 63, 66, 67, 92, 93, 121, 123, 141, 152, 153, 157, 159, 160, 161, 162, 165]
 REBOOT = [46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158]
 REPLACE = [54, 142]
+HARMLESS = ("application", "watch", "none")
 UNKNOWN = [1, 42, 167, 172, 173, 177, 500, 99999]
 
 
@@ -80,6 +82,21 @@ def test_what_needs_a_reset_leads_to_a_reboot(explain: Explain, code: int) -> No
 @pytest.mark.parametrize("code", REPLACE)
 def test_what_no_reboot_cures_leads_to_a_replacement(explain: Explain, code: int) -> None:
     assert explain(kernel_log=xid(code))["verdict"] == "replace"
+
+
+#: Numbers that NVIDIA's catalogue answers with "restart the program" or "ignore", and with a reset or a restart.
+NO_REPAIR = [
+    *(8, 11, 13, 14, 25, 31, 32, *range(37, 42), 43, 44, 45, 60, 63, 66, 67, *range(68, 73), 75, 76, 77, 80),
+    *(*range(82, 87), 88, 89, 92, 93, 94, *range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153),
+    *(157, 160, 161),
+]
+REPAIR = [46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158]
+
+
+def test_the_classes_of_nvidias_catalogue_are_kept(rules: Policy) -> None:
+    assert {str(rules.rule("xid", code).action.value) for code in REPAIR} == {"reboot"}
+    acts = {code for code in NO_REPAIR if rules.rule("xid", code).action.value not in HARMLESS}
+    assert acts == set()
 
 
 @pytest.mark.parametrize("code", UNKNOWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,11 @@ import pytest
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import ConfigError
 from testbed.aws.server import Server, serve
+from tests.aws.strangers import STRANGERS
 from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, fresh_process, handler
 from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 
 pytestmark = pytest.mark.ministack
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples" / "events"
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +119,9 @@ def test_a_spoiled_event_never_raises(stack: Deployment) -> None:
 
 
 def test_events_of_other_peoples_tasks_change_nothing(stack: Deployment) -> None:
-    if not SAMPLES.is_dir():
-        pytest.skip(f"there are no recorded events in {SAMPLES}")
     stack.submit(["n0", "n1"])
     before = stack.job()
-    for file in sorted(SAMPLES.glob("*.json")):
-        recorded = json.loads(file.read_text())
-        for event in recorded if isinstance(recorded, list) else [recorded]:
-            for name in HANDLERS:
-                assert handler(name)(event, None)["why"]
+    for made, _ in STRANGERS.values():
+        for name in HANDLERS:
+            assert handler(name)(made, None)["why"]
     assert stack.job() == before
