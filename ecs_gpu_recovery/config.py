@@ -33,6 +33,10 @@ _LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
 _any = read.optional(matching(r"[^\s].{0,2000}", "use a text"))
 _https = read.optional(matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address"))
 _vpc = read.optional(matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0"))
+_tag = matching(
+    r"[\w .:/+@-]{1,128}=([\w .:/+@-]{0,256}|\{cluster\})",
+    "use key=value, and give that tag to the nodes: no other machine may be rebooted",
+)
 _families = read.each(matching(r"\*|[A-Za-z0-9_-]{1,255}\*?", "use families of task definitions, or *"))
 
 
@@ -77,6 +81,11 @@ class SharedSettings:
         "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
         needed=True,
     )
+    STACK_NAME: str = setting(
+        "EcsGpuRecoveryStack",
+        matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
+        "the names of functions, alarms, logs and of the document for reboots begin with it",
+    )
     IDLE_CHECK_MINUTES: int = setting(
         0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
     )
@@ -116,9 +125,9 @@ class Deployment(SharedSettings):
         8, whole(1, 64), "what the check and the example reserve: all GPUs of a node"
     )
     NODE_TAG: str = setting(
-        "",
-        read.optional(matching(r"[\w .:/+@-]{1,128}=[\w .:/+@-]{0,256}", "use key=value")),
-        "only nodes with this tag (key=value) may be rebooted; empty: every managed node of the account",
+        "GpuRecovery={cluster}",
+        _tag,
+        "only nodes with this tag (key=value) may be rebooted; {cluster} stands for the cluster's name",
     )
     WATCH_NODES: bool = setting(False, boolean, "evidence as it happens: `gpu-health watch` on every node")
     METRICS_AGENT_IMAGE: str = setting(
@@ -216,11 +225,6 @@ class Deployment(SharedSettings):
         read.optional(read.each(matching(r"[\w.+@=-]{1,128}", "use e-mail addresses or ids, with commas"))),
         "who may act, by e-mail address or id, with commas; everybody else may look",
     )
-    STACK_NAME: str = setting(
-        "EcsGpuRecoveryStack",
-        matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
-        "the names of functions, alarms and logs begin with it",
-    )
     POLICY: ClassVar[Mapping[str, Any]] = {}  #: numbers of the policy, for a class with values of its own
     policy: Policy = Policy()
     policy_texts: Mapping[str, str]  #: the numbers of the policy that were chosen, as they were written
@@ -273,6 +277,11 @@ class Deployment(SharedSettings):
         """What the functions must be told: what they would not have by themselves."""
         chosen = {row: getattr(self, row.name) for row in rows(SharedSettings)}
         return {row.name: text_of(value) for row, value in chosen.items() if value != row.default}
+
+    @property
+    def node_tag(self) -> tuple[str, str]:
+        key, _, value = self.NODE_TAG.partition("=")
+        return key, value.replace("{cluster}", self.ECS_CLUSTER_NAME)
 
     @property
     def check_family(self) -> str:

@@ -20,6 +20,7 @@ from .infra.metrics import NodeMetrics
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
 from .infra.people_policies import People
 from .infra.permissions import SWEEPER, Permissions
+from .infra.reboot_document import RebootDocument
 from .infra.rules import Rules
 from .infra.schedule import Minute
 from .infra.tables import Tables
@@ -42,6 +43,7 @@ class EcsGpuRecoveryStack(Stack):
         tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
         cluster = self._cluster()
         daemons = self._daemons(image, tasks, cluster)
+        RebootDocument(self, "Reboots", config=config)
         extra_roles = [arn for arn in config.TASK_ROLE_ARNS.split(",") if arn]
         allowed = Permissions(
             config=config,

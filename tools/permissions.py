@@ -35,7 +35,8 @@ account and region. No function may delete a record, scan a table, or touch anot
 
 - Task definitions: any family may be started again on the cluster. `TRAINING_TASK_FAMILIES` narrows that.
 - Roles: only those that the stack made for tasks may be passed on. `TASK_ROLE_ARNS` adds those of your own.
-- Nodes: commands may be sent to any managed node of the account. `NODE_TAG` narrows that to nodes with a tag.
+- Nodes: only the stack's own document may be sent, which reboots and does nothing else, and only to machines that
+  carry the tag in `NODE_TAG`.
 - `*` stands alone where AWS knows no narrower resource for the action.
 """
 PEOPLE = """\
@@ -63,7 +64,7 @@ Resources are those of one account and region. `cluster` means: only of the watc
 _ONLY = {
     "": "",
     "cluster": "`ecs:cluster` is `cluster/{cluster}`",
-    "tag": "the tag in `NODE_TAG`, if it is set",
+    "tag": "the machine has the tag in `NODE_TAG`",
     "ecs": "`iam:PassedToService` is `ecs-tasks.amazonaws.com`",
 }
 DEPLOY = """\
@@ -181,6 +182,16 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "sqs:TagQueue",
     ),
     "AWS::SQS::QueuePolicy": ("sqs:SetQueueAttributes",),
+    "AWS::SSM::Document": (
+        "ssm:CreateDocument",
+        "ssm:GetDocument",
+        "ssm:DescribeDocument",
+        "ssm:UpdateDocument",
+        "ssm:UpdateDocumentDefaultVersion",
+        "ssm:DeleteDocument",
+        "ssm:ListTagsForResource",
+        "ssm:AddTagsToResource",
+    ),
     "AWS::Scheduler::Schedule": (
         "scheduler:CreateSchedule",
         "scheduler:GetSchedule",

@@ -49,10 +49,12 @@ class EcsFleet:
         ssm: SSMClient,
         cluster: str,
         check_task: str,
+        reboot_document: str,
         now: Callable[[], datetime],
         pace: Pace | None = None,
     ) -> None:
-        self._ecs, self._ssm, self._cluster, self._check_task, self._now = ecs, ssm, cluster, check_task, now
+        self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
+        self._reboots = reboots.Reboots(ssm, document=reboot_document, cluster=cluster)
         self._pace = pace or Pace(MODIFY_PER_S)
         self._containers: dict[str, tuple[datetime, str]] = {}
         self._hosts: dict[str, str] = {}
@@ -210,7 +212,7 @@ class EcsFleet:
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         """SSM has no token either: the key travels in the comment and in the script, and the host keeps a marker."""
-        host = node.host or self._host_of(node.name, node.instance)
+        host = self.host_of(node)
         if not host:
             return [
                 RebootFailed(
@@ -220,21 +222,23 @@ class EcsFleet:
                     reason="the host behind this container instance is unknown",
                 )
             ]
-        if again and reboots.find(self._ssm, host, order.key) is not None:
+        if again and self._reboots.find(host, order.key, self._now()) is not None:
             return []
-        sent = reboots.send(self._ssm, host, node.name, order.key)
+        sent = self._reboots.send(host, node.name, order.key)
         self._sent[sent.command_id] = sent
         return []
 
-    def _host_of(self, node: str, instance: str) -> str:
-        """The machine behind a container instance, which never changes."""
-        if instance not in self._hosts:
-            with translated(f"describing {node}"):
+    def host_of(self, of: Node | Rank) -> str:
+        """The machine behind a node, which its record knows unless it is older than that knowledge."""
+        if of.host or not of.instance:
+            return of.host
+        if of.instance not in self._hosts:
+            with translated(f"describing {of.instance}"):
                 found = self._ecs.describe_container_instances(
-                    cluster=self._cluster, containerInstances=[instance]
+                    cluster=self._cluster, containerInstances=[of.instance]
                 )
             self._note_hosts(found)
-        return self._hosts.get(instance, "")
+        return self._hosts.get(of.instance, "")
 
     def _note_hosts(self, reply: Mapping[str, Any]) -> None:
         for instance in reply.get("containerInstances", []):
@@ -301,7 +305,7 @@ class EcsFleet:
                 continue
             if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
                 key = keys.reboot(job.id, job.attempt, rank.index)
-                yield from self._see_reboot(rank.node, rank.instance, key, rank.host)
+                yield from self._see_reboot(rank.node, self.host_of(rank), key)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """A label that was missed is put right on the way: the answer shows it."""
@@ -331,7 +335,7 @@ class EcsFleet:
             yield fact.node, fact
         for node in nodes:
             if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
-                for told in self._see_reboot(node.name, node.instance, node.reboot_key, node.host):
+                for told in self._see_reboot(node.name, self.host_of(node), node.reboot_key):
                     yield node.name, told
 
     def see_instances(self, names: Mapping[str, str], labels: dict[str, str] | None = None) -> Iterator[Fact]:
@@ -371,21 +375,20 @@ class EcsFleet:
                 if failure.get("reason") == "MISSING":
                     yield {"taskArn": failure.get("arn", ""), "lastStatus": "MISSING"}
 
-    def _see_reboot(self, node: str, instance: str, key: str, host: str = "") -> Iterator[Fact]:
-        host = host or self._host_of(node, instance)
-        found = reboots.find(self._ssm, host, key) if host else None
+    def _see_reboot(self, node: str, host: str, key: str) -> Iterator[Fact]:
+        found = self._reboots.find(host, key, self._now()) if host else None
         fact = reboots.outcome(found, node, key, self._now()) if found else None
         if fact is not None:
             yield fact
 
     def commands(self, command_id: str, status: str = "") -> Sequence[reboots.Command]:
-        """What SSM knows of a command, once per host it was sent to.
+        """What SSM knows of a command of ours, once per host it was sent to.
 
         `status` is what an event said. Of a command that this very process has sent, a success is believed.
         """
         if status == reboots.SUCCESS and command_id in self._sent:
             return [replace(self._sent[command_id], status=status)]
-        return reboots.look(self._ssm, command_id)
+        return self._reboots.look(command_id)
 
 
 def _code(exc: ClientError) -> str:

@@ -254,13 +254,13 @@ class Intake:
         return last if last is not None and last.id == job_id else self._runtime.store.job(job_id)
 
     def _command(self, seen: Parsed) -> Answer:
-        """A command ended somewhere. Its comment tells whether it was a reboot of ours, and for whom."""
+        """A reboot of ours ended somewhere. Its comment tells for whom."""
         taken = ""
         if seen.command_id in self._settled:
             return Answer(seen.kind, True, "nothing new", self._settled[seen.command_id])
         for command in self._fleet.commands(seen.command_id, seen.status):
             try:
-                taken = self._reboot_over(command, seen.at) or taken if command.ours and seen.at else taken
+                taken = (self._reboot_over(command, seen.at) if seen.at else "") or taken
             except NotFound as exc:
                 return Answer(seen.kind, False, str(exc))
             if taken and command.over:  # two events tell of one end: the command's, and its only host's
@@ -270,21 +270,25 @@ class Intake:
         )
 
     def _reboot_over(self, command: Command, at: datetime) -> str:
-        """The record that waits for this reboot."""
+        """The record that waits for this reboot: the one that the key names, if the host is its node's."""
         key = keys.parse(command.key)
         if key is None or key.kind != "reboot":
             return self._waiting_jobs()
         if key.node:
+            node = self._runtime.store.node(key.node)
             fact = outcome(command, key.node, command.key, at)
-            self._runtime.handle_node(key.node, [fact] if fact else [])
+            if fact is None or self._fleet.host_of(node) != command.host:
+                return ""
+            self._runtime.handle_node(key.node, [fact], node)
             return key.node
         ranks = self._known(key.job).ranks  # a rank keeps its node, so any version of the record will do
         mine = ranks[key.rank] if key.rank < len(ranks) else None
         fact = outcome(command, mine.node, command.key, at) if mine is not None else None
-        if mine is not None and fact is not None:
-            # Seen as it is now, what is heard later of how it went down is old news, by its version.
-            now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
-            self._runtime.handle(key.job, [*now, fact])
+        if mine is None or fact is None or self._fleet.host_of(mine) != command.host:
+            return ""
+        # Seen as it is now, what is heard later of how it went down is old news, by its version.
+        now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
+        self._runtime.handle(key.job, [*now, fact])
         return key.job
 
     def _waiting_jobs(self) -> str:

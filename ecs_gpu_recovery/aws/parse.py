@@ -22,10 +22,10 @@ from enum import StrEnum
 from typing import Any
 
 from ..core.events import CheckStarted, Fact, FaultSeen, NodeChecked, NodeSeen, TaskEnded, TaskStarted, Tick
-from ..core.exits import OUR_REASON
 from . import event_fields as read
 from . import task_end as task
 from .event_fields import Malformed
+from .reboot_document import is_reboot
 
 #: Stands in a fact for an attempt, a rank or a try that the event does not name. It matches nothing, so such
 #: a fact counts only where the record knows the task by its id.
@@ -35,6 +35,7 @@ WATCH_SOURCE, WATCH_TYPE = "gpu-recovery.watch", "GPU fault seen"
 _TOKEN = re.compile(r"gr-[0-9a-f]{16,33}")
 _STARTING = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING")
 _STOPPING = ("DEACTIVATING", "STOPPING", "DEPROVISIONING")
+_UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 #: What only an answer of the ECS API has at the top.
 _ANSWER = frozenset({"tasks", "task", "taskArn", "containerInstances", "containerInstance", "failures"})
 
@@ -375,14 +376,15 @@ def _command(ev: _Event) -> Parsed:
         raise Malformed("the command's id or status is missing")
     hosts = {found for arn in ev.resources if (found := read.host(arn.rpartition("/")[2]))}
     host = read.host(ev.detail.get("instance-id")) or (hosts.pop() if len(hosts) == 1 else "")
-    script = read.strings(read.member(ev.detail.get("parameters")).get("commands"))
-    over = status.replace(" ", "") not in ("Pending", "InProgress", "Delayed", "Cancelling")
+    document, over = read.text(ev.detail.get("document-name")), status.replace(" ", "") not in _UNDER_WAY
+    ours = is_reboot(document)
     what_next = "ask the fleet whether it proves a reboot of ours" if over else "not over yet"
     return Parsed(
         kind=Kind.REBOOT_COMMAND,
-        why=f"command {command_id} on {host or 'an unnamed host'} is {status}: {what_next}",
-        ours=any(OUR_REASON in text for text in script),
-        may_be_ours=True,
+        why=f"command {command_id} on {host or 'an unnamed host'} is {status}: "
+        + (what_next if ours else f"{document or 'its document'} is not what reboots are ordered with"),
+        ours=ours,
+        may_be_ours=ours,
         at=ev.at,
         command_id=command_id,
         host=host,

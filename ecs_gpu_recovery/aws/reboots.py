@@ -1,9 +1,7 @@
-"""Reboots through SSM Run Command: the script the host runs, and how its command is found again.
+"""Reboots through SSM Run Command: an order is sent with the stack's own document, found again, and called back.
 
-The script keeps a marker per order with the boot id it was given in. Run again, by us or by the SSM agent after the
-reboot, it compares: another boot id means done, so the command reports Success only after a real reboot, and the host
-itself refuses a second one for the same order. Only the marker is forced to disk: a storage mount that hangs, which may
-be why the node is to be rebooted, must not hold up its reboot.
+A command is ours if it was sent with that document and its comment names this cluster. Which order it is, the comment
+tells too; whose proof it may be, the record decides, which knows its host.
 """
 
 from __future__ import annotations
@@ -13,20 +11,23 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
 from .errors import translated
+from .reboot_document import arguments
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_ssm import SSMClient
 
 log = logging.getLogger("ecs_gpu_recovery")
-DOCUMENT = "AWS-RunShellScript"
 #: An undelivered order must not reboot the node hours later.
 DELIVERY_TIMEOUT_S = 600
+#: A command that is older belongs to an earlier order, even if that was called the same.
+REMEMBERED = timedelta(days=2)
 SUCCESS = "Success"
 _OVER = frozenset(
     {
@@ -40,86 +41,117 @@ _OVER = frozenset(
         "ExecutionTimedOut",
     }
 )
-
-_SCRIPT = """\
-# gpu-recovery reboot key={key}
-set -eu
-folder=/var/lib/gpu-recovery/reboots
-marker=$folder/{name}
-now=$(cat /proc/sys/kernel/random/boot_id)
-mkdir -p "$folder"
-if [ -e "$marker" ]; then
-  if [ "$(cat "$marker")" != "$now" ]; then
-    echo "booted as $now"
-    exit 0
-  fi
-else
-  printf '%s' "$now" > "$marker.new"
-  mv "$marker.new" "$marker"
-  sync "$marker" "$folder"
-fi
-echo "rebooting from $now"
-exit 194
-"""
-
-
-_SAYS = "gpu-recovery reboot "
 _COMMAND_ID = re.compile(r"[0-9a-fA-F-]{36}")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command on one host."""
+    """One command of ours on one host. `key` is the order's, or empty where the comment had no room for it."""
 
     command_id: str
     status: str
-    comment: str = ""
+    host: str
+    key: str = ""
 
     @property
     def over(self) -> bool:
         return self.status in _OVER
 
-    @property
-    def ours(self) -> bool:
-        return self.comment.startswith(_SAYS)
 
-    @property
-    def key(self) -> str:
-        """The order's key, as far as the comment had room for it."""
-        return self.comment.removeprefix(_SAYS) if self.ours and "/" in self.comment else ""
+class Reboots:
+    """The orders of one stack for one cluster."""
 
+    def __init__(self, ssm: SSMClient, *, document: str, cluster: str) -> None:
+        self._ssm, self._document, self._cluster = ssm, document, cluster.rpartition("/")[2]
+        self._says = f"gpu-recovery {self._cluster} reboot "
 
-def comment(key: str) -> str:
-    """At most 100 characters; a long key is replaced by its digest."""
-    return f"{_SAYS}{key if len(_SAYS + key) <= 100 else hashlib.sha256(key.encode()).hexdigest()}"
+    def comment(self, key: str) -> str:
+        """At most 100 characters; what is longer is replaced by its digest."""
+        whole = self._says + key
+        return whole if len(whole) <= 100 else f"gpu-recovery {hashlib.sha256(whole.encode()).hexdigest()}"
 
+    def send(self, host: str, node: str, key: str) -> Command:
+        """Order the reboot. A host that SSM does not know is a refusal, not something to try again."""
+        from botocore.exceptions import ClientError
 
-def script(key: str) -> list[str]:
-    """A job that was adopted may have any name: in the script it is a word in a comment, and nothing else."""
-    name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    return _SCRIPT.format(key=re.sub(r"[^A-Za-z0-9._/:=@+-]", "_", key), name=name).splitlines()
+        try:
+            with translated(f"rebooting {node}"):
+                reply = self._ssm.send_command(
+                    InstanceIds=[host],
+                    DocumentName=self._document,
+                    Comment=self.comment(key),
+                    TimeoutSeconds=DELIVERY_TIMEOUT_S,
+                    Parameters=arguments(self._document, self._cluster, key),
+                )
+        except ClientError as exc:
+            if _code(exc) not in ("InvalidInstanceId", "UnsupportedPlatformType"):
+                raise
+            why = exc.response["Error"].get("Message", "not a managed instance")
+            raise ClusterRefused(node, f"SSM cannot reach {host}: {why}") from exc
+        sent = reply.get("Command", {})
+        return Command(str(sent.get("CommandId", "")), str(sent.get("Status", "")), host, key)
 
+    def find(self, host: str, key: str, now: datetime) -> Command | None:
+        """The command of this order among the host's, the newest first."""
+        wanted = self.comment(key)
+        since = (now - REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")
+        more: dict[str, Any] = {}
+        while True:
+            with translated(f"looking for the reboot of {host}"):
+                reply = self._ssm.list_command_invocations(
+                    InstanceId=host,
+                    MaxResults=50,
+                    Filters=[
+                        {"key": "DocumentName", "value": self._document},
+                        {"key": "InvokedAfter", "value": since},
+                    ],
+                    **more,
+                )
+            for found in reply.get("CommandInvocations", []):
+                if found.get("Comment") == wanted:
+                    return Command(str(found["CommandId"]), str(found.get("Status", "")), host, key)
+            if not reply.get("NextToken"):
+                return None
+            more = {"NextToken": reply["NextToken"]}
 
-def send(ssm: SSMClient, host: str, node: str, key: str) -> Command:
-    """Order the reboot. A host that SSM does not know is a refusal, not something to try again."""
-    from botocore.exceptions import ClientError
+    def look(self, command_id: str) -> list[Command]:
+        """A command by its id, once per host, if it is ours. An id that SSM can't know is no command.
 
-    try:
-        with translated(f"rebooting {node}"):
-            reply = ssm.send_command(
-                InstanceIds=[host],
-                DocumentName=DOCUMENT,
-                Comment=comment(key),
-                TimeoutSeconds=DELIVERY_TIMEOUT_S,
-                Parameters={"commands": script(key)},
-            )
-    except ClientError as exc:
-        if exc.response.get("Error", {}).get("Code") not in ("InvalidInstanceId", "UnsupportedPlatformType"):
-            raise
-        raise ClusterRefused(
-            node, f"SSM cannot reach {host}: {exc.response['Error'].get('Message', 'not a managed instance')}"
-        ) from exc
-    return _command(reply.get("Command", {}) | {"Comment": comment(key)})
+        No answer is no trouble either: the sweeper asks for every order every minute.
+        """
+        from botocore.exceptions import ClientError
+
+        if not _COMMAND_ID.fullmatch(command_id):
+            return []
+        try:
+            with translated(f"looking at command {command_id}"):
+                reply = self._ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
+        except ClientError as exc:
+            if _code(exc) != "InvalidCommandId":
+                raise
+            return []
+        except Transient as exc:
+            log.warning("command not seen", extra={"command": command_id, "why": str(exc)})
+            return []
+        return [self._read(found) for found in reply.get("CommandInvocations", []) if self._is_ours(found)]
+
+    def _is_ours(self, found: Mapping[str, Any]) -> bool:
+        """By the document, and by the comment: another stack may have been given the same document's name before."""
+        said = str(found.get("Comment", ""))
+        digest = re.fullmatch(r"gpu-recovery [0-9a-f]{64}", said)
+        return found.get("DocumentName") == self._document and (
+            said.startswith(self._says) or digest is not None
+        )
+
+    def _read(self, found: Mapping[str, Any]) -> Command:
+        said = str(found.get("Comment", ""))
+        key = said.removeprefix(self._says) if said.startswith(self._says) else ""
+        return Command(
+            str(found.get("CommandId", "")),
+            str(found.get("Status", "")),
+            str(found.get("InstanceId", "")),
+            key,
+        )
 
 
 def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
@@ -133,43 +165,5 @@ def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
     return None
 
 
-def look(ssm: SSMClient, command_id: str) -> list[Command]:
-    """A command by its id, once per host; each of ours has one. An id that SSM can't know is no command.
-
-    Events tell of everybody's commands, sometimes of a thousand at once. So no answer is no trouble either: for ours
-    the sweeper asks again every minute.
-    """
-    from botocore.exceptions import ClientError
-
-    if not _COMMAND_ID.fullmatch(command_id):
-        return []
-    try:
-        with translated(f"looking at command {command_id}"):
-            reply = ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
-    except ClientError as exc:
-        if exc.response.get("Error", {}).get("Code") != "InvalidCommandId":
-            raise
-        return []
-    except Transient as exc:
-        log.warning("command not seen", extra={"command": command_id, "why": str(exc)})
-        return []
-    return [_command(found) for found in reply.get("CommandInvocations", [])]
-
-
-def _command(found: Mapping[str, Any]) -> Command:
-    return Command(*(str(found.get(name, "")) for name in ("CommandId", "Status", "Comment")))
-
-
-def find(ssm: SSMClient, host: str, key: str) -> Command | None:
-    """The command of this order among the host's, the newest first."""
-    wanted = comment(key)
-    more: dict[str, str] = {}
-    while True:
-        with translated(f"looking for the reboot of {host}"):
-            reply = ssm.list_command_invocations(InstanceId=host, MaxResults=50, **more)  # type: ignore[arg-type]
-        for found in reply.get("CommandInvocations", []):
-            if found.get("Comment") == wanted:
-                return _command(found)
-        if not reply.get("NextToken"):
-            return None
-        more = {"NextToken": reply["NextToken"]}
+def _code(exc: ClientError) -> str:
+    return str(exc.response.get("Error", {}).get("Code", ""))

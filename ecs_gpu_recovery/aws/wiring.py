@@ -11,6 +11,7 @@ from typing import Any
 from ..config import LambdaSettings, lambda_settings
 from ..core.model import Job
 from ..engine.runtime import Runtime
+from . import reboot_document
 from .adopt import StoreAdopter
 from .event_fields import family
 from .fleet import EcsFleet
@@ -105,6 +106,7 @@ def build(
         ssm=client("ssm"),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
+        reboot_document=reboot_document.name(chosen.STACK_NAME),
         now=now,
     )
     notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN)

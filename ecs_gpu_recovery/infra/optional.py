@@ -122,7 +122,7 @@ class GpuNode(Construct):
             managed_policies=_agent_policies(self),
         )
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
-        key, _, value = config.NODE_TAG.partition("=")
+        key, value = config.node_tag
         image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
         template = ec2.CfnLaunchTemplate(
             self,
@@ -154,7 +154,7 @@ class GpuNode(Construct):
             ],
             tags=[
                 {"key": "Name", "value": f"{Stack.of(self).stack_name}-gpu-node"},
-                *([{"key": key, "value": value}] if key else []),
+                {"key": key, "value": value},
             ],
         )
         accept(
@@ -177,9 +177,9 @@ class AnywhereRole(Construct):
             },
         )
         role = iam.Role(self, "Role", assumed_by=principal, managed_policies=_agent_policies(self))
-        key, _, value = config.NODE_TAG.partition("=")
-        tags = f" --tags Key={key},Value={value}" if key else ""
-        command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10{tags}"
+        key, value = config.node_tag
+        command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10"
+        command += f" --tags Key={key},Value={value}"
         _output(self, "AnywhereActivationCommand", command, "Makes an activation for external nodes")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..aws import dead_letters, reboots
+from ..aws import dead_letters, reboot_document
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS
 from ..config import Config
 
@@ -48,9 +48,7 @@ class Grant:
     why: str
     actions: tuple[str, ...]
     on: Callable[[Config], Sequence[Place]]
-    only: str = (
-        ""  #: "cluster": of this cluster; "tag": nodes with the tag, if there is one; "ecs": passed to ECS
-    )
+    only: str = ""  #: "cluster": of this cluster; "tag": nodes with the tag; "ecs": passed to ECS
 
     def shown(self, config: Config) -> list[str]:
         """The resources as a person reads them."""
@@ -112,11 +110,11 @@ def _queue(config: Config) -> list[Place]:
 
 
 def _document(config: Config) -> list[Place]:
-    return [Place("ssm", f"document/{reboots.DOCUMENT}", account=False)]
+    return [Place("ssm", f"document/{reboot_document.name(config.STACK_NAME)}")]
 
 
 def _hosts(config: Config) -> list[Place]:
-    why = "A node that joins tomorrow must be rebootable too. NODE_TAG narrows it to tagged nodes."
+    why = "A node that joins tomorrow must be rebootable too, if it has the tag."
     return [Place("ec2", "instance/*", why=why), Place("ssm", "managed-instance/*", why=why)]
 
 
@@ -259,13 +257,13 @@ def document(
 
 
 def _condition(only: str, config: Config, partition: str, region: str, account: str) -> Mapping[str, Any]:
-    key, _, value = config.NODE_TAG.partition("=")
+    key, value = config.node_tag
     if only == "cluster":
         (place,) = _cluster(config)
         return {"ArnEquals": {"ecs:cluster": place.spelled(partition, region, account)}}
     if only == "ecs":
         return {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
-    return {"StringEquals": {f"ssm:resourceTag/{key}": value}} if only == "tag" and key else {}
+    return {"StringEquals": {f"ssm:resourceTag/{key}": value}} if only == "tag" else {}
 
 
 def wildcards(who: str, config: Config) -> list[Place]:

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from aws_cdk import aws_iam as iam
 
-from ..aws import reboots
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, DUE, JOBS, LIVE, NODES, TASKS, Table
 from ..config import Config
 from .naming import Name
+from .reboot_document import document
 from .tables import Tables
 
 TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
@@ -162,18 +162,17 @@ class Permissions:
     # -- hosts and people ------------------------------------------------------------------------------------
 
     def _hosts(self, needs: Needs) -> list[iam.PolicyStatement]:
-        key, _, value = self._config.NODE_TAG.partition("=")
-        tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}} if key else None
-        document = Name("ssm", f"document/{reboots.DOCUMENT}", account=False)
+        key, value = self._config.node_tag
+        tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}}
         return [
-            _allow("ssm:{SendCommand}", [document.arn]),
+            _allow("ssm:{SendCommand}", [document(self._config).arn]),
             _allow("ssm:{SendCommand}", [name.arn for name in self._host_names], tagged),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
         ]
 
     @property
     def _host_names(self) -> tuple[Name, Name]:
-        why = "A node that joins tomorrow must be rebootable too. NODE_TAG narrows it to tagged nodes."
+        why = "A node that joins tomorrow must be rebootable too, if it has the tag."
         return Name("ec2", "instance/*", why=why), Name("ssm", "managed-instance/*", why=why)
 
     def _messages(self) -> iam.PolicyStatement:

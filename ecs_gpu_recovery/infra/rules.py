@@ -16,7 +16,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from ..aws import reboots
+from ..aws import reboot_document
 from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from .naming import Name
@@ -107,14 +107,17 @@ def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
         ),
         "Command": (
             INSTANCE_MONITOR,
-            "A command of the kind that reboots nodes is over",
+            f"A reboot of a node of {config.ECS_CLUSTER_NAME} is over",
             {
                 "source": ["aws.ssm"],
                 "detail-type": [
                     "EC2 Command Status-change Notification",
                     "EC2 Command Invocation Status-change Notification",
                 ],
-                "detail": {"document-name": [reboots.DOCUMENT], "status": [{"anything-but": NOT_OVER}]},
+                "detail": {
+                    "document-name": [reboot_document.name(config.STACK_NAME)],
+                    "status": [{"anything-but": NOT_OVER}],
+                },
             },
         ),
     }

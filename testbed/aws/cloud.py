@@ -24,6 +24,7 @@ from .cluster import Cluster
 from .commands import RunCommand
 from .control import Control
 from .definitions import Definitions, OwnDefinitions
+from .documents import Documents
 from .ecs import Action, TaskActions
 from .events import Event
 from .faults import Courier, Gate
@@ -80,11 +81,12 @@ class Cloud:
             )
             self.hosts = Hosts(self.cluster)
             self.commands = RunCommand(self.cluster, self.hosts)
+            self.documents = Documents()
             tasks = TaskActions(self.cluster, self._definitions)
             instances = InstanceActions(self.cluster, self.hosts, tasks)
             self.actions: dict[str, dict[str, Action]] = {
                 "ecs": tasks.actions | instances.actions,
-                "ssm": SsmActions(self.cluster, self.commands).actions,
+                "ssm": SsmActions(self.cluster, self.commands, self.documents).actions,
             }
             if self._definitions is self._own:
                 self.actions["ecs"] |= {
@@ -110,6 +112,12 @@ class Cloud:
             answer = handler(data)
         self._woken.set()
         return answer
+
+    def tags_of_host(self, host: str) -> dict[str, str]:
+        """Of a machine, by its id; none for one that nobody knows."""
+        with self.lock:
+            node = self.cluster.node(host)
+            return dict(node.host_tags) if node is not None else {}
 
     def client(self, service: str) -> Client:
         """What `boto3.client(service)` would be, without the wire."""

@@ -1,7 +1,8 @@
 """Commands on hosts as SSM Run Command keeps them: one command, one invocation per host, and how each goes.
 
-No shell is run. A script is known by its words: our reboot script by a line that names its key, a question
-for the boot id by the file that it reads. Every other script fails, unless the test wrote down its result.
+No shell is run. A script is known by its words: our reboot script by a line that names its key and one that names its
+marker, a question for the boot id by the file that it reads. Every other script fails, unless the test wrote down its
+result.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 
 from . import events
 from .cluster import Cluster
+from .documents import Script
 from .hosts import Hosts
 from .model import Node
 
-#: A line of a script that makes it a reboot order. The host obeys each key once.
+#: The lines of a script that make it a reboot order. The host obeys each marker once.
 REBOOT_LINE = re.compile(r"^\s*#\s*gpu-recovery reboot key=(?P<key>\S+)\s*$", re.MULTILINE)
+MARKER_LINE = re.compile(r"^marker=\$folder/(?P<marker>[0-9a-f]{32})$", re.MULTILINE)
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 #: What a script exits with to ask the SSM agent for a reboot, after which it is run again.
 REBOOT_AND_RUN_AGAIN = 194
@@ -48,13 +51,8 @@ class Command:
     """A command as a whole. `record` is the shape that the API shows."""
 
     record: dict[str, Any]
-    script: str
+    script: Script
     invocations: dict[str, Invocation]
-
-    @property
-    def execution_timeout_s(self) -> float:
-        given = self.record["Parameters"].get("executionTimeout") or ["3600"]
-        return float(given[0])
 
 
 class RunCommand:
@@ -64,7 +62,7 @@ class RunCommand:
         self._world, self._hosts, self._agenda = cluster, hosts, cluster.agenda
         self.commands: dict[str, Command] = {}
 
-    def send(self, record: dict[str, Any], script: str) -> Command:
+    def send(self, record: dict[str, Any], script: Script) -> Command:
         now, hosts = self._agenda.now(), record["InstanceIds"]
         invocations = {host: Invocation(host=host, created_at=now) for host in hosts}
         command = Command(record=record, script=script, invocations=invocations)
@@ -73,6 +71,12 @@ class RunCommand:
             self._agenda.after(self._world.knobs.command_s, partial(self._deliver, command, one))
             self._agenda.after(record["TimeoutSeconds"], partial(self._undelivered, command, one))
         return command
+
+    def cancel(self, command: Command, host: str) -> None:
+        """What has not begun never will, and a script that runs is ended."""
+        one = command.invocations.get(host)
+        if one is not None and not one.over:
+            self._move(command, one, "Cancelled")
 
     # -- on the way ----------------------------------------------------------------------------------------
 
@@ -86,7 +90,7 @@ class RunCommand:
             return
         one.started_at = self._agenda.now()
         self._move(command, one, "InProgress")
-        self._agenda.after(command.execution_timeout_s, partial(self._overran, command, one))
+        self._agenda.after(command.script.timeout_s, partial(self._overran, command, one))
         self._agenda.after(self._world.knobs.command_s, partial(self._run, command, one, node, node.boots))
 
     def _undelivered(self, command: Command, one: Invocation) -> None:
@@ -105,7 +109,7 @@ class RunCommand:
         if not node.ssm_online or node.boots != boot:  # it went down under the script, which is run again
             self._again(command, one, node)
             return
-        code, stdout, stderr = self._result(command.script, node)
+        code, stdout, stderr = self._result(command.script.text, node)
         if code == REBOOT_AND_RUN_AGAIN:
             one.stdout += stdout
             node.on_boot.append(partial(self._again, command, one, node))
@@ -121,20 +125,21 @@ class RunCommand:
         self._agenda.after(self._world.knobs.command_s, partial(self._run, command, one, node, node.boots))
 
     def _result(self, script: str, node: Node) -> tuple[int, str, str]:
-        order = REBOOT_LINE.search(script)
-        rerun = order is not None and node.markers.get(order["key"], node.boot_id) != node.boot_id
+        order, marker = REBOOT_LINE.search(script), MARKER_LINE.search(script)
+        rerun = marker is not None and node.markers.get(marker["marker"], node.boot_id) != node.boot_id
         if node.script_results and not rerun:
             return node.script_results.popleft()
-        if order is not None:
-            return self._reboot_script(order["key"], node)
+        if order is not None and marker is not None:
+            return self._reboot_script(order["key"], marker["marker"], node)
         if BOOT_ID_FILE in script:
             return 0, f"{node.boot_id}\n", ""
         return 127, "", "The simulator runs no shell and does not know this script.\n"
 
     @staticmethod
-    def _reboot_script(key: str, node: Node) -> tuple[int, str, str]:
-        """As the script does: mark the key and ask for a reboot; afterwards, compare boot ids."""
-        was = node.markers.setdefault(key, node.boot_id)
+    def _reboot_script(key: str, marker: str, node: Node) -> tuple[int, str, str]:
+        """As the script does: keep a marker and ask for a reboot; afterwards, compare boot ids."""
+        node.reboot_keys.setdefault(marker, key)
+        was = node.markers.setdefault(marker, node.boot_id)
         if was == node.boot_id:
             return REBOOT_AND_RUN_AGAIN, f"rebooting from {node.boot_id}\n", ""
         return 0, f"booted as {node.boot_id}\n", ""

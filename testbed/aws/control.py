@@ -72,6 +72,10 @@ class Control:
             )
             return self.node(node.arn)
 
+    def tag_host(self, node: str, tags: dict[str, str]) -> None:
+        """The machine under a node has these tags, in EC2 or in SSM."""
+        self._node(node).host_tags = dict(tags)
+
     def node(self, node: str) -> dict[str, Any]:
         """How a node really is, beside how ECS shows it under `shown`."""
         with self._cloud.lock:
@@ -90,7 +94,11 @@ class Control:
             )
             real: dict[str, Any] = {name: getattr(found, name) for name in names}
             shown = node_shape(found, self._world.live_on(found), self._world.place)
-            return real | {"gpus": list(found.gpus), "reboot_keys": sorted(found.markers), "shown": shown}
+            return real | {
+                "gpus": list(found.gpus),
+                "reboot_keys": sorted(found.reboot_keys.values()),
+                "shown": shown,
+            }
 
     def nodes(self) -> list[dict[str, Any]]:
         with self._cloud.lock:

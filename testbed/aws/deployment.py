@@ -206,6 +206,7 @@ class People:
         for number, name in enumerate(names):
             about = {"gpus": gpus, "external": bool(number % 2), "attributes": {"node_name": name}}
             self.server.control("add_node", name=name, cluster=CLUSTER, **about)
+            self.server.control("tag_host", node=name, tags={"GpuRecovery": CLUSTER})
         discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
 
     def submit(self, job_id: str, names: Sequence[str], *, check: bool = False) -> Job:

@@ -164,7 +164,9 @@ class Node:
     ssm_up: bool = True
     boots: int = 1
     next_reboots: deque[Reboot] = field(default_factory=deque)
-    markers: dict[str, str] = field(default_factory=dict)  #: reboot key: boot id it was ordered under
+    markers: dict[str, str] = field(default_factory=dict)  #: of reboots: boot id that each was ordered under
+    reboot_keys: dict[str, str] = field(default_factory=dict)  #: the order's key, by its marker
+    host_tags: dict[str, str] = field(default_factory=dict)  #: of the machine, as EC2 and SSM know it
     health: int = 0  #: exit code of a health check
     verdicts: deque[int] = field(default_factory=deque)  #: of the next health checks, before `health` counts
     script_results: deque[tuple[int, str, str]] = field(default_factory=deque)  #: of the next commands

@@ -36,6 +36,7 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("core.responses", "json_response", ("data", "status")),
     ("core.responses", "error_response_json", ("code", "message", "status")),
     ("core.responses", "request_scope", ("account_id", "region")),
+    ("services.cloudformation.provisioners", "_RESOURCE_HANDLERS", None),
     ("services.ecs", "_ACTION_MAP", None),
     ("services.ecs", "_clusters", None),
     ("services.ecs", "_task_defs", None),
@@ -98,6 +99,7 @@ def plug_in(cloud: Cloud) -> None:
     """Route calls to the account and its events to the bus. MiniStack must not serve yet."""
     _ecs_actions(cloud)
     _ssm_actions(cloud)
+    _ssm_documents(cloud)
     _retries()
     _few_at_once()
     rights.install(
@@ -106,6 +108,7 @@ def plug_in(cloud: Cloud) -> None:
         module("app"),
         cloud.ledger,
         MiniStackDefinitions().roles,
+        cloud.tags_of_host,
     )
     ecs = module("services.ecs")
     its_reset = ecs.reset
@@ -195,6 +198,26 @@ def _ssm_actions(cloud: Cloud) -> None:
         return await asyncio.to_thread(_answer, cloud, "ssm", action, json.loads(body or b"{}"))
 
     ssm.handle_request = handle
+
+
+def _ssm_documents(cloud: Cloud) -> None:
+    """MiniStack's stacks know no documents; those of ours are kept where commands look for them."""
+
+    def create(logical_id: str, props: dict[str, Any], stack_name: str) -> tuple[str, dict[str, Any]]:
+        cloud.documents.create({"Name": props["Name"], "Content": json.dumps(props["Content"])})
+        return props["Name"], {}
+
+    def update(
+        physical_id: str, old: dict[str, Any], new: dict[str, Any], stack_name: str
+    ) -> tuple[str, dict[str, Any]]:
+        cloud.documents.put(physical_id, new["Content"])
+        return physical_id, {}
+
+    def delete(physical_id: str, props: dict[str, Any]) -> None:
+        cloud.documents.delete(physical_id)
+
+    handlers = {"create": create, "update": update, "delete": delete}
+    module("services.cloudformation.provisioners")._RESOURCE_HANDLERS["AWS::SSM::Document"] = handlers
 
 
 # -- events ---------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from typing import Any
 Asked = tuple[str, str, str, bool]
 #: Roles that a task definition passes on when it is started, by its family or ARN.
 RolesOf = Callable[[str], tuple[str, ...]]
+#: Tags of a machine, by its id.
+TagsOf = Callable[[str], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,16 @@ class Ledger:
 
 
 def needed(
-    service: str, action: str, asked: Mapping[str, Any], place: str, roles: RolesOf
+    service: str, action: str, asked: Mapping[str, Any], place: str, roles: RolesOf, tags: TagsOf
 ) -> tuple[Check, ...]:
     """The rights for a call to ECS or SSM. `place` is region and account; empty where MiniStack's guess will do."""
     if service == "ssm" and action == "SendCommand":
-        document = f"arn:aws:ssm:{place.partition(':')[0]}::document/{asked['DocumentName']}"
-        hosts = [_host(host, place) for host in asked.get("InstanceIds", ())]
-        return tuple(Check("ssm:SendCommand", arn, "ssm") for arn in (document, *hosts))
+        name = asked["DocumentName"]
+        whose = f"{place.partition(':')[0]}:" if name.startswith("AWS-") else place
+        return (
+            Check("ssm:SendCommand", f"arn:aws:ssm:{whose}:document/{name}", "ssm"),
+            *(_to_host(host, place, tags(host)) for host in asked.get("InstanceIds", ())),
+        )
     if service != "ecs" or not asked.get("cluster"):
         return ()
     cluster = _id(asked["cluster"])
@@ -77,11 +82,13 @@ def needed(
     return tuple(checks)
 
 
-def _host(host: str, place: str) -> str:
+def _to_host(host: str, place: str, tags: Mapping[str, str]) -> Check:
     external = host.startswith("mi-")
-    return (
+    arn = (
         f"arn:aws:ssm:{place}:managed-instance/{host}" if external else f"arn:aws:ec2:{place}:instance/{host}"
     )
+    told = tuple((f"ssm:resourceTag/{key}", value) for key, value in tags.items())
+    return Check("ssm:SendCommand", arn, "ssm", told)
 
 
 def _resources(action: str, asked: Mapping[str, Any], cluster: str) -> list[str]:
@@ -108,10 +115,15 @@ def _id(reference: str) -> str:
 
 
 def install(
-    actions: ModuleType, evaluator: ModuleType, app: ModuleType, ledger: Ledger, roles: RolesOf
+    actions: ModuleType,
+    evaluator: ModuleType,
+    app: ModuleType,
+    ledger: Ledger,
+    roles: RolesOf,
+    tags: TagsOf,
 ) -> None:
     """Into MiniStack's modules, which look these names up at every call."""
-    _name_resources(actions, roles)
+    _name_resources(actions, roles, tags)
     _check_all(evaluator, ledger)
     theirs = app.pin_request_origin
 
@@ -122,7 +134,7 @@ def install(
     app.pin_request_origin = pin  # type: ignore[attr-defined]
 
 
-def _name_resources(actions: ModuleType, roles: RolesOf) -> None:
+def _name_resources(actions: ModuleType, roles: RolesOf, tags: TagsOf) -> None:
     theirs = actions.extract_resource_arn
 
     def extract_resource_arn(
@@ -139,7 +151,7 @@ def _name_resources(actions: ModuleType, roles: RolesOf) -> None:
         if service in ("ecs", "ssm"):
             action = headers.get("x-amz-target", "").rpartition(".")[2]
             asked = json.loads(body or b"{}")
-            checks = needed(service, action, asked, f"{region}:{account_id}", roles)
+            checks = needed(service, action, asked, f"{region}:{account_id}", roles, tags)
             _NEEDED.set(checks)
             if checks:
                 return checks[0].resource

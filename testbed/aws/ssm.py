@@ -1,4 +1,4 @@
-"""The SSM actions that a fleet uses: send a script to hosts, look for what was sent, ask how hosts are."""
+"""The SSM actions that a fleet uses: commands are sent, called back and looked for, hosts are asked how they are."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 from . import events
 from .cluster import Cluster
 from .commands import Command, Invocation, RunCommand
+from .documents import Documents
 from .ecs import Action
 from .model import Node
 from .requests import ApiError, page, page_size
 
-DOCUMENT = "AWS-RunShellScript"
 _PLUGIN = "aws:runShellScript"
 #: How much of a script's output SSM keeps.
 STDOUT, STDERR, LISTED = 24_000, 8_000, 2_500
 
 
 class SsmActions:
-    """Send a command, list commands and their invocations, look at one, list the hosts."""
+    """Keep documents, send a command, cancel it, list commands and their invocations, look at one, list the hosts."""
 
-    def __init__(self, cluster: Cluster, commands: RunCommand) -> None:
-        self._world, self._run = cluster, commands
+    def __init__(self, cluster: Cluster, commands: RunCommand, documents: Documents) -> None:
+        self._world, self._run, self._documents = cluster, commands, documents
         self.actions: dict[str, Action] = {
+            "CreateDocument": documents.create,
             "SendCommand": self.send_command,
+            "CancelCommand": self.cancel_command,
             "ListCommands": self.list_commands,
             "ListCommandInvocations": self.list_invocations,
             "GetCommandInvocation": self.get_invocation,
@@ -36,8 +38,8 @@ class SsmActions:
 
     def send_command(self, data: dict[str, Any]) -> dict[str, Any]:
         """Answers before anything is delivered. There is no client token: sent twice is sent twice."""
-        if data.get("DocumentName") != DOCUMENT:
-            raise ApiError("InvalidDocument", f"The simulator runs {DOCUMENT} only.")
+        parameters = data.get("Parameters") or {}
+        script = self._documents.script(data["DocumentName"], parameters)
         hosts = self._targets(data)
         timeout = data.get("TimeoutSeconds", 3600)
         comment = data.get("Comment", "")
@@ -45,14 +47,10 @@ class SsmActions:
             raise ApiError("ValidationException", "TimeoutSeconds must be 30 to 2592000.")
         if len(comment) > 100:
             raise ApiError("ValidationException", "Comment must have at most 100 characters.")
-        parameters = data.get("Parameters") or {}
-        script = parameters.get("commands") or []
-        if not script:
-            raise ApiError("InvalidParameters", "commands is required.")
         now = self._world.agenda.now()
         record = {
             "CommandId": self._world.uuid(),
-            "DocumentName": DOCUMENT,
+            "DocumentName": data["DocumentName"],
             "DocumentVersion": "$DEFAULT",
             "Comment": comment,
             "ExpiresAfter": now + timeout,
@@ -73,8 +71,17 @@ class SsmActions:
             "ServiceRole": "",
             "TimeoutSeconds": timeout,
         }
-        command = self._run.send(record, "\n".join(map(str, script)))
+        command = self._run.send(record, script)
         return {"Command": dict(command.record)}
+
+    def cancel_command(self, data: dict[str, Any]) -> dict[str, Any]:
+        """On all its hosts, or on those that are named. What is over stays as it is."""
+        command = self._run.commands.get(data["CommandId"])
+        if command is None:
+            raise ApiError("InvalidCommandId", "The command ID isn't valid.")
+        for host in data.get("InstanceIds") or list(command.invocations):
+            self._run.cancel(command, host)
+        return {}
 
     def _targets(self, data: dict[str, Any]) -> list[str]:
         hosts = list(data.get("InstanceIds") or ())
@@ -135,7 +142,7 @@ class SsmActions:
             "CommandId": command.record["CommandId"],
             "InstanceId": one.host,
             "Comment": command.record["Comment"],
-            "DocumentName": DOCUMENT,
+            "DocumentName": command.record["DocumentName"],
             "DocumentVersion": "$DEFAULT",
             "PluginName": _PLUGIN,
             "ResponseCode": one.code,
@@ -200,7 +207,7 @@ class SsmActions:
             "InstanceId": one.host,
             "InstanceName": "",
             "Comment": command.record["Comment"],
-            "DocumentName": DOCUMENT,
+            "DocumentName": command.record["DocumentName"],
             "DocumentVersion": "$DEFAULT",
             "RequestedDateTime": command.record["RequestedDateTime"],
             "Status": one.status,

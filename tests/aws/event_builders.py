@@ -102,6 +102,6 @@ def health_event(overall: str, *checks: dict[str, Any]) -> dict[str, Any]:
 
 
 def command_event(status: str = "Success", **detail: object) -> dict[str, Any]:
-    made = {"command-id": "c-1", "document-name": "AWS-RunShellScript", "instance-id": "mi-0aa11bb22cc33dd44"}
+    made = {"command-id": "c-1", "document-name": "Stack-RebootNode", "instance-id": "mi-0aa11bb22cc33dd44"}
     kind = "EC2 Command Invocation Status-change Notification"
     return event(kind, {**made, "status": status, **detail}, source="aws.ssm")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.aws import reboots
+from ecs_gpu_recovery.aws import reboot_document, reboots
 from ecs_gpu_recovery.aws.errors import NOT_NOW, translated
 from ecs_gpu_recovery.aws.observe import instances_as_facts
 from ecs_gpu_recovery.aws.parse import Kind, parse_event
@@ -27,10 +27,11 @@ from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.cloud import Cloud
+from testbed.aws.documents import Documents
 from tests.aws.event_builders import AT, container, event, task_event
 from tests.stories.memory import error
 from tests.stories.plots import gpu_fault
-from tests.stories.world import CLUSTER, World, a_world
+from tests.stories.world import CLUSTER, DOCUMENT, World, a_world
 
 NAMES = st.text(min_size=0, max_size=300)
 
@@ -69,8 +70,10 @@ def test_the_reason_of_a_stop_has_at_most_255_characters(job: str, attempt: int,
 def test_the_comment_of_a_command_has_at_most_100_characters_and_tells_one_order_from_another(
     key: str,
 ) -> None:
-    assert len(reboots.comment(key)) <= 100
-    assert reboots.comment(key) != reboots.comment(key + "x")
+    ssm: Any = Cloud().client("ssm")
+    mine, other = (reboots.Reboots(ssm, document="d", cluster=name) for name in ("gpus", "gpus-2"))
+    assert len(mine.comment(key)) <= 100
+    assert len({mine.comment(key), mine.comment(key + "x"), other.comment(key)}) == 3
 
 
 def test_a_recovery_keeps_to_every_limit_of_every_call(world: World) -> None:
@@ -167,7 +170,7 @@ def test_a_thousand_commands_of_others_leave_no_dead_letter_when_ssm_is_busy(wor
     """One of ours whose end could not be looked at is found by the sweeper."""
     world.wire.fail_all[("ssm", "list_command_invocations")] = "ThrottlingException"
     for number in range(1000):
-        detail = {"command-id": str(UUID(int=number)), "document-name": reboots.DOCUMENT, "status": "Success"}
+        detail = {"command-id": str(UUID(int=number)), "document-name": DOCUMENT, "status": "Success"}
         world.deliver(event("EC2 Command Invocation Status-change Notification", detail, "aws.ssm"))
     assert (world.errors, world.dead_letters) == ([], [])
 
@@ -232,15 +235,18 @@ class Host:
     """The reboot script under a real shell, with a boot id and a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._boot = folder, folder / "boot_id"
+        self._folder, self._boot, self._documents = folder, folder / "boot_id", Documents()
+        self._documents.put("Stack-RebootNode", reboot_document.content())
         self.boot("first")
 
     def boot(self, boot_id: str) -> None:
         self._boot.write_text(boot_id)
 
     def run(self, key: str) -> tuple[int, str]:
-        lines = "\n".join(reboots.script(key))
-        script = lines.replace("/proc/sys/kernel/random/boot_id", str(self._boot))
+        given = reboot_document.arguments("Stack-RebootNode", "gpus", key)
+        script = self._documents.script("Stack-RebootNode", given).text.replace(
+            "/proc/sys/kernel/random/boot_id", str(self._boot)
+        )
         script = script.replace("/var/lib/gpu-recovery", str(self._folder / "kept"))
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
         assert not done.stderr, done.stderr

@@ -108,16 +108,19 @@ def test_good_health_is_nothing_to_record(overall: str) -> None:
 def test_a_finished_command_is_a_hint_to_ask_for_the_proof_of_a_reboot() -> None:
     seen = parse_event(command_event())
     assert (seen.kind, seen.command_id, seen.host) == (Kind.REBOOT_COMMAND, "c-1", "mi-0aa11bb22cc33dd44")
-    assert (seen.ours, seen.may_be_ours, seen.status, seen.facts) == (False, True, "Success", ())
+    assert (seen.ours, seen.may_be_ours, seen.status, seen.facts) == (True, True, "Success", ())
 
 
-def test_a_command_may_name_its_host_in_the_envelope_and_us_in_its_script() -> None:
+def test_a_command_of_another_document_is_no_reboot_whatever_it_says() -> None:
+    script = {"commands": ["# gpu-recovery j1/0/2/reboot"]}
+    seen = parse_event(command_event(**{"document-name": "AWS-RunShellScript", "parameters": script}))
+    assert (seen.ours, seen.may_be_ours) == (False, False)
+    assert "AWS-RunShellScript is not what reboots are ordered with" in seen.why
+
+
+def test_a_command_may_name_its_host_in_the_envelope() -> None:
     kind = "EC2 Command Status-change Notification"
-    detail = {
-        "command-id": "c-1",
-        "status": "Failed",
-        "parameters": {"commands": ["# gpu-recovery j1/0/2/reboot"]},
-    }
+    detail = {"command-id": "c-1", "status": "Failed", "document-name": "Stack-RebootNode"}
     arn = "arn:aws:ec2:us-west-2:111122223333:instance/i-0abcdef1234567890"
     seen = parse_event(event(kind, detail, source="aws.ssm", resources=[arn]))
     assert (seen.ours, seen.host) == (True, "i-0abcdef1234567890")

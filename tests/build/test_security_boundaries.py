@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.aws import reboots
+from ecs_gpu_recovery.aws import reboot_document
 from ecs_gpu_recovery.cli.terminal import printable
 from ecs_gpu_recovery.serve.foreground import StoryFormatter
+from testbed.aws.documents import Documents
+from testbed.aws.requests import ApiError
 
 HOSTILE = [
     "job\ntouch {sign}\n#/1/0/reboot",
@@ -23,22 +25,41 @@ HOSTILE = [
 ]
 
 
+def script_on_the_host(key: str) -> str:
+    """As SSM makes it from the document: the parameters, if their patterns allow them, put in as text."""
+    documents = Documents()
+    documents.put("Stack-RebootNode", reboot_document.content())
+    given = reboot_document.arguments("Stack-RebootNode", "gpus", key)
+    return documents.script("Stack-RebootNode", given).text
+
+
 @pytest.mark.parametrize("key", HOSTILE)
 def test_no_name_of_a_job_puts_a_command_into_the_script_that_hosts_run_as_root(
     tmp_path: Path, key: str
 ) -> None:
     """Jobs of other tools are adopted with the names they have."""
     sign = tmp_path / "hurt"
-    lines = reboots.script(key.format(sign=sign))
-    assert len(lines) == len(reboots.script("job-1/1/0/reboot"))
-    text = "\n".join(lines).replace("/var/lib/gpu-recovery/reboots", shlex.quote(str(tmp_path / "reboots")))
+    text = script_on_the_host(key.format(sign=sign))
+    assert len(text.splitlines()) == len(script_on_the_host("job-1/1/0/reboot").splitlines())
+    text = text.replace("/var/lib/gpu-recovery/reboots", shlex.quote(str(tmp_path / "reboots")))
     done = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 194, done.stderr
     assert not sign.exists()
 
 
+@pytest.mark.parametrize("key", HOSTILE)
+@pytest.mark.parametrize("name", ["key", "marker"])
+def test_whoever_may_send_the_document_cannot_put_a_command_into_it_either(name: str, key: str) -> None:
+    """Not through us: an operator's own call, with parameters of their choice."""
+    documents = Documents()
+    documents.put("Stack-RebootNode", reboot_document.content())
+    given = reboot_document.arguments("Stack-RebootNode", "gpus", "job-1/1/0/reboot")
+    with pytest.raises(ApiError, match=f"Parameter {name} does not match"):
+        documents.script("Stack-RebootNode", {**given, name: [key]})
+
+
 def test_an_ordinary_order_is_still_named_in_the_script() -> None:
-    assert "key=job-1/1/0/reboot" in reboots.script("job-1/1/0/reboot")[0]
+    assert script_on_the_host("job-1/1/0/reboot").startswith("# gpu-recovery reboot key=job-1/1/0/reboot\n")
 
 
 def test_what_a_program_calls_itself_does_nothing_to_a_terminal() -> None:

@@ -29,6 +29,8 @@ FUNCTIONS = {
     "recovery_sweeper": "RecoverySweeper",
 }
 ROLES = (f"arn:aws:iam::{ACCOUNT}:role/TasksTrainingRole", f"arn:aws:iam::{ACCOUNT}:role/TasksExecutionRole")
+#: Of every host: the tag that the stack asks for.
+TAGS = {"GpuRecovery": "gpu-cluster"}
 #: The parts of a transaction, which IAM knows as the actions that they are.
 PARTS = {
     "Put": "PutItem",
@@ -124,7 +126,7 @@ def needs(function: str, service: str, action: str, request: Mapping[str, Any]) 
     elif service == "sns":
         yield Need(function, "sns:Publish", "the topic")
     else:
-        checks = rights.needed(service, name, request, PLACE, lambda definition: ROLES)
+        checks = rights.needed(service, name, request, PLACE, lambda definition: ROLES, lambda host: TAGS)
         for check in checks:
             yield Need(function, check.action, check.resource, check.told)
         if not checks:

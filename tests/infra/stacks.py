@@ -22,7 +22,7 @@ EVERYTHING = {
     "CREATE_PEOPLE_POLICIES": "true",
     "VPC_ID": "vpc-0123456789abcdef0",
     "SUBNET_ID": "subnet-0123456789abcdef0",
-    "NODE_TAG": "GpuRecovery=yes",
+    "NODE_TAG": "Fleet=training",
     "NOTIFICATION_EMAIL": "ops@example.com",
     "IMAGE": "example.com/team/health:3",
     "DCGM_HEALTH_CHECK_TASK": "arn:aws:ecs:region:account:task-definition/my-check:1",

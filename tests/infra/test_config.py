@@ -176,3 +176,14 @@ def test_a_function_takes_a_cluster_by_name_or_arn() -> None:
     arn = "arn:aws-cn:ecs:cn-north-1:123456789012:cluster/gpus"
     assert lambda_settings({**TOLD, "ECS_CLUSTER_NAME": arn}).ECS_CLUSTER_NAME == "gpus"
     assert lambda_settings(TOLD).ECS_CLUSTER_NAME == "gpus"
+
+
+def test_no_deployment_may_reboot_machines_that_are_not_tagged() -> None:
+    assert Config.from_env({"ECS_CLUSTER_NAME": "mine"}).node_tag == ("GpuRecovery", "mine")
+    assert Config.from_env({"NODE_TAG": "Fleet=training"}).node_tag == ("Fleet", "training")
+
+    class Open(Config):
+        NODE_TAG = ""
+
+    with pytest.raises(ConfigError, match="NODE_TAG='': use key=value, and give that tag to the nodes"):
+        Open.from_env({})

@@ -137,12 +137,23 @@ def test_roles_are_passed_on_to_ecs_alone_and_only_those_of_tasks(stack: Made, e
             assert not any("*" in place for place in places)
 
 
-def test_commands_are_sent_with_one_document_and_to_tagged_nodes_if_there_is_a_tag(everything: Made) -> None:
-    sending = [(s, p) for _, s, actions, p in statements(everything) if actions == ["ssm:SendCommand"]]
-    documents = [places for statement, places in sending if "Condition" not in statement]
-    assert documents == [["arn:aws:ssm:us-east-1::document/AWS-RunShellScript"]] * 4
-    tagged = [s["Condition"] for s, _ in sending if "Condition" in s]
-    assert tagged == [{"StringEquals": {"ssm:resourceTag/GpuRecovery": "yes"}}] * 4
+def test_commands_are_sent_with_the_stacks_own_document_and_to_tagged_nodes_only(
+    stack: Made, everything: Made
+) -> None:
+    """Whoever takes over a function can reboot the nodes of the cluster, and run nothing on any machine."""
+    for made, name, tag in (
+        (stack, "EcsGpuRecoveryStack", {"GpuRecovery": "gpu-cluster"}),
+        (everything, "SecondCluster", {"Fleet": "training"}),
+    ):
+        sending = [(s, p) for _, s, actions, p in statements(made) if actions == ["ssm:SendCommand"]]
+        assert len(sending) == 8
+        for statement, places in sending:
+            if "Condition" not in statement:
+                assert places == [f"arn:aws:ssm:us-east-1:123456789012:document/{name}-RebootNode"]
+                continue
+            ((key, value),) = tag.items()
+            assert statement["Condition"] == {"StringEquals": {f"ssm:resourceTag/{key}": value}}
+            assert all(place.endswith((":instance/*", ":managed-instance/*")) for place in places)
 
 
 def test_no_function_can_delete_scan_or_rewrite_a_record(stack: Made) -> None:

@@ -120,10 +120,11 @@ def test_nodes_and_their_commands_go_to_the_instance_monitor(rules: dict[str, An
         "EC2 Command Status-change Notification",
         "EC2 Command Invocation Status-change Notification",
     ):
-        detail = {"document-name": "AWS-RunShellScript", "status": "Success"}
+        detail = {"document-name": "EcsGpuRecoveryStack-RebootNode", "status": "Success"}
         event = {"source": "aws.ssm", "detail-type": kind, "detail": detail}
         assert takers(rules, event) == ["EcsInstanceMonitor"]
-        for other in ({"status": "InProgress"}, {"document-name": "AWS-UpdateSSMAgent"}):
+        others = ("AWS-RunShellScript", "SecondCluster-RebootNode")
+        for other in ({"status": "InProgress"}, *({"document-name": name} for name in others)):
             assert takers(rules, {**event, "detail": {**detail, **other}}) == []
 
 

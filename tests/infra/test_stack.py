@@ -317,5 +317,7 @@ def test_outputs_name_what_people_look_for(stack: Made) -> None:
         "HealthCheckTaskDefinition",
         "TrainingTaskDefinition",
         "ImageRepositoryUri",
+        "TagEc2NodesCommand",
+        "TagAnywhereNodesCommand",
     }
     assert set(stack.template["Outputs"]) == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ecs_gpu_recovery.aws import reboot_document
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
@@ -43,6 +45,7 @@ class Deployment:
     cluster: str
     environment: dict[str, str]
     side: AwsSide
+    document: str
     answers: list[dict[str, Any]] = field(default_factory=list)
     _heard: int = 0
 
@@ -120,7 +123,13 @@ def deployed(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     ecs.create_cluster(clusterName=cluster)
     for family, name in ((TRAIN, "main"), (CHECK, "check")):
         ecs.register_task_definition(family=family, containerDefinitions=[container(name, 8)])
+    stack = f"stack-{mark}"
+    document = reboot_document.name(stack)
+    server.client("ssm").create_document(
+        Name=document, Content=json.dumps(reboot_document.content()), DocumentType="Command"
+    )
     environment = {role: f"{table.name}_{mark}" for role, table in names.items()} | {
+        "STACK_NAME": stack,
         "ECS_CLUSTER_NAME": cluster,
         "DCGM_HEALTH_CHECK_TASK": CHECK,
         "SNS_TOPIC_ARN": server.client("sns").create_topic(Name=f"told-{mark}")["TopicArn"],
@@ -131,7 +140,8 @@ def deployed(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     for name, value in environment.items():
         patch.setenv(name, value)
     with fresh_process():
-        yield Deployment(server, cluster, environment, build(environment, now=lambda: datetime.now(UTC)))
+        side = build(environment, now=lambda: datetime.now(UTC))
+        yield Deployment(server, cluster, environment, side, document)
 
 
 @contextmanager

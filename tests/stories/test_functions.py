@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.aws import reboot_document
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import ConfigError
 from testbed.aws.server import Server, serve
@@ -100,9 +101,9 @@ def test_a_spoiled_event_never_raises(stack: Deployment) -> None:
     server.wait_for(lambda: (stack.deliver(), all(r.deadline is None for r in stack.job().ranks))[1])
     server.control("impair", node="n1")
     host = server.control("node", node="n1")["host_id"]
-    server.client("ssm").send_command(
-        InstanceIds=[host], DocumentName="AWS-RunShellScript", Parameters={"commands": ["true"]}
-    )
+    server.control("script_result", node="n1", exit_code=1)
+    given = reboot_document.arguments(stack.document, stack.cluster, "j1/1/1/reboot")
+    server.client("ssm").send_command(InstanceIds=[host], DocumentName=stack.document, Parameters=given)
     server.wait_for(lambda: any("Failed" in str(event) for event in server.control("events")[-4:]))
     before = stack.job()
     for event in one_of_each(

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
+from ecs_gpu_recovery.aws import reboot_document
 from testbed.aws.cloud import Cloud
-from testbed.aws.commands import REBOOT_LINE
 from testbed.aws.model import Task
 
 
@@ -59,12 +59,10 @@ class Watch:
 
     def _reboot_ordered(self, request: dict[str, Any]) -> None:
         """Only over a quiet node."""
-        script = "\n".join(request["Parameters"]["commands"])
-        order = REBOOT_LINE.search(script)
-        if order is None:
-            self.wrong.append(f"a command that is no reboot order: {script[:80]}")
+        if not reboot_document.is_reboot(request["DocumentName"]):
+            self.wrong.append(f"a command that is no reboot order: {request['DocumentName']}")
             return
-        self.reboots[order["key"]] += 1
+        self.reboots[request["Parameters"]["marker"][0]] += 1
         for host in request["InstanceIds"]:
             node = self._cloud.cluster.node(host)
             assert node is not None
@@ -84,5 +82,7 @@ class Watch:
         self.wrong += [f"{key} was ordered {count} times" for key, count in self.reboots.items() if count > 1]
         for node in self._cloud.cluster.nodes.values():
             if node.boots - 1 > len(node.markers) + spontaneous:
-                self.wrong.append(f"{node.name} booted {node.boots - 1} times for {sorted(node.markers)}")
+                self.wrong.append(
+                    f"{node.name} booted {node.boots - 1} times for {sorted(node.reboot_keys.values())}"
+                )
         assert not self.wrong, self.wrong

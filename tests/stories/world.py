@@ -4,6 +4,7 @@ time the test lets pass. Events arrive as the deployment's rules and Lambda deli
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ecs_gpu_recovery.aws import wiring
+from ecs_gpu_recovery.aws import reboot_document, wiring
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.rate_limit import MODIFY_PER_S, Pace
 from ecs_gpu_recovery.config import LambdaSettings
@@ -27,6 +28,7 @@ from tests.stories.watch import Watch
 CLUSTER = "gpus"
 CHECK = "gpu-dcgm-health-check"
 TRAIN = "train"
+DOCUMENT = reboot_document.name("EcsGpuRecoveryStack")
 POLICY = Policy()
 Event = dict[str, Any]
 
@@ -302,7 +304,8 @@ def passes_rules(event: Event) -> bool:
     if event["detail-type"] == "ECS Task State Change":
         return status in ("RUNNING", "STOPPED")
     if event["source"] == "aws.ssm":
-        return status not in ("Pending", "InProgress", "In Progress", "Delayed", "Cancelling")
+        ours = reboot_document.is_reboot(event["detail"]["document-name"])
+        return ours and status not in ("Pending", "InProgress", "In Progress", "Delayed", "Cancelling")
     return True
 
 
@@ -316,6 +319,8 @@ def a_world(
     ecs.create_cluster(clusterName=CLUSTER)
     for family, name in ((TRAIN, "main"), (CHECK, "check")):
         ecs.register_task_definition(family=family, containerDefinitions=[container(name, 8)])
+    content = json.dumps(reboot_document.content())
+    cloud.client("ssm").create_document(Name=DOCUMENT, Content=content, DocumentType="Command")
     if url:
         with over_http(url) as account:
             yield _world(cloud, account, policy)

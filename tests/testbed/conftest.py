@@ -9,7 +9,7 @@ import pytest
 
 from testbed.aws.cloud import Cloud
 from testbed.aws.server import Server, serve
-from tests.testbed.helpers import CLUSTER, TRAIN
+from tests.testbed.helpers import CLUSTER, TRAIN, make_document
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def cloud() -> Cloud:
     made.control.add_node(name="n0", cluster=CLUSTER)
     made.control.add_node(name="n1", cluster=CLUSTER, external=True)
     made.client("ecs").register_task_definition(**TRAIN)
+    make_document(made)
     return made
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from ecs_gpu_recovery.aws import reboot_document
 from testbed.aws import events
 from testbed.aws.cloud import Cloud
 
@@ -21,7 +23,13 @@ TRAIN: dict[str, Any] = {
         {"name": "log-router", "image": "fluent-bit", "cpu": 64, "memory": 64, "essential": False},
     ],
 }
-REBOOT = ["# gpu-recovery reboot key={key}", "exit 194"]
+REBOOT = reboot_document.name("test")
+
+
+def make_document(cloud: Cloud) -> None:
+    """As a deployment does it."""
+    content = json.dumps(reboot_document.content())
+    cloud.client("ssm").create_document(Name=REBOOT, Content=content, DocumentType="Command")
 
 
 def overrides(**env: str) -> dict[str, Any]:
@@ -69,11 +77,10 @@ def resource(shown: dict[str, Any], which: str, name: str) -> Any:
 
 def order_reboot(cloud: Cloud, node: str = "n0", key: str = "k1", **request: Any) -> str:
     """The id of the command."""
-    script = [line.format(key=key) for line in REBOOT]
     reply = cloud.client("ssm").send_command(
-        DocumentName="AWS-RunShellScript",
+        DocumentName=REBOOT,
         InstanceIds=[cloud.control.node(node)["host_id"]],
-        Parameters={"commands": script},
+        Parameters=reboot_document.arguments(REBOOT, CLUSTER, key),
         Comment=f"gpu-recovery {key}",
         **request,
     )

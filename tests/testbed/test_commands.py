@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.aws import reboots
+from ecs_gpu_recovery.aws import reboot_document, reboots
 from testbed.aws import events
 from testbed.aws.cloud import Cloud
-from tests.testbed.helpers import invocation, order_reboot, start, task
+from tests.testbed.helpers import CLUSTER, REBOOT, invocation, order_reboot, start, task
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])
@@ -30,11 +31,12 @@ def test_a_reboot_order_succeeds_only_after_the_host_booted_anew(cloud: Cloud, n
     assert done["StandardOutputContent"] == f"rebooting from {old}\nbooted as {new}\n"
 
 
-def test_the_script_that_the_fleet_sends_is_known(cloud: Cloud) -> None:
-    host, ssm = cloud.control.node("n0")["host_id"], cloud.client("ssm")
-    reboots.send(cast("Any", ssm), host, "n0", "j1/0/3/reboot")
+def test_the_command_that_the_fleet_sends_is_known(cloud: Cloud) -> None:
+    host = cloud.control.node("n0")["host_id"]
+    sender = reboots.Reboots(cast("Any", cloud.client("ssm")), document=REBOOT, cluster=CLUSTER)
+    sender.send(host, "n0", "j1/0/3/reboot")
     cloud.advance(2)
-    found = reboots.find(cast("Any", ssm), host, "j1/0/3/reboot")
+    found = sender.find(host, "j1/0/3/reboot", datetime.fromtimestamp(cloud.agenda.now(), UTC))
     assert (found and found.status, cloud.control.node("n0")["boots"]) == ("Success", 2)
     assert cloud.control.node("n0")["reboot_keys"] == ["j1/0/3/reboot"]
 
@@ -116,6 +118,35 @@ def test_the_boot_id_can_be_asked_for_and_other_scripts_fail(cloud: Cloud) -> No
     asked, other = (invocation(cloud, reply["Command"]["CommandId"]) for reply in ids)
     assert asked["StandardOutputContent"].strip() == cloud.control.node("n0")["boot_id"]
     assert (other["Status"], other["ResponseCode"]) == ("Failed", 127)
+
+
+def test_a_command_takes_the_parameters_of_its_document_and_no_others(cloud: Cloud) -> None:
+    host, ssm = cloud.control.node("n0")["host_id"], cloud.client("ssm")
+    fine = reboot_document.arguments(REBOOT, CLUSTER, "k1")
+
+    def refused(document: str, parameters: dict[str, list[str]]) -> str:
+        with pytest.raises(ClientError) as said:
+            ssm.send_command(DocumentName=document, InstanceIds=[host], Parameters=parameters)
+        return str(said.value.response["Error"]["Code"])
+
+    assert refused("Nobodys-RebootNode", fine) == "InvalidDocument"
+    assert refused(REBOOT, {**fine, "commands": ["id"]}) == "InvalidParameters"
+    assert refused(REBOOT, {"key": fine["key"]}) == "InvalidParameters"
+    for evil in ("k1\nid", "$(id)", "k1 ; id", ""):
+        assert refused(REBOOT, {**fine, "key": [evil]}) == "InvalidParameters"
+    assert refused(REBOOT, {**fine, "marker": ["../../../etc/passwd"]}) == "InvalidParameters"
+    assert ssm.list_commands(InstanceId=host)["Commands"] == []
+
+
+def test_a_cancelled_command_is_over_and_does_nothing_later(cloud: Cloud) -> None:
+    cloud.control.ssm_agent("n0", up=False)
+    command = order_reboot(cloud)
+    cloud.advance(30)
+    cloud.client("ssm").cancel_command(CommandId=command)
+    assert invocation(cloud, command)["Status"] == "Cancelled"
+    cloud.control.ssm_agent("n0", up=True)
+    cloud.advance(30)
+    assert (invocation(cloud, command)["Status"], cloud.control.node("n0")["boots"]) == ("Cancelled", 1)
 
 
 def test_commands_are_found_by_host_with_their_comment(cloud: Cloud) -> None:

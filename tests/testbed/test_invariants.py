@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
-from tests.testbed.helpers import CLUSTER, TRAIN, order_reboot, resource, try_start
+from tests.testbed.helpers import CLUSTER, TRAIN, make_document, order_reboot, resource, try_start
 
 NODES = ("n0", "n1", "n2")
 nodes = st.sampled_from(NODES)
@@ -30,6 +30,7 @@ class Driver:
         for name in NODES:
             self.cloud.control.add_node(name=name, cluster=CLUSTER, external=name == "n2", gpus=16)
         self.cloud.client("ecs").register_task_definition(**TRAIN)
+        make_document(self.cloud)
 
     def do(self, what: str, with_what: str | float) -> None:
         cloud = self.cloud

@@ -17,6 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from ecs_gpu_recovery.aws import reboot_document
 from testbed.aws import events
 from testbed.aws.server import OrderRefused, Server
 from tests.testbed.helpers import CLUSTER, REBOOT, TRAIN
@@ -122,8 +123,9 @@ def test_refusals_and_errors_come_as_aws_sends_them(aws: Server, ecs: Any) -> No
 
 def test_a_reboot_happens_once_for_each_key(aws: Server, ecs: Any, queue: Any) -> None:
     ssm, node = aws.client("ssm"), aws.control("node", node="n0")
-    host, script = node["host_id"], [line.format(key="k1") for line in REBOOT]
-    asked = {"DocumentName": "AWS-RunShellScript", "InstanceIds": [host], "Parameters": {"commands": script}}
+    host, given = node["host_id"], reboot_document.arguments(REBOOT, CLUSTER, "k1")
+    ssm.create_document(Name=REBOOT, Content=json.dumps(reboot_document.content()), DocumentType="Command")
+    asked = {"DocumentName": REBOOT, "InstanceIds": [host], "Parameters": given}
     commands = [
         ssm.send_command(**asked, Comment="gpu-recovery k1")["Command"]["CommandId"] for _ in range(2)
     ]

@@ -17,7 +17,7 @@ ROLE = "arn:aws:iam::123456789012:role/training"
 
 
 def rights(service: str, action: str, **asked: Any) -> list[tuple[str, str]]:
-    found = needed(service, action, asked, PLACE, lambda definition: (ROLE,))
+    found = needed(service, action, asked, PLACE, lambda definition: (ROLE,), lambda host: {})
     return [(check.action, check.resource.removeprefix(f"arn:aws:{service}:{PLACE}:")) for check in found]
 
 
@@ -27,7 +27,7 @@ def test_a_start_needs_its_definition_and_the_roles_that_it_passes_on() -> None:
         ("ecs:StartTask", "task-definition/train:7"),
         ("iam:PassRole", ROLE),
     ]
-    first, second = needed("ecs", "StartTask", asked, PLACE, lambda definition: (ROLE,))
+    first, second = needed("ecs", "StartTask", asked, PLACE, lambda definition: (ROLE,), lambda host: {})
     assert first.told == (("ecs:cluster", f"arn:aws:ecs:{PLACE}:cluster/gpus"),)
     assert second.told == (("iam:PassedToService", "ecs-tasks.amazonaws.com"),)
 
@@ -45,22 +45,24 @@ def test_a_command_needs_its_document_and_every_host() -> None:
     found = needed(
         "ssm",
         "SendCommand",
-        {"DocumentName": "AWS-RunShellScript", "InstanceIds": ["i-1", "mi-2"]},
+        {"DocumentName": "Stack-RebootNode", "InstanceIds": ["i-1", "mi-2"]},
         PLACE,
         lambda definition: (),
+        lambda host: {"GpuRecovery": "gpus"} if host == "mi-2" else {},
     )
     assert [check.resource for check in found] == [
-        "arn:aws:ssm:us-east-1::document/AWS-RunShellScript",
+        f"arn:aws:ssm:{PLACE}:document/Stack-RebootNode",
         f"arn:aws:ec2:{PLACE}:instance/i-1",
         f"arn:aws:ssm:{PLACE}:managed-instance/mi-2",
     ]
+    assert [check.told for check in found] == [(), (), (("ssm:resourceTag/GpuRecovery", "gpus"),)]
 
 
 def test_what_has_no_resource_of_its_own_is_asked_for_on_all() -> None:
-    assert needed("ecs", "ListTasks", {"cluster": "gpus"}, PLACE, lambda definition: ()) == (
+    assert needed("ecs", "ListTasks", {"cluster": "gpus"}, PLACE, lambda definition: (), lambda host: {}) == (
         Check("ecs:ListTasks", "*", "ecs", (("ecs:cluster", f"arn:aws:ecs:{PLACE}:cluster/gpus"),)),
     )
-    assert needed("ssm", "GetParameter", {"Name": "/p"}, PLACE, lambda definition: ()) == ()
+    assert needed("ssm", "GetParameter", {"Name": "/p"}, PLACE, lambda definition: (), lambda host: {}) == ()
 
 
 @pytest.mark.ministack
