@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
 from grimp import ImportGraph
 from importlinter import Contract
+from importlinter.contracts.layers import LayersContract
 
 from tools.import_contracts import ImportedOnlyBy, OnlyImports
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+LAYERS = [one for one in PROJECT["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
 
 
 def a_graph(*imports: tuple[str, str]) -> ImportGraph:
@@ -67,3 +77,17 @@ def test_a_contract_about_a_package_that_is_not_there_yet_is_kept() -> None:
     graph = a_graph(("us.cli", "json"))
     assert links(only_by("us.cli"), graph) == []
     assert links(only_imports(), graph) == []
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=lambda options: str(options["name"]))
+def test_an_import_from_the_bottom_to_the_top_breaks_the_layers(options: dict[str, Any]) -> None:
+    names = {key: options[key] for key in ("containers", "layers")}
+    contract = LayersContract(
+        name=options["name"], session_options={"root_packages": ["ecs_gpu_recovery"]}, contract_options=names
+    )
+    graph = grimp.build_graph("ecs_gpu_recovery")
+    assert contract.check(graph, verbose=False).kept
+    container, layers = options["containers"][0], options["layers"]
+    highest, lowest = (f"{container}.{layer.split()[0]}" for layer in (layers[0], layers[-1]))
+    graph.add_import(importer=lowest, imported=highest, line_number=1, line_contents="import upwards")
+    assert not contract.check(graph, verbose=False).kept
