@@ -26,7 +26,7 @@ from rich.console import Console
 
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.jobfile import parse
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
@@ -159,7 +159,7 @@ class Studio:
         self.world.controller.parts.cluster.inject(names[7], "permanent")
         eventually(lambda: self.is_at(bad, JobStatus.FAILED), "a job that fails")
         eventually(lambda: self.is_at(good, JobStatus.COMPLETE), "a job that ends")
-        side.ask_node(names[5], "drain", "firmware update on Thursday", "quick")
+        side.ask_node(names[5], "drain", why="firmware update on Thursday")
         return bad
 
     def recovery(self) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .options import BackendOption, JsonOption, StateOption, WhyOption
+
+if TYPE_CHECKING:
+    from ..control.backend import Backend
+    from ..core.model import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -92,7 +96,7 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
     from .. import jobfile
     from ..core.errors import Refused
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     given = {
         "name": name or None,
@@ -152,16 +156,9 @@ def _say_how_to_follow(job_id: str, backend: str, state: Path | None) -> None:
     print(f"follow it:  gpu-recovery job {job_id} --watch{there}   |   gpu-recovery logs {job_id} -f{there}")
 
 
-def _refused_start(job: Any) -> str:
+def _refused_start(job: Job) -> str:
     """Why a job is over before it began, if the cluster would not start it."""
-    return str(job.ending.why if job.ending else job.outcome if job.status.final else "")
-
-
-def remark(side: Any) -> None:
-    """What a person should know beside the answer, where it does not disturb a script."""
-    if side.remark:
-        print(f"gpu-recovery: {side.remark}", file=sys.stderr)
-        side.remark = ""
+    return job.ending.why if job.ending else job.outcome if job.status.final else ""
 
 
 def _merged(data: dict[str, Any], given: dict[str, Any], env: list[str]) -> dict[str, Any]:
@@ -241,7 +238,7 @@ def show_job(
             raise typer.Exit(render.final_code(job.status))
 
 
-def _watch(side: Any, job_id: str, *, quiet: bool) -> None:
+def _watch(side: Backend, job_id: str, *, quiet: bool) -> None:
     """Print the timeline as it grows, until the job is over."""
     from . import render
 
@@ -314,10 +311,10 @@ def stop(
 ) -> None:
     """Stop a job in any state. It is USER_STOPPED once all its tasks have ended."""
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     with opened(backend, state) as side:
-        job = side.stop(job_id, why)
+        job = side.stop(job_id, why=why)
         remark(side)
         if not as_json:
             print(f"stopping {job.id}")
@@ -335,28 +332,22 @@ def retry(
     state: StateOption = None,
 ) -> None:
     """Run an ended job again, as a new job, from its last checkpoint."""
-    from dataclasses import replace
-
-    from ..control.backend import new_job_id, whoami
-    from ..core.errors import Refused
-    from ..jobfile import JobRequest
+    from ..control.actions import retry as run_again
+    from ..control.backend import whoami
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     with opened(backend, state) as side:
-        old = side.job(job_id)
-        if not old.status.final:
-            raise Refused(
-                f"{job_id} is {old.status}: it has not ended. To end it: gpu-recovery stop {job_id}"
-            )
-        chosen = tuple(_names(nodes)) or tuple(r.node for r in old.ranks)
-        spec = replace(old.spec, retry_of=old.id, submitted_by=whoami())
-        job = side.submit(
-            JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))
+        job = run_again(
+            side,
+            job_id,
+            by=whoami(),
+            nodes=_names(nodes),
+            not_ended=f". To end it: gpu-recovery stop {job_id}",
         )
         remark(side)
         if as_json:
             render.emit_json(render.job_json(job, side.now()))
         else:
-            print(f"submitted {job.id}: the work of {old.id}, from its last checkpoint")
+            print(f"submitted {job.id}: the work of {job_id}, from its last checkpoint")
             _say_how_to_follow(job.id, backend, state)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +11,7 @@ from ..core.errors import Refused
 from .options import BackendOption, JsonOption, refuse_lost_options
 
 if TYPE_CHECKING:
-    from ..aws.dead_letters import Letter, Seen, Sent
+    from ..control.backend import Letter, Sent
 
 letters_app = typer.Typer(
     help="Events that nobody could handle (AWS). List them, send them again, or put them away.",
@@ -28,27 +26,6 @@ NONE_HERE = (
 
 def register(app: typer.Typer) -> None:
     app.add_typer(letters_app, name="letters")
-
-
-@runtime_checkable
-class Queue(Protocol):
-    """A backend with dead letters."""
-
-    def now(self) -> datetime: ...
-    def who(self) -> str: ...
-    def letters(self) -> Seen: ...
-    def send_letters_again(self, *ids: str) -> Sequence[Sent]: ...
-    def discard_letter(self, name: str, *, by: str, why: str) -> Letter: ...
-
-
-@contextmanager
-def _queue(backend: str) -> Iterator[Queue]:
-    from .opened import opened
-
-    with opened(backend, None) as side:
-        if not isinstance(side, Queue):
-            raise Refused(NONE_HERE)
-        yield side
 
 
 def letter_json(letter: Letter) -> dict[str, Any]:
@@ -71,6 +48,7 @@ def list_letters(
 ) -> None:
     """List the events that nobody could handle: who left them, the error, and what the event says."""
     from . import render
+    from .opened import opened
     from .terminal import printable
 
     if ctx.invoked_subcommand is not None:
@@ -79,8 +57,10 @@ def list_letters(
     if backend == "local":
         render.emit_json({"letters": [], "more": 0, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
-    with _queue(backend) as side:
+    with opened(backend, None) as side:
         seen = side.letters()
+        if seen is None:
+            raise Refused(NONE_HERE)
         if as_json:
             render.emit_json({"letters": [letter_json(one) for one in seen.letters], "more": seen.more})
             return
@@ -115,13 +95,14 @@ def resend(
     It is safe: an event that was applied already changes nothing. The exit code is 1 if a function failed.
     """
     from . import render
+    from .opened import opened
 
     if bool(names) is everything:
         raise typer.BadParameter("give the ids of letters, or --all")
     if backend == "local":
         render.emit_json({"sent": [], "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
-    with _queue(backend) as side:
+    with opened(backend, None) as side:
         sent = side.send_letters_again(*(names or ()))
     _tell(sent, as_json)
     raise typer.Exit(0 if all(one.done for one in sent) else 1)
@@ -158,13 +139,14 @@ def discard(
     The letter is printed, since nothing else keeps it; with its event, unless it came through a console.
     """
     from . import render
+    from .opened import opened
 
     if not why.strip():
         raise typer.BadParameter("--why: whoever misses the event will ask for the reason")
     if backend == "local":
         render.emit_json({"discarded": None, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
-    with _queue(backend) as side:
+    with opened(backend, None) as side:
         by = side.who()
         gone = letter_json(side.discard_letter(name, by=by, why=why))
     if not as_json:

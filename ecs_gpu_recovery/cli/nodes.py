@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from .jobs import remark
 from .options import BackendOption, JsonOption, StateOption, WhyOption, refuse_lost_options
 
 nodes_app = typer.Typer(
@@ -35,7 +34,7 @@ def list_nodes(
 ) -> None:
     """List the nodes: state, who holds them, why they are out of use."""
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     if ctx.invoked_subcommand is not None:
         refuse_lost_options(ctx)
@@ -65,7 +64,7 @@ def check_nodes(
     from ..core.errors import Refused
     from ..core.model import NodeStatus
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     if not all_idle:
         raise typer.BadParameter("say --all-idle; one node by its name: gpu-recovery node check NAME")
@@ -76,7 +75,7 @@ def check_nodes(
             if node.job_id or node.status is not NodeStatus.AVAILABLE:
                 continue
             try:
-                asked.append(side.ask_node(node.name, "check", why, level))
+                asked.append(side.ask_node(node.name, "check", why=why, level=level))
             except Refused as exc:  # a job took it in this moment
                 print(f"{node.name}: left out: {exc}", file=sys.stderr)
         remark(side)
@@ -137,15 +136,16 @@ def _ask(
     wait: bool = False,
     as_json: bool = False,
 ) -> None:
+    from ..control.records import lacks_reason
     from ..core.model import NodeStatus
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
-    if ask in ("drain", "release", "reboot") and not why.strip():
+    if lacks_reason(ask, why):
         raise typer.BadParameter(f"--why: give a reason; whoever looks at {name} later will ask for it")
     _must_be_level(level)
     with opened(backend, state) as side:
-        node = side.ask_node(name, ask, why, level)
+        node = side.ask_node(name, ask, why=why, level=level)
         remark(side)
         if not as_json:
             print(f"{name}: {_NOTED[ask].format(name=name)}; it is {node.status}")
@@ -230,34 +230,22 @@ def inject(
     state: StateOption = None,
 ) -> None:
     """Break a simulated node on purpose, to see it heal. Embedded mode only."""
-    from ..core.errors import Refused
-    from ..local import gpus
-    from ..local.views import NodeRefused
+    from ..control.local_backend import FAULTS, LocalBackend
     from . import render
-    from .opened import opened_here
+    from .opened import opened
 
     if fault == "list":
         if as_json:
-            render.emit_json({"faults": gpus.FAULTS})
-        for known, sentence in () if as_json else gpus.FAULTS.items():
+            render.emit_json({"faults": FAULTS})
+        for known, sentence in () if as_json else FAULTS.items():
             print(f"{known:13} {sentence}")
         return
     if xid is not None and fault != "xid":
         raise typer.BadParameter(f"--xid belongs to the fault 'xid', not to {fault!r}")
-    with opened_here(state) as side:
-        side.node(name)
-        cluster = side.parts.cluster
+    with opened("local", state) as side:
+        assert isinstance(side, LocalBackend)
         try:
-            if cluster.node(name).kind != "simulated":
-                raise Refused(f"{name} has real GPUs: faults can only be injected into simulated ones")
-            if fault == "clear":
-                cluster.clear_faults(name)
-            elif fault == "power-on":
-                cluster.power_on(name)
-            else:
-                cluster.inject(name, fault, gpu=gpu, xid=xid)
+            side.inject(name, fault, gpu=gpu, xid=xid)
         except ValueError as exc:
             raise typer.BadParameter(str(exc)) from exc
-        except NodeRefused as exc:
-            raise Refused(str(exc)) from exc
         render.emit_json({"node": name, "done": fault}) if as_json else print(f"{name}: {fault} done")

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..control.backend import Backend, LocalBackend, open_backend
-from ..core.errors import Refused
+from ..control.backend import Backend, open_backend
 
 
 @contextmanager
@@ -23,10 +22,8 @@ def opened(backend: str, state: Path | None) -> Iterator[Backend]:
         side.close()
 
 
-@contextmanager
-def opened_here(state: Path | None) -> Iterator[LocalBackend]:
-    """The embedded one, for what only it can do."""
-    with opened("local", state) as side:
-        if not isinstance(side, LocalBackend):
-            raise Refused("this works in the embedded mode only")
-        yield side
+def remark(side: Backend) -> None:
+    """What a person should know beside the answer, where it does not disturb a script."""
+    if side.remark:
+        print(f"gpu-recovery: {side.remark}", file=sys.stderr)
+        side.remark = ""

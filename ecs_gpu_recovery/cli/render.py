@@ -7,12 +7,11 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core import codec
-from ..core.effects import EFFECTS, Order
+from ..core.codec import whole
+from ..core.effects import Order
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import Page
 from ..report import phases, read_progress
@@ -79,16 +78,6 @@ def plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
-
-
-def whole(value: Any) -> Any:
-    """A record as JSON values with every field: a script must not have to know the defaults."""
-    if is_dataclass(value) and not isinstance(value, type):
-        out = {f.name: whole(getattr(value, f.name)) for f in fields(value)}
-        return {"do": type(value).__name__, **out} if isinstance(value, EFFECTS) else out
-    if isinstance(value, tuple | list):
-        return [whole(item) for item in value]
-    return codec.dump(value)
 
 
 def jobs_json(page: Page) -> dict[str, Any]:

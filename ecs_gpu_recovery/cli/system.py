@@ -33,8 +33,7 @@ def explain_event(
     With --backend aws by the cluster, the check and the policy of the deployment, which is asked for them. Else an
     event of any cluster may be ours, and the policy is the built-in one with the policy variables that are set here.
     """
-    from ..aws.explain import explain_file, explain_text
-    from ..control.aws_settings import rules_of
+    from ..control.explain import explain_file, explain_text, rules_of
     from ..core.errors import Refused
     from . import render
     from .terminal import printable

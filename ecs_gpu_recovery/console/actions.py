@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from ..control.actions import retry
+from ..control.records import RecordsBackend
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, Node
-from . import backend_pool, dead_letters, forms
+from . import dead_letters, forms
 from .access.auth import Identity
-from .backend_pool import Backend
 from .context import Console, note
 from .problems import BadField
 
@@ -26,7 +27,7 @@ class Actions:
     def __init__(self, console: Console, who: Identity, request: Request) -> None:
         self._console, self._who, self._request = console, who, request
 
-    async def _do(self, action: str, subject: str, act: Callable[[Backend], T], why: str = "") -> T:
+    async def _do(self, action: str, subject: str, act: Callable[[RecordsBackend], T], why: str = "") -> T:
         try:
             result = await self._console.pool.ask(act)
         except RecoveryError as exc:
@@ -73,7 +74,9 @@ class Actions:
             await self._note("submit", f"job/{job.id}", "", "done")
         return job, new
 
-    def _once(self, side: Backend, data: Mapping[str, Any], job_id: str, chosen: bool) -> tuple[Job, bool]:
+    def _once(
+        self, side: RecordsBackend, data: Mapping[str, Any], job_id: str, chosen: bool
+    ) -> tuple[Job, bool]:
         """The job with this id: the one that is there, or a new one."""
         if not chosen and (found := _found(side, job_id)):
             return found, False
@@ -89,32 +92,30 @@ class Actions:
             raise
 
     async def stop(self, job_id: str, why: str) -> Job:
-        return await self._do(
-            "stop",
-            f"job/{job_id}",
-            lambda side: backend_pool.stop_job(side, job_id, by=self._who.name, why=why),
-            why,
-        )
+        def act(side: RecordsBackend) -> Job:
+            if (found := side.job(job_id)).status.final:
+                raise Refused(f"{job_id} has ended already: it is {found.status}")
+            return side.stop(job_id, by=self._who.name, why=why)
+
+        return await self._do("stop", f"job/{job_id}", act, why)
 
     async def retry(self, job_id: str, nodes: Sequence[str] = ()) -> Job:
-        def act(side: Backend) -> Job:
-            return backend_pool.retry_job(side, job_id, by=self._who.name, nodes=nodes)
+        def act(side: RecordsBackend) -> Job:
+            return retry(side, job_id, by=self._who.name, nodes=nodes)
 
         return await self._do("retry", f"job/{job_id}", act)
 
     async def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
-        def act(side: Backend) -> Node:
-            return backend_pool.ask_node(side, name, ask, by=self._who.name, why=why, level=level)
+        def act(side: RecordsBackend) -> Node:
+            return side.ask_node(name, ask, by=self._who.name, why=why, level=level)
 
         return await self._do(ask, f"node/{name}", act, why)
 
     async def send_again(self, record: str, key: str) -> None:
-        await self._do(
-            "send again",
-            record,
-            lambda side: backend_pool.send_again(side, record, key, by=self._who.name),
-            key,
-        )
+        def act(side: RecordsBackend) -> None:
+            side.send_again(record, key, by=self._who.name)
+
+        await self._do("send again", record, act, key)
 
     async def send_letter(self, letter_id: str) -> dict[str, str]:
         return await self._do_letter(
@@ -122,19 +123,21 @@ class Actions:
         )
 
     async def discard_letter(self, letter_id: str, why: str) -> dict[str, Any]:
-        def act(side: Backend) -> dict[str, Any]:
+        def act(side: RecordsBackend) -> dict[str, Any]:
             return dead_letters.discard(side, letter_id, by=self._who.name, why=why)
 
         return await self._do_letter("discard", letter_id, act, why)
 
-    async def _do_letter(self, action: str, letter_id: str, act: Callable[[Backend], T], why: str = "") -> T:
+    async def _do_letter(
+        self, action: str, letter_id: str, act: Callable[[RecordsBackend], T], why: str = ""
+    ) -> T:
         try:
             return await self._do(action, f"letter/{letter_id[:100]}", act, why)
         finally:
             self._console.letters.forget()
 
 
-def _found(side: Backend, job_id: str) -> Job | None:
+def _found(side: RecordsBackend, job_id: str) -> Job | None:
     try:
         return side.job(job_id)
     except NotFound:

@@ -24,6 +24,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from .. import __version__
+from ..control.logs import Logs
+from ..control.records import RecordsBackend
 from ..core.errors import RecoveryError, Refused
 from . import problems
 from .access.audit import Audit
@@ -33,14 +35,13 @@ from .access.guard import Door, Guard
 from .access.sessions import Sessions
 from .api import charts
 from .api import routes as api
-from .backend_pool import PATIENCE_S, Backend, BackendPool
+from .backend_pool import PATIENCE_S, BackendPool
 from .context import Console
 from .forms import Desktop
 from .live.journal import FILE, Journal
 from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
 from .live.stream_limits import StreamLimits
-from .logs import Logs
 from .pages import routes as pages
 from .submissions import Submissions
 
@@ -102,7 +103,7 @@ class _Static(StaticFiles):
         return response
 
 
-def create_app(factory: Callable[[], Backend], settings: Settings) -> FastAPI:
+def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> FastAPI:
     database = Database(settings.data / "console.db")
     try:
         door = door_of(settings, database)
@@ -250,7 +251,7 @@ class _Server(uvicorn.Server):
 
 
 def prepare(
-    factory: Callable[[], Backend], settings: Settings, listening: socket.socket | None = None
+    factory: Callable[[], RecordsBackend], settings: Settings, listening: socket.socket | None = None
 ) -> Served:
     """Bind the port, or take a socket that is bound already, and build the application.
 
@@ -286,6 +287,8 @@ def _bound(settings: Settings) -> socket.socket:
     return found
 
 
-def serve(factory: Callable[[], Backend], host: str = "127.0.0.1", port: int = 8080, **more: Any) -> Served:
+def serve(
+    factory: Callable[[], RecordsBackend], host: str = "127.0.0.1", port: int = 8080, **more: Any
+) -> Served:
     """Start a console in a thread. `more` are the other settings; `stop()` ends it within a few seconds."""
     return prepare(factory, Settings(host=host, port=port, **more)).start()

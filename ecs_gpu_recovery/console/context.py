@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from ..control.logs import Logs
 from .access.audit import Audit, AuditEntry
 from .access.auth import Identity
 from .access.guard import Door
@@ -19,7 +20,6 @@ from .forms import Desktop
 from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
 from .live.stream_limits import EventStream, StreamLimits
-from .logs import Logs
 from .submissions import Submissions
 
 

@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, StrictStr
 
+from ..control.backend import NO_LETTERS
+from ..control.records import RecordsBackend
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from .api.models import Answer, Body
-from .backend_pool import Backend
+
+if TYPE_CHECKING:
+    from ..control.backend import Letter
 
 #: How long a look at the queue is good for.
 LOOK_AGAIN_S = 60.0
@@ -81,13 +85,13 @@ class Letters:
         with self._lock:
             self._last = None
 
-    def look(self, side: Backend) -> Look:
+    def look(self, side: RecordsBackend) -> Look:
         with self._lock:
             if self._last is None or self._clock() - self._last[0] >= LOOK_AGAIN_S:
                 self._last = (self._clock(), _look(side))
             return self._last[1]
 
-    def listed(self, side: Backend) -> dict[str, Any]:
+    def listed(self, side: RecordsBackend) -> dict[str, Any]:
         """For the API, where a queue that can't be looked at is an error."""
         found = self.look(side)
         if found.trouble is not None:
@@ -96,18 +100,17 @@ class Letters:
         return {"letters": found.letters, "more": found.more}
 
 
-def _look(side: Backend) -> Look:
-    letters = getattr(side, "letters", None)
-    if letters is None:
-        return Look()
+def _look(side: RecordsBackend) -> Look:
     try:
-        seen = letters()
+        seen = side.letters()
     except RecoveryError as exc:
         return Look(has_queue=True, trouble=exc)
+    if seen is None:
+        return Look()
     return Look(has_queue=True, letters=[_view(letter) for letter in seen.letters], more=seen.more)
 
 
-def _view(letter: Any) -> dict[str, Any]:
+def _view(letter: Letter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "at": letter.at.isoformat() if letter.at else None,
@@ -118,25 +121,24 @@ def _view(letter: Any) -> dict[str, Any]:
     }
 
 
-def send_again(side: Backend, letter_id: str) -> dict[str, str]:
+def send_again(side: RecordsBackend, letter_id: str) -> dict[str, str]:
     """Give the event to its function again. One that fails stays in the queue, and the person is told why."""
-    (sent,) = _able(side, "send_letters_again", letter_id)(letter_id)
+    _must_be_named(letter_id)
+    (sent,) = side.send_letters_again(letter_id)
     if not sent.done:
         raise Refused(f"the letter stays in the queue: {sent.said}")
     return {"id": sent.letter.id, "function": sent.letter.function, "said": sent.said}
 
 
-def discard(side: Backend, letter_id: str, *, by: str, why: str) -> dict[str, Any]:
+def discard(side: RecordsBackend, letter_id: str, *, by: str, why: str) -> dict[str, Any]:
     """Put the event away unhandled; the others of the deployment are told, and the audit keeps who and why."""
-    act = _able(side, "discard_letter", letter_id)
+    _must_be_named(letter_id)
     if not why.strip():
         raise Refused("give a reason: whoever misses the event will ask for it")
-    return _view(act(letter_id, by=by, why=why))
+    return _view(side.discard_letter(letter_id, by=by, why=why))
 
 
-def _able(side: Backend, act: str, letter_id: str) -> Callable[..., Any]:
-    found = getattr(side, act, None)
-    if found is None or not letter_id:
-        raise NotFound("there is no such dead letter: only AWS has a queue of them")
-    able: Callable[..., Any] = found
-    return able
+def _must_be_named(letter_id: str) -> None:
+    """Without an id all letters would be meant."""
+    if not letter_id:
+        raise NotFound(NO_LETTERS)

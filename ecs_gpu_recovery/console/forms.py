@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shlex
@@ -13,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..control.backend import choose_nodes, new_job_id
+from ..control.records import RecordsBackend
+from ..control.submission import choose_nodes, new_job_id, task_definition
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..environment import training_environment
 from ..jobfile import KEYS, LEVELS, JobRequest, parse
-from .backend_pool import Backend
 from .problems import BadField, by_field
 from .samples import TEMPLATES, Template
 from .views import masked_command, masked_env
@@ -172,7 +171,9 @@ class Desktop:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tuple[JobRequest, Path | None]:
+def read_request(
+    side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop
+) -> tuple[JobRequest, Path | None]:
     """The request and, where one was written in the browser, its script."""
     data = dict(data)
     text = data.pop("script_text", None)
@@ -194,7 +195,9 @@ def read_request(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> tu
         raise BadField(by_field(str(exc), FIELDS)) from exc
 
 
-def submit(side: Backend, data: Mapping[str, Any], desktop: Desktop, *, by: str, job_id: str = "") -> Job:
+def submit(
+    side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop, *, by: str, job_id: str = ""
+) -> Job:
     request, path = read_request(side, data, desktop)
     chosen = request.job_id or job_id or new_job_id(request.spec.name)
     try:
@@ -212,7 +215,7 @@ def refusal_of(exc: RecoveryError) -> str:
     return re.sub(_FOR_THE_TERMINAL, "", str(exc))
 
 
-def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[str, Any]:
+def preview(side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop) -> dict[str, Any]:
     """What would run, where, with which variables; nothing is kept."""
     request, path = read_request(side, data, desktop)
     desktop.drop(path)
@@ -232,7 +235,7 @@ def preview(side: Backend, data: Mapping[str, Any], desktop: Desktop) -> dict[st
     }
 
 
-def _environment(side: Backend, request: JobRequest, nodes: Sequence[Node]) -> dict[str, str]:
+def _environment(side: RecordsBackend, request: JobRequest, nodes: Sequence[Node]) -> dict[str, str]:
     """Rank 0's variables; a port or folder that is chosen at submission is named so."""
     from ..core.model import JobStatus, Rank
 
@@ -257,16 +260,11 @@ def _environment(side: Backend, request: JobRequest, nodes: Sequence[Node]) -> d
 
 
 def _task_definition(request: JobRequest) -> dict[str, Any] | None:
-    """What would be registered on AWS; needs an image."""
-    from ..aws.task_definition import template
-
-    if not request.container.image or request.spec.task_def:
-        return None
+    """What would be registered on AWS, with nothing in it that is secret."""
     spec = replace(
         request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command))
     )
-    region = os.environ.get("AWS_DEFAULT_REGION", "REGION")
-    return template(replace(request, spec=spec), gpus=request.spec.gpus_per_node, region=region)
+    return task_definition(replace(request, spec=spec))
 
 
 def levels() -> Sequence[str]:

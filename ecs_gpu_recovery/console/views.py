@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from ..cli.render import whole
+from ..core.codec import whole
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
-from ..report import archived, effective_ratio, phases, read_progress
+from ..report import effective_ratio, phases, read_progress
 from .status_text import deadline, now_doing
 
 HIDDEN = "••••••"
-LARGEST_REPORT = 1 << 20
 _SECRET = re.compile(
     r"(?i)(pass(word|wd)?|secret|token|credential|private|api_?key|access_?key|(^|_)key($|_))"
 )
@@ -150,46 +147,7 @@ def doing(job: Job) -> dict[str, Any]:
     }
 
 
-def earlier_entries(store: Any, record: str) -> list[Entry]:
-    """Entries that no longer fit into the record, oldest first; only the embedded store keeps them."""
-    if not hasattr(store, "read"):
-        return []
-    return archived(
-        line for (line,) in store.read("SELECT line FROM timeline WHERE record=? ORDER BY seq", record)
-    )
-
-
 def whole_timeline(job: Job, earlier: Sequence[Entry]) -> list[dict[str, Any]]:
     """What happened, oldest first, with what left the record; a move that stayed longer finds its place."""
     entries = [entry_view(entry) for entry in (*earlier, *job.timeline)]
     return sorted(entries, key=lambda entry: str(entry["at"])) if earlier else entries
-
-
-def reports(state: Path | None, node: Node, most: int = 12) -> list[dict[str, Any]]:
-    """The reports that checks left in the embedded node's folder, newest first."""
-    if state is None:
-        return []
-    found: list[tuple[float, Path]] = []
-    for path in (state / "nodes" / node.name / "tasks").glob("*/report.json"):
-        try:
-            if not path.is_symlink() and path.stat().st_size <= LARGEST_REPORT:
-                found.append((path.stat().st_mtime, path))
-        except OSError:
-            continue  # gone meanwhile
-    read = []
-    for _, path in sorted(found, reverse=True)[:most]:
-        try:
-            data = json.loads(path.read_text(errors="replace"))
-        except (OSError, ValueError):
-            continue  # being written, or damaged
-        if isinstance(data, dict) and "verdict" in data:
-            read.append(data)
-    return read
-
-
-def last_report(state: Path | None, node: Node) -> dict[str, Any] | None:
-    return next(iter(reports(state, node, 1)), None)
-
-
-def live_states() -> list[JobStatus]:
-    return [status for status in JobStatus if not status.final]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..aws.errors import NOT_NOW
 from ..core.errors import RecoveryError, Refused, Transient
+from .backend import NotAllowed
 
 if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError, ClientError
@@ -51,10 +52,6 @@ _SIGN_IN = (
     "TokenRetrievalError",
     "LoginError",
 )
-
-
-class NotAllowed(Refused):
-    """The caller's rights don't suffice; somebody else's may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..aws.errors import translated
 from ..core.errors import Refused
-from ..core.model import Job
-from .backend import LogSource
 
 #: Pages of a log that are read before they are handed on.
 _PAGES = 100
-
-
-def sources(job: Job) -> Sequence[LogSource]:
-    """Every attempt's tasks, as the record remembers them."""
-    found = []
-    for rank in job.ranks:
-        now = [f"{rank.task_attempt}/{rank.task_id}"] if rank.task_id else []
-        for entry in (*rank.past_tasks, *now):
-            attempt, _, task_id = entry.partition("/")
-            found.append(LogSource(rank=rank.index, attempt=int(attempt), node=rank.node, task_id=task_id))
-    return sorted(found, key=lambda source: (source.attempt, source.rank))
 
 
 def read(client: Any, place: tuple[str, str], position: str, region: str) -> tuple[list[str], str]:

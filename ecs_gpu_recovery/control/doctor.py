@@ -108,6 +108,7 @@ def _space(state: Path) -> Finding:
 
 
 def _database(state: Path) -> Finding:
+    from ..local.reads import examine_file
     from ..local.schema import SCHEMA_VERSION
     from ..local.wiring import DATABASE
 
@@ -115,13 +116,7 @@ def _database(state: Path) -> Finding:
     if not path.exists():
         return Finding("database", True, "none yet")
     try:
-        conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
-        try:
-            (version,) = conn.execute("PRAGMA user_version").fetchone()
-            (answer,) = conn.execute("PRAGMA integrity_check(1)").fetchone()
-            (jobs,) = conn.execute("SELECT COUNT(*) FROM ecs_job").fetchone()
-        finally:
-            conn.close()
+        seen = examine_file(path)
     except sqlite3.Error as exc:
         return Finding(
             "database",
@@ -129,13 +124,12 @@ def _database(state: Path) -> Finding:
             f"{path}: {exc}",
             "move it away and start with an empty state, or restore a copy",
         )
-    if version > SCHEMA_VERSION:
-        found = f"{path}: schema {version}, this release knows {SCHEMA_VERSION}"
+    if seen.version > SCHEMA_VERSION:
+        found = f"{path}: schema {seen.version}, this release knows {SCHEMA_VERSION}"
         return Finding("database", False, found, "update, or use another state folder")
-    ok = answer == "ok"
-    return Finding(
-        "database", ok, f"{jobs} jobs, integrity {answer}", "" if ok else "restore a copy of the state folder"
-    )
+    ok = seen.integrity == "ok"
+    found = f"{seen.jobs} jobs, integrity {seen.integrity}"
+    return Finding("database", ok, found, "" if ok else "restore a copy of the state folder")
 
 
 def _controller(state: Path) -> Finding:

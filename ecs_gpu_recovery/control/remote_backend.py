@@ -1,4 +1,4 @@
-"""The commands' third side: a console somewhere, over its HTTP API. `--backend https://console.example` is enough.
+"""The third side: a console somewhere, over its HTTP API. `--backend https://console.example` is enough.
 
 Who you are comes from the environment: a token, or a name and a password. The standard library does the talking,
 so that a command needs nothing more than it does for the embedded mode.
@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -26,6 +27,7 @@ from ..core import codec
 from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
+from ..engine.reads import Notice
 from ..jobfile import JobRequest
 from .backend import LogSource
 
@@ -150,7 +152,8 @@ class RemoteBackend:
             if not after or len(found) >= limit:
                 return Page(jobs=tuple(found), next=after)
 
-    def stop(self, job_id: str, why: str) -> Job:
+    def stop(self, job_id: str, *, why: str, by: str = "") -> Job:
+        """The console knows who asks."""
         if (found := self.job(job_id)).status.final:
             return found
         return _job(self._post(f"/api/jobs/{quote(job_id, safe='')}/stop", {"why": why}))
@@ -161,7 +164,7 @@ class RemoteBackend:
     def node(self, name: str) -> Node:
         return codec.load_node(self._get(f"/api/nodes/{quote(name, safe='')}"))
 
-    def ask_node(self, name: str, ask: str, why: str, level: str) -> Node:
+    def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node:
         return codec.load_node(
             self._post(f"/api/nodes/{quote(name, safe='')}/{ask}", {"why": why, "level": level})
         )
@@ -185,13 +188,8 @@ class RemoteBackend:
                 break
         return text.removesuffix("\n").split("\n") if text else [], str(at)
 
-    def notices(self, limit: int) -> Sequence[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for notice in self._pages("/api/alerts", "alerts", limit=min(limit, 200)):
-            found.append(notice)
-            if len(found) >= limit:
-                break
-        return found
+    def notices(self, limit: int) -> Sequence[Notice]:
+        return list(islice(self._pages("/api/alerts", "alerts", limit=min(limit, 200)), limit))
 
     # -- events that nobody could handle -----------------------------------------------------------------------
 
@@ -220,7 +218,7 @@ class RemoteBackend:
             return Sent(letter=_letter({"id": letter_id}), done=False, said=str(exc))
         return Sent(letter=_letter(sent), done=True, said=sent["said"])
 
-    def discard_letter(self, name: str, *, by: str, why: str) -> Letter:
+    def discard_letter(self, name: str, *, why: str, by: str) -> Letter:
         """The console writes down who it was."""
         return _letter(self._post("/api/letters/discard", {"id": name, "why": why}))
 

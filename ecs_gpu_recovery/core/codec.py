@@ -137,3 +137,13 @@ def _effect(value: Mapping[str, Any]) -> Any:
     if kind is None:
         raise Bug(f"unknown order {value.get('do')!r} in an outbox")
     return _load(kind, value)
+
+
+def whole(value: Any) -> Any:
+    """A record as JSON values with every field: a script must not have to know the defaults."""
+    if is_dataclass(value) and not isinstance(value, type):
+        out = {f.name: whole(getattr(value, f.name)) for f in fields(value)}
+        return {"do": type(value).__name__, **out} if isinstance(value, EFFECTS) else out
+    if isinstance(value, tuple | list):
+        return [whole(item) for item in value]
+    return dump(value)

@@ -7,28 +7,15 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from ..core.effects import Archive, Notify
 from ..core.errors import Refused, Transient
+from ..engine.reads import as_dict
 from .store import SqliteStore
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: While a message is being sent nothing else moves, so a webhook gets no more time than this.
 WEBHOOK_TIMEOUT_S = 3.0
-
-
-def as_dict(message: Notify) -> dict[str, str]:
-    """A message as people and webhooks get it."""
-    return {
-        "subject": message.subject,
-        "happened": message.happened,
-        "evidence": message.evidence,
-        "done": message.done,
-        "next": message.next,
-        "node": message.node,
-        "key": message.key,
-    }
 
 
 class LocalNotifier:
@@ -78,10 +65,3 @@ class LocalNotifier:
             )
 
         self._store.write(act)
-
-    def notices(self, limit: int = 50) -> list[dict[str, Any]]:
-        """Newest first."""
-        return [
-            {"at": at, **json.loads(body)}
-            for at, body in self._store.read("SELECT at, body FROM notice ORDER BY at DESC LIMIT ?", limit)
-        ]

@@ -16,6 +16,7 @@ from .clock import Clock
 from .cluster import Cluster
 from .fleet import LocalFleet
 from .notify import LocalNotifier
+from .reads import SqliteReads
 from .store import SqliteStore
 
 CLUSTER = "embedded"
@@ -34,6 +35,7 @@ class Embedded:
 
     state: Path
     store: SqliteStore
+    reads: SqliteReads
     cluster: Cluster
     fleet: LocalFleet
     notifier: LocalNotifier
@@ -69,4 +71,6 @@ def build(
         raise
     fleet = LocalFleet(cluster, clock.now)
     runtime = Runtime(store=store, fleet=fleet, notifier=notifier, policy=chosen, dispatch=controller)
-    return Embedded(state, store, cluster, fleet, notifier, runtime, Sweeper(runtime), chosen, clock)
+    return Embedded(
+        state, store, SqliteReads(store), cluster, fleet, notifier, runtime, Sweeper(runtime), chosen, clock
+    )

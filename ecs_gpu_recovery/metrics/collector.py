@@ -36,7 +36,7 @@ class Collector:
         self._host = HostReader(parts.state)
         self._use = NodeUse(parts.state / "nodes")
         self._gpus = GpuReader()
-        self._records = RecordReader(parts.store, looks)
+        self._records = RecordReader(parts.store, parts.reads, looks)
         self._store: SeriesStore | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)

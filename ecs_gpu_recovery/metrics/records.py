@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from .. import __version__
-from ..core.errors import NotFound
 from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..engine.ports import Store
 from ..local.attic import reboots_ordered
 from ..local.controller import Looks
-from ..local.store import SqliteStore
+from ..local.reads import SqliteReads
 from ..local.views import NodeView
 from ..report import Progress, effective_ratio, phases
 from .sample import Sample
@@ -23,6 +23,8 @@ from .sample import Sample
 _AFTERGLOW = timedelta(minutes=15)
 #: At most so many jobs have series of their own; the newest come first.
 _MOST_JOBS = 200
+#: Whoever waits for anything at all waits for something before this.
+_SOME_DAY = timedelta(days=3650)
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -75,8 +77,8 @@ class ProgressTail:
 class RecordReader:
     """Reads what the control plane has written. It holds no lock and changes nothing."""
 
-    def __init__(self, store: SqliteStore, looks: Looks) -> None:
-        self._store, self._looks = store, looks
+    def __init__(self, store: Store, reads: SqliteReads, looks: Looks) -> None:
+        self._store, self._reads, self._looks = store, reads, looks
         self._tails: dict[str, ProgressTail] = {}
 
     def read(self, sample: Sample) -> None:
@@ -89,24 +91,19 @@ class RecordReader:
             self._read_job(sample, job, now)
         kept = {job.id for job in jobs}
         self._tails = {job_id: tail for job_id, tail in self._tails.items() if job_id in kept}
-        self._read_counts(sample)
+        self._read_counts(sample, nodes)
         _read_outbox(sample, [*jobs, *nodes], now)
 
     def _jobs(self, now: datetime) -> list[Job]:
         """Those that live, that ended a moment ago, or that still have something to send. Newest first."""
         young = (now - _AFTERGLOW).isoformat(timespec="microseconds")
-        found = self._store.read("SELECT job_id FROM ecs_job WHERE live=1 OR wake_at IS NOT NULL")
+        open_jobs = {*self._store.live_jobs(), *self._store.due_jobs(now + _SOME_DAY)}
         ended = [
             line.id
             for line in self._store.jobs(limit=_MOST_JOBS).jobs
             if line.updated_at.isoformat(timespec="microseconds") >= young
         ]
-        jobs = []
-        for job_id in {str(row[0]) for row in found} | set(ended):
-            try:
-                jobs.append(self._store.job(job_id))
-            except NotFound:
-                continue  # gone since the list was made
+        jobs = self._reads.some_jobs(open_jobs.union(ended))
         return sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)
 
     def _read_job(self, sample: Sample, job: Job, now: datetime) -> None:
@@ -128,20 +125,15 @@ class RecordReader:
             sample.put("job_lost_steps", done.lost_steps, job=job.id)
             sample.put("job_effective_training_ratio", effective_ratio(job, done, now), job=job.id)
 
-    def _read_counts(self, sample: Sample) -> None:
+    def _read_counts(self, sample: Sample, nodes: Sequence[Node]) -> None:
         sample.put("build_info", 1, version=__version__)
-        counted = dict(self._store.read("SELECT job_status, count(*) FROM ecs_job GROUP BY job_status"))
-        for job_status in JobStatus:
-            sample.put("jobs", counted.get(job_status.value, 0), status=job_status.value)
-        node_counts = dict(
-            self._store.read("SELECT node_status, count(*) FROM ecs_node GROUP BY node_status")
-        )
+        for job_status, count in self._reads.job_counts(JobStatus).items():
+            sample.put("jobs", count, status=job_status.value)
         for node_status in NodeStatus:
-            sample.put("nodes", node_counts.get(node_status.value, 0), status=node_status.value)
-        ((restarts,),) = self._store.read("SELECT coalesce(sum(CAST(retry AS INTEGER)), 0) FROM ecs_job")
-        ((notices,),) = self._store.read("SELECT count(*) FROM notice")
-        sample.put("job_restarts_total", restarts)
-        sample.put("notices_total", notices)
+            count = sum(node.status is node_status for node in nodes)
+            sample.put("nodes", count, status=node_status.value)
+        sample.put("job_restarts_total", self._reads.job_restarts())
+        sample.put("notices_total", self._reads.notice_count())
         sample.put("sweeps_total", self._looks.count)
         sample.put("sweep_seconds_total", self._looks.seconds)
         sample.put("sweep_slowest_seconds", self._looks.take_slowest())

@@ -60,11 +60,11 @@ class ConsoleBeside:
 
     def _load(self) -> None:
         from ..console.app import Settings, prepare
-        from ..control.backend import LocalBackend
+        from ..control.backend import open_records
 
         settings = Settings(data=self._state / "console", state=self._state, host=HOST)
         try:
-            self._served = prepare(lambda: LocalBackend(self._state), settings, self._socket).start()
+            self._served = prepare(lambda: open_records("local", self._state), settings, self._socket).start()
         except (Refused, OSError, sqlite3.Error) as exc:  # the control plane does not need its console
             log.warning("the console can't be served", extra={"why": str(exc)})
             self._socket.close()

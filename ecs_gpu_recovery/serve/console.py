@@ -62,20 +62,12 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
     must_be_installed()
     from ..console.access.auth import Proxy
     from ..console.app import Settings, prepare
-    from ..console.backend_pool import Backend
-    from ..control.backend import LocalBackend, default_state
+    from ..control.backend import default_state, open_records
     from ..core.errors import Refused
     from ..local.wiring import DATABASE
 
     folder = (state or default_state()).resolve()
     local = backend == "local"
-
-    def factory() -> Backend:
-        if local:
-            return LocalBackend(folder)
-        from ..control.aws_backend import AwsBackend
-
-        return AwsBackend()
 
     if backend not in ("local", "aws"):
         raise Refused(f"a console can't be served for {backend!r}: use --backend local or --backend aws")
@@ -94,7 +86,7 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         state=folder if local else None,
         tick_s=1.0 if local else 5.0,
     )
-    served = prepare(factory, settings)
+    served = prepare(lambda: open_records(backend, folder), settings)
     if local and not (folder / DATABASE).exists():
         print(
             f"no control plane is in {folder} yet: start one with  gpu-recovery up --state {folder}",

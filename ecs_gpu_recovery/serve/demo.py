@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from ..cli.render import console, emit_json, styled
-from ..control.backend import LocalBackend
+from ..control.local_backend import LocalBackend
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
 from ..jobfile import parse
@@ -35,6 +35,7 @@ LIMIT_S = 150.0
 STEP_S = 0.05
 #: After the end: how long the console waits for somebody to open a page, and how long it stays at most.
 LINGER_S, LINGER_MOST_S = 60.0, 1800.0
+MOST_NOTICES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ class _Show:
                         {"name": p.name, "attempt": p.attempt, "seconds": round(p.seconds, 2)}
                         for p in phases(job, now())
                     ],
-                    "notices": self._parts.notifier.notices(),
+                    "notices": list(self._parts.reads.notices(MOST_NOTICES)),
                 }
             )
             return 0 if good else 1
@@ -331,7 +332,7 @@ class _Show:
         )
         if ratio is not None:
             out.print(f"  effective training time: {ratio:.0%} of the time since submission")
-        for message in self._parts.notifier.notices():
+        for message in self._parts.reads.notices(MOST_NOTICES):
             out.print(f"  message to people: {message['happened']} {message['next']}", markup=False)
         out.print(
             "  as it should be"

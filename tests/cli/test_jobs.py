@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.control.backend import free_port
+from ecs_gpu_recovery.control.local_backend import free_port
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.cli.conftest import WHAT_THERE_IS, Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually

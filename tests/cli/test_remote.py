@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 from ecs_gpu_recovery.console.access.auth import new_token
 from ecs_gpu_recovery.console.forms import Desktop, read_request
-from ecs_gpu_recovery.control.backend import LocalBackend, LogSource
+from ecs_gpu_recovery.control.backend import LogSource
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.control.remote_backend import (
     INSECURE_VARIABLE,
     PASSWORD_VARIABLE,
@@ -54,7 +55,7 @@ def test_a_job_goes_its_whole_way_over_the_api(served: httpx.Client) -> None:
     assert side.job(job.id) == job
     assert [line.id for line in side.jobs(None, 500, "").jobs] == [job.id]
     assert side.jobs(JobStatus.COMPLETE, 5, "").jobs == ()
-    ending = side.stop(job.id, "enough").ending
+    ending = side.stop(job.id, why="enough").ending
     assert ending is not None
     assert ending.by == "ci"
 
@@ -64,7 +65,7 @@ def test_a_job_is_run_again_with_the_variables_that_only_the_console_knows(
 ) -> None:
     side = _side(served)
     made = side.submit(JobRequest(spec=SPEC, any_nodes=1))
-    stopped = side.stop(made.id, "enough")
+    stopped = side.stop(made.id, why="enough")
     assert stopped.status is JobStatus.USER_STOPPED
     spec = JobSpec(name="mine", retry_of=made.id, env=dict(stopped.spec.env))
     again = side.submit(JobRequest(spec=spec, nodes=("node-3",)))
@@ -77,7 +78,7 @@ def test_a_job_is_run_again_with_the_variables_that_only_the_console_knows(
 def test_nodes_are_looked_after(served: httpx.Client) -> None:
     side = _side(served)
     assert [node.name for node in side.nodes()] == ["node-1", "node-2", "node-3", "node-4"]
-    held = side.ask_node("node-2", "drain", "new cable", "quick")
+    held = side.ask_node("node-2", "drain", why="new cable")
     assert held.hold is not None
     assert (held.hold.by, held.hold.why) == ("ci", "new cable")
     assert side.node("node-2") == held
@@ -103,7 +104,7 @@ def test_a_name_and_a_password_will_do(served: httpx.Client) -> None:
     side = _side(served, **{USER_VARIABLE: "vic", PASSWORD_VARIABLE: PASSWORD})
     assert len(side.nodes()) == 4
     with pytest.raises(Refused, match="viewer"):
-        side.ask_node("node-1", "drain", "x", "quick")
+        side.ask_node("node-1", "drain", why="x")
 
 
 def test_errors_keep_their_kind(served: httpx.Client) -> None:

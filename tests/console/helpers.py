@@ -16,7 +16,7 @@ import httpx
 
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.model import Node, NodeStatus
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish

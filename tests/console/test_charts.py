@@ -9,7 +9,7 @@ import pytest
 
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore

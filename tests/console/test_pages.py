@@ -25,7 +25,7 @@ from ecs_gpu_recovery.console.pages import labels, svg
 from ecs_gpu_recovery.console.pages.language import CATALOGUES, translations
 from ecs_gpu_recovery.console.pages.render import environment
 from ecs_gpu_recovery.console.problems import BadField
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused
@@ -292,7 +292,7 @@ def test_the_frame_stands_when_there_is_no_control_plane(tmp_path: Path) -> None
 
 
 class _Slow(LocalBackend):
-    def nodes(self) -> list[object]:  # type: ignore[override]
+    def changed_nodes(self, known: object) -> object:  # type: ignore[override]
         time.sleep(1.0)
         return []
 

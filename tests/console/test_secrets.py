@@ -16,7 +16,7 @@ import pytest
 from ecs_gpu_recovery.console.access.guard import COOKIE
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.views import HIDDEN, masked_text
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.local import wiring
 from tests.console.helpers import (
     console,

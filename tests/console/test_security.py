@@ -13,7 +13,7 @@ from ecs_gpu_recovery.console.access.guard import COOKIE
 from ecs_gpu_recovery.console.app import Settings, prepare
 from ecs_gpu_recovery.console.pages.routes import _inside
 from ecs_gpu_recovery.console.views import HIDDEN, masked_command, masked_env, masked_text
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.errors import Refused
 from tests.console.helpers import PASSWORD, console, csrf_of, sign_in, still_state, training
 

@@ -19,7 +19,7 @@ from ecs_gpu_recovery.console.live.journal import FILE, RING, Event, Journal
 from ecs_gpu_recovery.console.live.snapshot import Shared, Snapshots
 from ecs_gpu_recovery.console.live.stream import Hub
 from ecs_gpu_recovery.console.live.stream_limits import EventStream, StreamLimits, TooManyStreams
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from tests.console.helpers import USERS, console, events, eventually, sign_in, still_state, submitted
 
 
@@ -37,7 +37,7 @@ def test_a_restarted_console_goes_on_where_it_stopped(tmp_path: Path) -> None:
         _drain(client, "node-2")
         events(client, 1, last=seen["id"])  # somebody else hears of it; we have lost the connection
     with closing(LocalBackend(state)) as side:
-        side.ask_node("node-3", "drain", "nobody was looking", "quick")
+        side.ask_node("node-3", "drain", why="nobody was looking")
     with console(state) as client:
         missed = events(client, 2, last=seen["id"])
         _drain(client, "node-4")
@@ -55,7 +55,7 @@ def test_the_moves_of_a_job_are_told_across_a_restart(tmp_path: Path) -> None:
         job = submitted(client, any_nodes=1)["id"]
         (first,) = events(client, 1)
     with closing(LocalBackend(state)) as side:
-        side.stop(job, "enough")
+        side.stop(job, why="enough")
     with console(state) as client:
         told = events(client, 1, last=first["id"])
     assert told[0]["event"] == "job"
@@ -268,7 +268,7 @@ def test_only_nodes_that_moved_are_read_again(tmp_path: Path) -> None:
         snapshots = Snapshots()
         first = snapshots.fleet(side)
         assert snapshots.fleet(side) is first
-        side.ask_node("node-2", "drain", "why", "quick")
+        side.ask_node("node-2", "drain", why="why")
         second = snapshots.fleet(side)
         assert second.stamp > first.stamp
         kept = [a is b for a, b in zip(first.nodes, second.nodes, strict=True)]

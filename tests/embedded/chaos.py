@@ -160,7 +160,7 @@ class Chaos:
         failed = [job for job in jobs if job.status is JobStatus.FAILED]
         assert told == Counter(f"{job.id}/notify/failed" for job in failed), "each failure is told once"
         self.check_the_nodes()
-        store = self.plane.side.parts.store
+        store = self.plane.store
         assert store.read("PRAGMA integrity_check") == [("ok",)]
         assert store.read("SELECT ecs_task_id FROM ecs_task WHERE task_status='IN_PROGRESS'") == []
 

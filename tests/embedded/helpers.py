@@ -19,14 +19,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ecs_gpu_recovery.control.backend import LocalBackend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from ecs_gpu_recovery.jobfile import parse
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.files import read_json
+from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.views import TaskView
+from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded.controller_program import POLICY
 
 T = TypeVar("T")
@@ -100,6 +102,11 @@ class ControlPlane:
         """The records, as any command sees them."""
         return LocalBackend(self.state)
 
+    @cached_property
+    def store(self) -> SqliteStore:
+        """The tables, as another tool sees them."""
+        return SqliteStore(self.state / DATABASE)
+
     def job(self, job_id: str) -> Job:
         return self.side.job(job_id)
 
@@ -111,8 +118,8 @@ class ControlPlane:
         """Nothing of it runs on, however the test went."""
         self.kill()
         self.log.close()
-        if "side" in self.__dict__:
-            self.side.close()
+        for name in {"side", "store"} & self.__dict__.keys():
+            getattr(self, name).close()
         self.cluster.shutdown()
         assert self.cluster.processes() == []
 
@@ -246,7 +253,7 @@ def check_that_nothing_is_left(plane: ControlPlane, job: Job) -> None:
     assert job.outbox == ()
     nodes = plane.side.nodes()
     assert {(node.status, node.job_id, node.outbox) for node in nodes} == {(NodeStatus.AVAILABLE, "", ())}
-    assert plane.side.parts.store.read("PRAGMA integrity_check") == [("ok",)]
+    assert plane.store.read("PRAGMA integrity_check") == [("ok",)]
     if job.status is JobStatus.COMPLETE:
         assert not [n for n in plane.side.notices(100) if job.id in n["key"]], "nobody is needed"
 

@@ -121,7 +121,7 @@ def test_a_program_that_does_not_exist_on_the_node_fails_with_the_reason(tmp_pat
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
     with live_controller(tmp_path / "state") as live:
-        live.side.ask_node("node-2", "drain", "one is enough", "quick")
+        live.side.ask_node("node-2", "drain", why="one is enough")
         live.cluster.power_off("node-1", "a moment")
         live.submit("job", [str(program)], nodes=["node-1"])
         program.unlink()

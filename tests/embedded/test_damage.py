@@ -142,9 +142,9 @@ def test_two_running_jobs_may_not_keep_their_checkpoints_in_one_folder(tmp_path:
         ):
             live.side.submit(same)
         assert live.side.node("node-2").claimable
-        live.side.stop("first", "enough")
+        live.side.stop("first", why="enough")
         live.ends("first", JobStatus.USER_STOPPED)
         taken_over = live.side.submit(same)
         assert taken_over.spec.checkpoint_dir == str(folder), "an ended job's work may be taken over"
-        live.side.stop(taken_over.id, "enough")
+        live.side.stop(taken_over.id, why="enough")
         live.ends(taken_over.id, JobStatus.USER_STOPPED)

@@ -165,7 +165,7 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
 WRONG = """
 import sys
 from dataclasses import replace
-from ecs_gpu_recovery.cli import demo
+from ecs_gpu_recovery.serve import demo
 from ecs_gpu_recovery.core.model import JobStatus
 demo.SCENARIOS["none"] = replace(demo.SCENARIOS["none"], status=JobStatus.FAILED)
 from ecs_gpu_recovery.main import run
@@ -244,7 +244,7 @@ def test_a_demo_on_a_state_with_a_broken_node_says_so_at_once(tmp_path: Path) ->
 
     with live_controller(tmp_path, nodes=2, boot_seconds=1.5) as live:
         live.cluster.inject("node-2", "permanent")
-        live.side.ask_node("node-2", "check", "", "quick")
+        live.side.ask_node("node-2", "check", why="")
         eventually(lambda: live.side.node("node-2").status is NodeStatus.FAILED, "node-2 failed")
     told = demo("--fault", "none", "--state", str(tmp_path))
     assert told.returncode == 4, told.stdout + told.stderr

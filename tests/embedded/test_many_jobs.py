@@ -46,7 +46,7 @@ class Mill:
     def check(self) -> None:
         wanted = {f"j{number}" for number in range(self.submitted)}
         assert Counter(self.ran.read_text().split()) == Counter(wanted), "each ran once"
-        store = self.plane.side.parts.store
+        store = self.plane.store
         assert dict(store.read("SELECT job_status, COUNT(*) FROM ecs_job GROUP BY 1")) == {
             JobStatus.COMPLETE.value: self.submitted
         }

@@ -17,6 +17,7 @@ from ecs_gpu_recovery.core.effects import Archive, Notify
 from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.local.notify import LocalNotifier
+from ecs_gpu_recovery.local.reads import SqliteReads
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import now
 from tests.embedded.helpers import eventually, live_controller
@@ -80,7 +81,7 @@ def test_a_message_is_kept_once_however_often_it_is_sent(store: SqliteStore) -> 
         notifier.notify(MESSAGE)
         notifier.notify(MESSAGE)
         assert len(hook.got) == 2, "twice only if the process died right after the first"
-        assert [message["key"] for message in notifier.notices()] == [MESSAGE.key]
+        assert [message["key"] for message in SqliteReads(store).notices(10)] == [MESSAGE.key]
         assert hook.got[0]["happened"] == "h"
 
 
@@ -91,7 +92,7 @@ def test_a_message_is_kept_though_the_webhook_is_down(store: SqliteStore) -> Non
         notifier = LocalNotifier(store, now, url)
         with pytest.raises(Transient, match="the webhook did not take the message"):
             notifier.notify(MESSAGE)
-    assert [message["subject"] for message in notifier.notices()] == ["s"]
+    assert [message["subject"] for message in SqliteReads(store).notices(10)] == ["s"]
 
 
 @pytest.mark.parametrize(

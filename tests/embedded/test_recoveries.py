@@ -35,7 +35,7 @@ def test_an_answer_from_before_the_failure_is_no_verdict_on_it(tmp_path: Path) -
         assert live.cluster.task("node-1", old).exit_code == 0
         facts = LocalFleet(live.cluster, now).observe_job(job)
         assert not [fact for fact in facts if isinstance(fact, NodeChecked)]
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)
 
 
@@ -47,7 +47,7 @@ def test_the_end_of_a_task_that_was_never_named_is_seen_by_the_attempt_it_was_st
         live.submit("job", FOREVER)
         job = live.started("job")
         task = job.ranks[0].task_id
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)
         unnamed = replace(job.ranks[0], task_id="", task_status=None, node_status=NodeStatus.UNKNOWN)
         gone_on = replace(job, status=JobStatus.PENDING_RESTART, attempt=1, ranks=(unnamed, *job.ranks[1:]))
@@ -98,7 +98,7 @@ def test_a_node_that_comes_back_without_its_gpu_is_not_used_again(tmp_path: Path
         assert "came back with 1 of 2 GPUs" in job.outcome
         assert live.side.node("node-1").status is NodeStatus.FAILED
         # The check must run on the GPUs that are left, or it could never tell that one is missing.
-        live.side.ask_node("node-1", "check", "is it still broken?", "quick")
+        live.side.ask_node("node-1", "check", why="is it still broken?")
         eventually(lambda: live.side.node("node-1").status is NodeStatus.FAILED, "the check says so too")
         assert live.side.node("node-1").verdict is Verdict.REBOOT
 
@@ -119,7 +119,7 @@ def test_a_person_can_stop_a_job_at_any_moment(tmp_path: Path, moment: str) -> N
             live.reaches("job", JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART)
         if moment == "rebooting":
             live.reaches("job", JobStatus.PENDING_RESTART)
-        live.side.stop("job", "changed my mind")
+        live.side.stop("job", why="changed my mind")
         job = live.ends("job", JobStatus.USER_STOPPED)
         assert "changed my mind" in job.outcome
         assert not live.side.notices(10)
@@ -174,7 +174,7 @@ def test_a_task_that_vanished_with_its_node_is_lost_and_not_awaited_for_ever(tmp
         ended = [f for f in LocalFleet(live.cluster, now).observe_job(job) if isinstance(f, TaskEnded)]
         # The controller may have stopped the other rank by now.
         assert [fact.exit_code for fact in ended if fact.rank == 0] == [None]
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)
 
 

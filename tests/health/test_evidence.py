@@ -69,7 +69,7 @@ def test_a_gpu_that_hangs_is_told_while_its_task_still_lives(tmp_path: Path) -> 
         live.cluster.inject("node-1", "hang")
         eventually(lambda: told(live.job("job"), FAULT), "the fault is told")
         assert live.job("job").status is JobStatus.IN_PROGRESS
-        live.side.stop("job", "it hangs")
+        live.side.stop("job", why="it hangs")
         live.ends("job", JobStatus.USER_STOPPED)
 
 
@@ -112,5 +112,5 @@ def test_a_controller_that_starts_again_tells_nothing_twice_and_misses_nothing(t
             "what was before the job is not the job's"
         )
         anew.close()
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)

@@ -84,7 +84,7 @@ def test_all_free_nodes_are_examined_on_demand_and_bad_ones_are_set_aside(tmp_pa
         again = run_command("nodes", "check", "--all-idle", "--wait", "--state", live.state)
         assert (again.code, again.out.startswith("node-2: healthy")) == (0, True), again
         assert "node-3" not in again.out, "it is set aside already"
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)
 
 
@@ -96,5 +96,5 @@ def test_without_a_free_node_nothing_is_asked_for(tmp_path: Path) -> None:
         assert (ran.code, ran.out) == (0, "no node is free: nothing was asked for\n")
         assert run_command("nodes", "check", "--state", live.state).code == 2
         assert run_command("nodes", "check", "--all-idle", "--level", "9", "--state", live.state).code == 2
-        live.side.stop("job", "enough")
+        live.side.stop("job", why="enough")
         live.ends("job", JobStatus.USER_STOPPED)

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
+from ...control.records import RecordsBackend
 from ...core.errors import Transient
 from ...metrics.catalogue import PREFIX
 from ...metrics.cloudwatch_agent import NAMESPACE
 from ...metrics.series import FILE, Series, read_series
-from ..backend_pool import Backend
 from ..context import ConsoleArg
 from ..problems import RESPONSES
 from .models import Answer
@@ -120,7 +120,7 @@ async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600)
     """GPU and host numbers of a node over the last time, one line per GPU."""
     state = console.state
 
-    def read(side: Backend) -> list[dict[str, Any]]:
+    def read(side: RecordsBackend) -> list[dict[str, Any]]:
         node = side.node(name).name
         if state is None:
             return []
@@ -143,7 +143,7 @@ async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600
     """GPU numbers of the job's nodes over the last time, one line per node."""
     state = console.state
 
-    def read(side: Backend) -> list[dict[str, Any]]:
+    def read(side: RecordsBackend) -> list[dict[str, Any]]:
         ranks = side.job(job_id).ranks[:32]
         if state is None:
             return []

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from ...control.records import RecordsBackend
 from ...core.model import Job, Node
+from ...engine.reads import BEGINNING, place
 from ...metrics.series import FILE, read_series
-from ..backend_pool import Backend, either
 from ..context import Console
-from ..live.snapshot import Snapshots, count_live, live_ids, some_jobs
+from ..live.snapshot import Snapshots
 
 #: So many lines, of so many points each, are drawn at once.
 MOST_SERIES, MOST_POINTS = 200, 720
-#: Orders of so many jobs are looked at.
-MOST_DUE = 300
 
 
 def by_place(key: str, found: Sequence[Any], limit: int, after: int) -> dict[str, Any]:
@@ -51,42 +49,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def alerts(side: Backend, limit: int, after: str) -> dict[str, Any]:
+def alerts(side: RecordsBackend, limit: int, after: str) -> dict[str, Any]:
     """Messages, newest first. A place in the list is a time and a key, so new ones don't shift it."""
-    store = side.parts.store
-    if hasattr(store, "read"):
-        at, _, key = after.partition(" ")
-        where = "WHERE (at, key) < (?, ?)" if after else ""
-        rows = store.read(
-            f"SELECT at, body FROM notice {where} ORDER BY at DESC, key DESC LIMIT ?",  # noqa: S608
-            *([at, key] if after else []),
-            limit + 1,
-        )
-        found = [{"at": when, **json.loads(body)} for when, body in rows]
-    else:
-        found = [notice for notice in side.notices(1000) if not after or _place(notice) < after][: limit + 1]
-    return {"alerts": found[:limit], "next": _place(found[limit - 1]) if len(found) > limit else ""}
+    found = side.notices(limit + 1, after or BEGINNING)
+    return {"alerts": list(found[:limit]), "next": place(found[limit - 1]) if len(found) > limit else ""}
 
 
-def _place(notice: dict[str, Any]) -> str:
-    return f"{notice['at']} {notice['key']}"
-
-
-def pending_orders(side: Backend) -> list[dict[str, Any]]:
-    """Orders that are committed and not yet known to be carried out, by record and key.
-
-    Whoever has one is in the index of what is due some day; so this costs a few reads, however many jobs there are.
-    """
-    store = side.parts.store
-    some_day = side.now() + timedelta(days=3650)
-
-    def few() -> tuple[list[Node], list[str]]:
-        names = list(store.due_nodes(some_day))[:MOST_DUE]
-        near = [side.node(name) for name in names] if len(names) <= 3 else list(side.nodes())
-        return near, list(store.due_jobs(some_day, MOST_DUE))
-
-    nodes, ids = either(side, few, lambda: (list(side.nodes()), live_ids(side)[:MOST_DUE]))
-    jobs = some_jobs(side, ids)
+def pending_orders(side: RecordsBackend) -> list[dict[str, Any]]:
+    """Orders that are committed and not yet known to be carried out, by record and key."""
+    nodes, jobs = side.waiting()
     records: list[tuple[str, Job | Node]] = [(f"node/{node.name}", node) for node in nodes]
     records += [(f"job/{job.id}", job) for job in jobs]
     found = [
@@ -104,7 +75,7 @@ def pending_orders(side: Backend) -> list[dict[str, Any]]:
     return sorted(found, key=lambda order: (order["record"], order["key"]))
 
 
-def numbers(side: Backend, snapshots: Snapshots) -> dict[str, Any]:
+def numbers(side: RecordsBackend, snapshots: Snapshots) -> dict[str, Any]:
     """Counts of now."""
     nodes: dict[str, int] = {}
     gpus = {"all": 0, "free": 0, "in_use": 0, "out_of_use": 0}
@@ -112,10 +83,13 @@ def numbers(side: Backend, snapshots: Snapshots) -> dict[str, Any]:
         nodes[node["status"]] = nodes.get(node["status"], 0) + 1
         gpus["all"] += node["gpus"]
         gpus["in_use" if node["job_id"] else "free" if node["free"] else "out_of_use"] += node["gpus"]
-    return {"nodes": nodes, "gpus": gpus, "jobs": count_live(side)}
+    jobs = {status.value: count for status, count in side.count_live().items()}
+    return {"nodes": nodes, "gpus": gpus, "jobs": jobs}
 
 
-def history(side: Backend, console: Console, name: str, node: str, job: str, minutes: int) -> dict[str, Any]:
+def history(
+    side: RecordsBackend, console: Console, name: str, node: str, job: str, minutes: int
+) -> dict[str, Any]:
     """Lines of one metric from the embedded control plane's own file."""
     if console.state is None:
         return {"name": name, "series": [], "more": False}

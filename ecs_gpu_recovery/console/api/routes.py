@@ -10,15 +10,15 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from ... import __version__
+from ...control.logs import LARGEST_PART, progress_points
+from ...control.records import RecordsBackend
 from ...core.errors import NotFound
 from ...core.model import JobStatus, NodeStatus
 from ...metrics.catalogue import METRICS
 from .. import forms, views
 from ..actions import Actions
-from ..backend_pool import Backend
 from ..context import Console, ConsoleArg, IdentityArg, event_stream
 from ..dead_letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
-from ..logs import LARGEST_PART, progress_points
 from ..problems import RESPONSES
 from . import lists, models
 from .models import JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
@@ -123,9 +123,9 @@ async def job_timeline(
 ) -> Response:
     """What happened, oldest first, with entries that no longer fit into the record."""
 
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         job = side.job(job_id)
-        entries = views.whole_timeline(job, views.earlier_entries(side.parts.store, job_id))
+        entries = views.whole_timeline(job, side.earlier_entries(job_id))
         return lists.by_place("entries", entries, limit, after)
 
     return _said(await console.pool.ask(read))
@@ -144,7 +144,7 @@ async def job_progress(job_id: Name, console: ConsoleArg) -> Response:
 async def job_logs(job_id: Name, console: ConsoleArg, limit: LongLimit = 1000, after: Place = 0) -> Response:
     """The logs there are: every rank of every attempt."""
 
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         return lists.by_place("logs", console.logs.sources(side, side.job(job_id)), limit, after)
 
     return _said(await console.pool.ask(read))
@@ -224,9 +224,9 @@ async def list_nodes(
 async def get_node(name: Name, console: ConsoleArg) -> Response:
     """One node, with the report of its last check where it can be read."""
 
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         node = side.node(name)
-        return {**views.node_view(node), "report": views.last_report(console.state, node)}
+        return {**views.node_view(node), "report": next(iter(side.reports(node, 1)), None)}
 
     return _said(lists.plain(await console.pool.ask(read)))
 

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...core.errors import NotFound, Refused
+from ...control.records import RecordsBackend
+from ...core.errors import Refused
 from ...core.model import Job
 from .. import views
-from ..backend_pool import Backend, either
 
 T = TypeVar("T")
 #: More jobs than these at once are counted, not shown one by one.
@@ -51,7 +51,7 @@ class Snapshots:
         """Whoever changed something sees it at once."""
         self._read_at = float("-inf")
 
-    def notices(self, side: Backend) -> list[dict[str, Any]]:
+    def notices(self, side: RecordsBackend) -> list[dict[str, Any]]:
         """The newest messages; where they are gathered from records, they may be several ticks old."""
         with self._lock:
             if self._now() - self._notices[0] >= 6 * self._keep:
@@ -62,7 +62,7 @@ class Snapshots:
                 self._notices = (self._now(), found)
             return self._notices[1]
 
-    def fleet(self, side: Backend) -> Fleet:
+    def fleet(self, side: RecordsBackend) -> Fleet:
         """The nodes now, or a moment ago."""
         with self._lock:
             if self._now() - self._read_at >= self._keep:
@@ -70,42 +70,14 @@ class Snapshots:
                 self._read_at = self._now()
             return self._fleet
 
-    def _read(self, side: Backend) -> None:
-        store = side.parts.store
-        if hasattr(store, "read"):
-            changed = self._read_changed(side, store)
-        else:
-            found = {node.name: node for node in side.nodes()}
-            fresh = {n.name: n for n in found.values() if self._views.get(n.name, (-1,))[0] != n.version}
-            changed = bool(fresh) or len(found) != len(self._views)
-            self._views = {
-                name: (node.version, views.node_view(node)) if name in fresh else self._views[name]
-                for name, node in found.items()
-            }
-        if changed or self._fleet.stamp == 0:
-            shown = [
-                view
-                for _, (_, view) in sorted(
-                    self._views.items(), key=lambda item: (views.in_order(item[0]), item[0])
-                )
-            ]
-            self._fleet = Fleet(self._fleet.stamp + 1, shown)
-
-    def _read_changed(self, side: Backend, store: Any) -> bool:
-        """The embedded store tells all versions in a millisecond; only records that moved are opened."""
-        versions = dict(store.read("SELECT node_name, version FROM ecs_node"))
-        moved = [name for name, version in versions.items() if self._views.get(name, (-1,))[0] != version]
-        known = {name: view for name, view in self._views.items() if name in versions}
-        if len(moved) > 20 or not self._views:
-            found = {node.name: node for node in side.nodes()}
-        else:
-            found = {name: side.node(name) for name in moved}
-        for name in moved:
-            if name in found:
-                known[name] = (found[name].version, views.node_view(found[name]))
-        changed = bool(moved) or len(known) != len(self._views)
-        self._views = known
-        return changed
+    def _read(self, side: RecordsBackend) -> None:
+        found = side.changed_nodes({name: version for name, (version, _) in self._views.items()})
+        if not (found.changed or found.gone or self._fleet.stamp == 0):
+            return
+        known = {name: view for name, view in self._views.items() if name not in found.gone}
+        known |= {node.name: (node.version, views.node_view(node)) for node in found.changed}
+        self._views = dict(sorted(known.items(), key=lambda item: (views.in_order(item[0]), item[0])))
+        self._fleet = Fleet(self._fleet.stamp + 1, [view for _, view in self._views.values()])
 
     def rendered(self, key: Hashable, make: Callable[[], str]) -> str:
         """A part of a page that is a function of its key alone is made once."""
@@ -121,56 +93,11 @@ class Snapshots:
         return made
 
 
-def some_jobs(side: Backend, job_ids: Sequence[str]) -> list[Job]:
-    """Records by id, in one call where the store knows how; those that are gone are left out."""
-    store = side.parts.store
-    if not hasattr(store, "some_jobs") or not job_ids:
-        return _one_by_one(side, job_ids)
-
-    def together() -> list[Job]:
-        known: dict[str, Job] = {job.id: job for job in store.some_jobs(job_ids)}
-        return [known[job_id] for job_id in job_ids if job_id in known]
-
-    return either(side, together, lambda: _one_by_one(side, job_ids))
-
-
-def _one_by_one(side: Backend, job_ids: Sequence[str]) -> list[Job]:
-    found = []
-    for job_id in job_ids:
-        try:
-            found.append(side.job(job_id))
-        except NotFound:
-            continue  # gone since the list was made
-        except Refused:
-            continue  # a damaged record, or another tool's: its own page says so
-    return found
-
-
-def live_ids(side: Backend) -> list[str]:
-    """Jobs that have not ended. Who may not ask for them at once asks state by state."""
-
-    def by_state() -> list[str]:
-        return [line.id for status in views.live_states() for line in side.jobs(status, 200, "").jobs]
-
-    return either(side, lambda: list(side.parts.store.live_jobs()), by_state)
-
-
-def live_jobs(side: Backend, most: int = MOST_LIVE) -> tuple[int, list[Job]]:
+def live_jobs(side: RecordsBackend, most: int = MOST_LIVE) -> tuple[int, list[Job]]:
     """How many jobs have not ended, and some of them, newest first."""
-    ids = live_ids(side)
-    live = [job for job in some_jobs(side, ids[:most]) if not job.status.final]
+    ids = side.live_jobs()
+    live = [job for job in side.some_jobs(ids[:most]) if not job.status.final]
     return len(ids), sorted(live, key=lambda job: (job.created_at, job.id), reverse=True)
-
-
-def count_live(side: Backend) -> dict[str, int]:
-    """How many jobs are in each state that is not final; of a state, no more than 200 are counted on AWS."""
-    store = side.parts.store
-    if hasattr(store, "read"):
-        counted = dict(
-            store.read("SELECT job_status, count(*) FROM ecs_job WHERE live=1 GROUP BY job_status")
-        )
-        return {status.value: int(counted.get(status.value, 0)) for status in views.live_states()}
-    return {status.value: len(side.jobs(status, 200, "").jobs) for status in views.live_states()}
 
 
 class Shared:

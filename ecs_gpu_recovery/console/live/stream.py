@@ -16,13 +16,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Any
 
+from ...control.records import RecordsBackend
 from ...core.errors import NotFound, RecoveryError
 from ...core.model import Job
 from ...engine.ports import JobLine
-from ..backend_pool import Backend, BackendPool
+from ..backend_pool import BackendPool
 from ..views import entry_view, job_line
 from .journal import RING, Event, Journal
-from .snapshot import Shared, Snapshots, live_ids, some_jobs
+from .snapshot import Shared, Snapshots
 
 __all__ = ["CSRF", "Hub", "Part", "Shared", "digest", "frame", "page_stream"]
 #: A stream that says nothing for longer than this is taken for dead by proxies.
@@ -105,7 +106,7 @@ class Hub:
             await self._publish(told, known)
             self._looked_at = loop.time()
 
-    def _look(self, side: Backend) -> dict[str, Any]:
+    def _look(self, side: RecordsBackend) -> dict[str, Any]:
         """Everything a look needs, in a handful of reads however many jobs there are."""
         notices = self._snapshots.notices(side)
         fleet = self._snapshots.fleet(side)
@@ -113,15 +114,15 @@ class Hub:
         # Jobs that are older than the list and have not ended, as far as we know.
         open_ids = [job_id for job_id, line in self._jobs.items() if not line["final"]]
         if not self._looked:
-            open_ids += live_ids(side)
-        for job in some_jobs(side, [job_id for job_id in dict.fromkeys(open_ids) if job_id not in lines]):
+            open_ids += side.live_jobs()
+        for job in side.some_jobs([job_id for job_id in dict.fromkeys(open_ids) if job_id not in lines]):
             lines[job.id] = job_line(_line_of(job))
         moved = [job_id for job_id, line in lines.items() if self._jobs.get(job_id) != line]
         wanted = [job_id for job_id in moved if self._looked or not lines[job_id]["final"]]
         return {
             "jobs": lines,
             "moved": moved,
-            "records": {job.id: job for job in some_jobs(side, wanted)},
+            "records": {job.id: job for job in side.some_jobs(wanted)},
             "fleet": fleet,
             "notices": notices,
         }

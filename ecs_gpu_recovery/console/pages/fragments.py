@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...control.records import RecordsBackend
 from ...core import keys
 from ...core.edges import JOB
 from ...core.errors import RecoveryError
@@ -12,9 +13,8 @@ from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from .. import status_text, views
 from ..api.lists import pending_orders
-from ..backend_pool import Backend
 from ..context import Console
-from ..live.snapshot import live_jobs, some_jobs
+from ..live.snapshot import live_jobs
 from . import svg
 from .render import Renderer
 
@@ -25,10 +25,12 @@ BLAMED = (Exit.SUSPECT, Exit.OUT_OF_MEMORY, Exit.FAULT, Exit.LOST, Exit.NEVER_ST
 MOST_SHOWN = 12
 #: Recoveries of a job that its page sums up.
 MOST_PAST = 5
+#: Checks of a node that its page tells of.
+MOST_REPORTS = 12
 Fragments = tuple[dict[str, str], dict[str, Any]]
 
 
-def _notices(side: Backend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _notices(side: RecordsBackend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The messages, each with its job and how its node is now; or where else they go."""
     known = {node["name"]: node for node in nodes}
     try:
@@ -50,7 +52,7 @@ def _job_of(key: str) -> str:
 
 
 async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         live, some = live_jobs(side)
         fleet = console.snapshots.fleet(side)
         return {
@@ -125,9 +127,9 @@ async def new_job(console: Console, renderer: Renderer, args: Mapping[str, str])
 async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     job_id = args["job_id"]
 
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         found, now = side.job(job_id), side.now()
-        earlier = views.earlier_entries(side.parts.store, job_id)
+        earlier = side.earlier_entries(job_id)
         view = views.job_view(found, now, earlier)
         view["timeline"] = views.whole_timeline(found, earlier)[-600:]
         return {
@@ -226,11 +228,11 @@ def _preflight(found: Job) -> list[dict[str, str]]:
 async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     name = args["name"]
 
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         found = side.node(name)
         lines = side.jobs(None, 60, "").jobs
-        records = {record.id: record for record in some_jobs(side, [line.id for line in lines])}
-        earlier = views.earlier_entries(side.parts.store, f"node/{name}")
+        records = {record.id: record for record in side.some_jobs([line.id for line in lines])}
+        earlier = side.earlier_entries(f"node/{name}")
         ran, moves = [], [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
         for line in lines:
             record = records.get(line.id)
@@ -244,7 +246,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),
-            "reports": views.reports(console.state, found),
+            "reports": side.reports(found, MOST_REPORTS),
             "jobs": ran[:10],
             "moves": moves[-200:],
         }
@@ -280,9 +282,9 @@ def _mended(report: Mapping[str, Any] | None, moves: Sequence[Mapping[str, Any]]
 
 
 async def alerts(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
-    def read(side: Backend) -> dict[str, Any]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         moves = []
-        for found in some_jobs(side, [line.id for line in side.jobs(None, 15, "").jobs]):
+        for found in side.some_jobs([line.id for line in side.jobs(None, 15, "").jobs]):
             moves += [{**views.entry_view(e), "job": found.id} for e in found.timeline if e.subject == "job"]
         moves.sort(key=lambda entry: str(entry["at"]), reverse=True)
         return {

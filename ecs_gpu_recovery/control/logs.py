@@ -6,17 +6,16 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..control.backend import LogSource
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
-from .backend_pool import Backend
+from .backend import Backend, LogSource
 
 LARGEST_PART = 256 * 1024
 MOST_HITS = 500
@@ -112,12 +111,10 @@ class Logs:
             at += len(data)
             yield data
 
-    def _reader(self, side: Backend, job: Job, source: LogSource) -> tuple[int, Any]:
+    def _reader(self, side: Backend, job: Job, source: LogSource) -> tuple[int, Callable[[int, int], bytes]]:
         if source.path is not None:
             path = source.path
             return _size(source), lambda start, count: _read(path, start, count)
-        if not hasattr(side, "read_log"):
-            raise Refused("this backend keeps no logs")
         with self._lock:
             stream = self._streams.setdefault(source.task_id, _Stream())
             self._streams.move_to_end(source.task_id)

@@ -1,0 +1,110 @@
+"""What people, pages and metrics ask of the embedded store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import NotFound, Refused
+from ..core.model import Entry, Job, JobStatus
+from ..engine.reads import NodeChanges, Notice, TaskLine
+from ..report import archived
+from .store import SqliteStore
+
+#: When more nodes than this have moved, one look at all of them is cheaper.
+_FEW = 20
+
+
+class SqliteReads:
+    """Holds no lock, and keeps nothing."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def some_jobs(self, job_ids: Iterable[str]) -> Sequence[Job]:
+        found = []
+        for job_id in job_ids:
+            try:
+                found.append(self._store.job(job_id))
+            except (NotFound, Refused):
+                continue  # gone since the list was made, or damaged: its own page says so
+        return found
+
+    def job_counts(self, statuses: Iterable[JobStatus]) -> Mapping[JobStatus, int]:
+        wanted = list(statuses)
+        marks = ",".join("?" * len(wanted))
+        counted = dict(
+            self._store.read(
+                f"SELECT job_status, count(*) FROM ecs_job WHERE job_status IN ({marks}) GROUP BY job_status",  # noqa: S608
+                *(status.value for status in wanted),
+            )
+        )
+        return {status: int(counted.get(status.value, 0)) for status in wanted}
+
+    def job_restarts(self) -> int:
+        """Of all jobs together, since the beginning."""
+        ((count,),) = self._store.read("SELECT coalesce(sum(CAST(retry AS INTEGER)), 0) FROM ecs_job")
+        return int(count)
+
+    def changed_nodes(self, known: Mapping[str, int]) -> NodeChanges:
+        """All versions are told in a millisecond; only records that moved are opened."""
+        versions = dict(self._store.read("SELECT node_name, version FROM ecs_node"))
+        moved = [name for name, version in versions.items() if known.get(name) != version]
+        if len(moved) > _FEW:
+            changed = [node for node in self._store.nodes() if known.get(node.name) != node.version]
+        else:
+            changed = [self._store.node(name) for name in moved]
+        return NodeChanges(changed=tuple(changed), gone=frozenset(known.keys() - versions.keys()))
+
+    def tasks(self, job: Job) -> Sequence[TaskLine]:
+        found = self._store.read(
+            "SELECT node_index_in_job, retry, node_name, ecs_task_id FROM ecs_task WHERE job_id=?"
+            " ORDER BY created_at, CAST(node_index_in_job AS INTEGER), ecs_task_id",
+            job.id,
+        )
+        return [
+            TaskLine(rank=int(rank), attempt=int(attempt), node=node, task_id=task_id)
+            for rank, attempt, node, task_id in found
+        ]
+
+    def earlier_entries(self, record: str) -> Sequence[Entry]:
+        found = self._store.read("SELECT line FROM timeline WHERE record=? ORDER BY seq", record)
+        return archived(line for (line,) in found)
+
+    def notices(self, limit: int, after: str = "") -> Sequence[Notice]:
+        at, _, key = after.partition(" ")
+        where = "WHERE (at, key) < (?, ?)" if after else ""
+        rows = self._store.read(
+            f"SELECT at, body FROM notice {where} ORDER BY at DESC, key DESC LIMIT ?",  # noqa: S608
+            *([at, key] if after else []),
+            limit,
+        )
+        return [{"at": when, **json.loads(body)} for when, body in rows]
+
+    def notice_count(self) -> int:
+        ((count,),) = self._store.read("SELECT count(*) FROM notice")
+        return int(count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """How a database file looks from outside."""
+
+    version: int
+    integrity: str  #: `ok`, or what SQLite has found
+    jobs: int
+
+
+def examine_file(path: Path) -> FileState:
+    """Look at a file without changing it, also one of another release. Raises `sqlite3.Error`."""
+    conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+    try:
+        (version,) = conn.execute("PRAGMA user_version").fetchone()
+        (integrity,) = conn.execute("PRAGMA integrity_check(1)").fetchone()
+        (jobs,) = conn.execute("SELECT COUNT(*) FROM ecs_job").fetchone()
+    finally:
+        conn.close()
+    return FileState(version=version, integrity=integrity, jobs=jobs)
