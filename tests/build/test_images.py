@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -68,10 +69,10 @@ def test_no_secret_is_baked_in_and_root_has_a_reason(image: Path) -> None:
     assert users or "It runs as root" in image.read_text(), "say why, or don't"
 
 
-def allowed(path: str) -> bool:
+def allowed(path: str, image: Path = HEALTH) -> bool:
     """As Docker reads the ignore file: the last rule that fits wins."""
     verdict = True
-    for rule in (HEALTH.parent / "Dockerfile.dockerignore").read_text().split():
+    for rule in image.with_name("Dockerfile.dockerignore").read_text().split():
         pattern = rule.removeprefix("!").removeprefix("**/")
         parts = Path(path).parts
         prefixes = ["/".join(parts[: n + 1]) for n in range(len(parts))]
@@ -101,6 +102,35 @@ def test_nothing_else_reaches_the_build() -> None:
     assert allowed("ecs_gpu_recovery/health/policy.toml")
 
 
+#: What the project is tested and built with; none of it is for those who run it.
+EQUIPMENT = ("testbed", "tests", "tools")
+
+
+def test_no_image_gets_the_test_bed() -> None:
+    images = [image for image in ROOT.glob("docker/**/Dockerfile") if _copied(image)]
+    assert len(images) > 1
+    for image in images:
+        for top in EQUIPMENT:
+            files = [str(path.relative_to(ROOT)) for path in (ROOT / top).rglob("*.py")]
+            assert files
+            assert [path for path in files if allowed(path, image)] == []
+        assert not {source.split("/")[0] for source in _copied(image)} & {*EQUIPMENT, "."}
+
+
+def _copied(image: Path) -> list[str]:
+    """From the repository, not from an earlier stage."""
+    lines = [line.split()[1:-1] for line in instructions(image) if line.startswith("COPY ")]
+    return [source for words in lines if not words[0].startswith("--from") for source in words]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"ecs_gpu_recovery"}
+    tracked = {str(path.relative_to(ROOT)) for path in (ROOT / "ecs_gpu_recovery").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == tracked
+
+
 def test_what_is_installed_is_locked_and_holds_what_the_programs_import() -> None:
     (install,) = [line for line in instructions(HEALTH) if "--require-hashes" in line]
     locks = re.findall(r"-r (\S+)", install)
@@ -114,15 +144,21 @@ def test_what_is_installed_is_locked_and_holds_what_the_programs_import() -> Non
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package alone, as a wheel, in an environment with nothing else in it."""
-    place = tmp_path_factory.mktemp("image")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("dist")
     try:
-        uv("build", "--wheel", "--offline", "--out-dir", place / "dist", ROOT, purpose="build the wheel")
+        uv("build", "--wheel", "--offline", "--out-dir", place, ROOT, purpose="build the wheel")
     except ProblemError as problem:
         pytest.skip(f"the wheel can't be built here: {problem}")
+    (made,) = place.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package alone, in an environment with nothing else in it."""
+    place = tmp_path_factory.mktemp("image")
     venv.create(place / "venv", with_pip=False)
-    (wheel,) = (place / "dist").glob("*.whl")
     python = place / "venv" / "bin" / "python"
     uv("pip", "install", "--offline", "--no-deps", "--python", python, wheel, purpose="install the wheel")
     return place / "venv" / "bin"

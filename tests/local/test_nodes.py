@@ -132,6 +132,7 @@ def test_a_task_that_lost_agent_and_shim_is_settled_by_the_next_agent(cluster: C
     eventually(
         lambda: len(processes.marked(processes.TASK_MARKER, str(task.folder))) == 1
     )  # the one that left
+    eventually(lambda: cluster.node("n1").state is NodeState.DOWN)
     cluster.tend()
     end = end_of(cluster, "n1", "t")
     assert (end.exit_code, end.stop_code) == (None, "EssentialContainerExited")
@@ -333,6 +334,7 @@ def test_a_node_with_real_gpus_counts_what_is_given_to_it(cluster: Cluster) -> N
 def test_a_task_whose_shims_never_get_going_failed_to_start(cluster: Cluster) -> None:
     power_on(cluster, "n1")
     kill_9(agent_pid(cluster, "n1"))
+    eventually(lambda: cluster.node("n1").state is NodeState.DOWN)
     node = cluster.node("n1")
     (node.folder / "tasks" / "t").mkdir()
     write_json(str(node.folder / "tasks" / "t" / "spec.json"), {"task_id": "t", "boot_id": node.boot_id})

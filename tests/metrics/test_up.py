@@ -46,7 +46,7 @@ def plane(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            Cluster(state).shutdown()
+        Cluster(state).shutdown()  # its nodes and their tasks are meant to outlive it
 
 
 def scrape(url: str) -> dict[str, Family]:
