@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from .core.model import Entry, Job, JobStatus
 
@@ -147,40 +148,53 @@ class Progress:
     step_s: float = 0.0  #: a typical step
 
 
-def progress(lines: Iterable[str]) -> Progress:
-    """Read progress.jsonl, which any program may have written.
+class Step(NamedTuple):
+    """One line of progress.jsonl."""
 
-    A line that makes no sense is passed over: a killed writer leaves one. A loss that is no number is none,
-    because JSON could not carry it on.
+    attempt: int
+    number: int
+    at: datetime
+    loss: float | None
+
+
+def read_step(line: str | bytes) -> Step | None:
+    """What a line says, which any program may have written. A killed writer leaves one that makes no sense.
+
+    A loss that is no number is none, because JSON could not carry it on.
     """
-    seen: list[tuple[int, int, datetime]] = []
-    loss = None
-    for line in lines:
-        try:
-            data = json.loads(line)
-            at = datetime.fromisoformat(data["at"])
-            seen.append(
-                (int(data["attempt"]), int(data["step"]), at if at.tzinfo else at.replace(tzinfo=UTC))
-            )
-            loss = float(data["loss"]) if math.isfinite(data["loss"]) else None
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue
+    try:
+        data = json.loads(line)
+        at = datetime.fromisoformat(data["at"])
+        loss = data.get("loss")
+        known = isinstance(loss, int | float) and math.isfinite(loss)
+        return Step(
+            int(data["attempt"]),
+            int(data["step"]),
+            at if at.tzinfo else at.replace(tzinfo=UTC),
+            float(loss) if known else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def progress(lines: Iterable[str]) -> Progress:
+    seen = [step for step in map(read_step, lines) if step is not None]
     if not seen:
         return Progress()
     firsts: dict[int, int] = {}
-    for attempt, step, _ in seen:
-        firsts.setdefault(attempt, step)
+    for step in seen:
+        firsts.setdefault(step.attempt, step.number)
     gaps = sorted(
-        (b[2] - a[2]).total_seconds() / (b[1] - a[1])
+        (b.at - a.at).total_seconds() / (b.number - a.number)
         for a, b in pairwise(seen)
-        if a[0] == b[0] and b[1] > a[1]
+        if a.attempt == b.attempt and b.number > a.number
     )
-    steps = [step for _, step, _ in seen]
+    steps = [step.number for step in seen]
     return Progress(
         steps=max(steps),
-        loss=loss,
+        loss=seen[-1].loss,
         lost_steps=len(steps) - len(set(steps)),
-        resumed_at=tuple(step for attempt, step in sorted(firsts.items()) if attempt),
+        resumed_at=tuple(first for attempt, first in sorted(firsts.items()) if attempt),
         step_s=gaps[len(gaps) // 2] if gaps else 0.0,
     )
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .records import RecordsBackend
 
 STATE_VARIABLE = "GPU_RECOVERY_STATE"
-BACKEND_VARIABLE = "GPU_RECOVERY_BACKEND"
 NO_LETTERS = "there is no such dead letter: only AWS has a queue of them"
 
 
@@ -41,16 +40,9 @@ class NotAllowed(Refused):
 class Backend(Protocol):
     """What can be asked for, whichever side it is. Where `by` is left out, it is whoever runs this."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def local_files(self) -> bool:
-        """Whether scripts and folders of a job are on this machine."""
-
-    @property
-    def poll_s(self) -> float:
-        """How long to wait between two looks."""
-
+    name: str
+    local_files: bool  #: whether scripts and folders of a job are on this machine
+    poll_s: float  #: how long to wait between two looks
     remark: str  #: what a person should know beside the answer of the last call; empty most of the time
 
     def close(self) -> None: ...

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
+from ..report import read_step
 from .backend import Backend, LogSource
 
 LARGEST_PART = 256 * 1024
@@ -169,21 +168,15 @@ def _whole(data: bytes, *, last: bool) -> bytes:
 def progress_points(job: Job) -> dict[str, Any]:
     """Step, loss, attempt and time of what the training reported, for the chart."""
     path = Path(job.spec.checkpoint_dir) / "progress.jsonl"
-    points: list[tuple[int, float, int, float]] = []
-    if job.spec.checkpoint_dir and path.is_file():
-        for line in _read(path, 0, LARGEST_PROGRESS).split(b"\n"):
-            try:
-                data = json.loads(line)
-                at = datetime.fromisoformat(data["at"]).timestamp()
-                points.append((int(data["step"]), float(data["loss"]), int(data["attempt"]), at))
-            except (ValueError, KeyError, TypeError):
-                continue  # a torn last line, or something else's file
+    there = bool(job.spec.checkpoint_dir) and path.is_file()
+    lines = _read(path, 0, LARGEST_PROGRESS).split(b"\n") if there else []
+    points = [step for step in map(read_step, lines) if step is not None and step.loss is not None]
     every = max(1, -(-len(points) // MOST_POINTS))
     kept = [p for n, p in enumerate(points) if n % every == 0 or n == len(points) - 1]
     return {
         "count": len(points),
-        "step": [p[0] for p in kept],
-        "loss": [p[1] for p in kept],
-        "attempt": [p[2] for p in kept],
-        "at": [p[3] for p in kept],
+        "step": [p.number for p in kept],
+        "loss": [p.loss for p in kept],
+        "attempt": [p.attempt for p in kept],
+        "at": [p.at.timestamp() for p in kept],
     }

@@ -6,12 +6,11 @@ functions; then a question is asked another way.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
@@ -20,11 +19,7 @@ from ..core.node.life import ASKS
 from ..engine.ports import Page, Store
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine
 from ..engine.runtime import Runtime
-from ..jobfile import JobRequest
-from .backend import LogSource, NotAllowed
-
-if TYPE_CHECKING:
-    from ..aws.dead_letters import Letter, Seen, Sent
+from .backend import Backend, LogSource, NotAllowed
 
 LIVE = tuple(status for status in JobStatus if not status.final)
 #: Of a state, so many jobs are looked at where all live ones can't be asked for at once.
@@ -35,43 +30,15 @@ MOST_DUE = 300
 SOME_DAY = timedelta(days=3650)
 
 
-class RecordsBackend(ABC):
+class RecordsBackend(Backend):
     """Safe for many threads."""
 
-    name: str
-    local_files: bool
-    poll_s: float
     remark = ""
 
     def __init__(self, store: Store, reads: Reads, runtime: Runtime) -> None:
         self._store, self._reads, self._runtime = store, reads, runtime
 
     # -- what each side does in its own way --------------------------------------------------------------------
-
-    @abstractmethod
-    def now(self) -> datetime: ...
-
-    @abstractmethod
-    def who(self) -> str: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    @abstractmethod
-    def submit(self, request: JobRequest) -> Job: ...
-
-    @abstractmethod
-    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
-        """New lines of a task's log, and where to go on."""
-
-    @abstractmethod
-    def letters(self) -> Seen | None: ...
-
-    @abstractmethod
-    def send_letters_again(self, *ids: str) -> Sequence[Sent]: ...
-
-    @abstractmethod
-    def discard_letter(self, name: str, *, why: str, by: str) -> Letter: ...
 
     def warning(self) -> str:
         return ""
@@ -93,7 +60,8 @@ class RecordsBackend(ABC):
             try:
                 yield
             except NotFound as exc:
-                raise self._unknown(exc, what, name) from exc
+                told = self._unknown(exc, what, name)
+                raise told from (None if told is exc else exc)
 
     # -- jobs --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -37,8 +37,8 @@ PASSWORD_VARIABLE = "GPU_RECOVERY_CONSOLE_PASSWORD"  # noqa: S105 (a name)
 CA_VARIABLE = "GPU_RECOVERY_CONSOLE_CA"
 INSECURE_VARIABLE = "GPU_RECOVERY_CONSOLE_INSECURE"
 TIMEOUT_S = 30.0
-#: How often a request that only asks is sent before it counts as not answered.
-TRIES = 3
+#: How long to wait before a request is sent again; after the last it counts as not answered.
+WAITS_S = (0.3, 0.6)
 LARGEST_ANSWER = 64 << 20
 
 
@@ -82,14 +82,7 @@ class RemoteBackend:
 
     def _get(self, path: str, **query: object) -> Any:
         asked = urlencode({key: value for key, value in query.items() if value not in ("", None)})
-        for tried in range(TRIES):
-            try:
-                return self._ask("GET", f"{path}?{asked}" if asked else path)
-            except Transient:
-                if tried == TRIES - 1:
-                    raise
-                time.sleep(0.3 * 2**tried)
-        raise AssertionError("unreachable")
+        return _patiently(lambda: self._ask("GET", f"{path}?{asked}" if asked else path))
 
     def _post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
         return self._ask("POST", path, json.dumps(body).encode(), **headers)
@@ -130,14 +123,7 @@ class RemoteBackend:
             path = f"/api/jobs/{quote(request.spec.retry_of, safe='')}/retry"
             return _job(self._post(path, {"nodes": list(request.nodes)}))
         key = {"Idempotency-Key": secrets.token_urlsafe(16)}
-        for tried in range(TRIES):
-            try:
-                return _job(self._post("/api/jobs", body_of(request), **key))
-            except Transient:
-                if tried == TRIES - 1:
-                    raise
-                time.sleep(0.5 * 2**tried)
-        raise AssertionError("unreachable")
+        return _job(_patiently(lambda: self._post("/api/jobs", body_of(request), **key)))
 
     def job(self, job_id: str) -> Job:
         return _job(self._get(f"/api/jobs/{quote(job_id, safe='')}"))
@@ -230,6 +216,16 @@ class RemoteBackend:
             after = page["next"]
             if not after:
                 return
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """Ask again what is safe to ask twice."""
+    for wait_s in WAITS_S:
+        try:
+            return ask()
+        except Transient:
+            time.sleep(wait_s)
+    return ask()
 
 
 def body_of(request: JobRequest) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from ..local.attic import reboots_ordered
 from ..local.controller import Looks
 from ..local.reads import SqliteReads
 from ..local.views import NodeView
-from ..report import Progress, effective_ratio, phases
+from ..report import Progress, Step, effective_ratio, phases, read_step
 from .sample import Sample
 
 #: How long a job that has ended stays on the page, so that its end is seen.
@@ -39,9 +38,8 @@ class ProgressTail:
         self._offset = 0
         self._rest = b""
         self._gaps: deque[float] = deque(maxlen=501)
-        self._last: tuple[int, int, datetime] | None = None
+        self._last: Step | None = None
         self._steps = self._lost = 0
-        self._loss: float | None = None
 
     def read(self) -> Progress:
         try:
@@ -54,24 +52,19 @@ class ProgressTail:
             return Progress()
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(line)
+        for step in filter(None, map(read_step, lines)):
+            self._take(step)
         gaps = sorted(self._gaps)
         step_s = gaps[len(gaps) // 2] if gaps else 0.0
-        return Progress(steps=self._steps, loss=self._loss, lost_steps=self._lost, step_s=step_s)
+        loss = self._last.loss if self._last is not None else None
+        return Progress(steps=self._steps, loss=loss, lost_steps=self._lost, step_s=step_s)
 
-    def _take(self, line: bytes) -> None:
-        try:
-            data = json.loads(line)
-            attempt, step = int(data["attempt"]), int(data["step"])
-            at, loss = datetime.fromisoformat(data["at"]), float(data["loss"])
-        except (ValueError, KeyError, TypeError):
-            return  # torn by a killed writer, or not of ours
-        if self._last is not None and self._last[0] == attempt and step > self._last[1]:
-            self._gaps.append((at - self._last[2]).total_seconds() / (step - self._last[1]))
-        if step <= self._steps:
-            self._lost += 1
-        self._steps, self._loss, self._last = max(self._steps, step), loss, (attempt, step, at)
+    def _take(self, step: Step) -> None:
+        last = self._last
+        if last is not None and last.attempt == step.attempt and step.number > last.number:
+            self._gaps.append((step.at - last.at).total_seconds() / (step.number - last.number))
+        self._lost += step.number <= self._steps
+        self._steps, self._last = max(self._steps, step.number), step
 
 
 class RecordReader:

@@ -135,7 +135,7 @@ def test_the_doctor_says_whom_a_console_takes_one_for(
 def test_a_console_that_does_not_answer_is_named_with_what_to_look_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.TRIES", 1)
+    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.WAITS_S", ())
     told = run_command("jobs", "--backend", "http://127.0.0.1:1")
     assert told.code == 5
     assert "Connection refused. Is the address right, and does it run?" in told.err
@@ -198,7 +198,7 @@ class _Canned:
 def test_whatever_answers_it_ends_in_one_clear_line(
     answer: bytes, kind: type[Exception], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.TRIES", 1)
+    monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.WAITS_S", ())
     server = _Canned(answer)
     try:
         with pytest.raises(kind, match=what):

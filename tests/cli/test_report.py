@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.control.logs import progress_points
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
 from ecs_gpu_recovery.report import Progress, archived, effective_ratio, phases, progress, read_progress
 
@@ -72,6 +74,15 @@ def test_a_line_that_makes_no_sense_is_passed_over(torn: str) -> None:
 def test_a_loss_that_is_no_number_is_none() -> None:
     for loss in (float("nan"), float("inf")):
         assert progress([line(1, loss=loss)]).loss is None
+
+
+def test_the_curve_leaves_out_what_is_no_number(tmp_path: Path) -> None:
+    text = "\n".join([line(1), line(2, loss=float("nan")), line(3)])
+    (tmp_path / "progress.jsonl").write_text(text)
+    job = a_job([(0, "", "IN_PROGRESS", 0)], JobStatus.IN_PROGRESS)
+    job = replace(job, spec=replace(job.spec, checkpoint_dir=str(tmp_path)))
+    found = progress_points(job)
+    assert (found["count"], found["step"], found["loss"]) == (2, [1, 3], [0.5, 0.5])
 
 
 def test_times_with_and_without_a_zone_do_not_quarrel() -> None:
