@@ -54,11 +54,12 @@ def _row(parameter: Any) -> str | None:
 
 
 def pages() -> dict[Path, Callable[[], str]]:
-    from tools import schema_docs, settings_docs, state_docs
+    from tools import grafana, schema_docs, settings_docs, state_docs
 
     return {
         **{DOCS / name: make for name, make in schema_docs.PAGES.items()},
         DOCS / "commands.md": commands_page,
+        DOCS / "grafana.json": grafana.text,
         DOCS / "settings.md": lambda: MADE + settings_docs.page(),
         DOCS / "states.md": state_docs.page,
     }

@@ -5,20 +5,16 @@ import json
 import re
 from typing import Any
 
-from ecs_gpu_recovery.metrics import grafana
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX, Kind
+from tools import grafana
 
-DASHBOARD: dict[str, Any] = json.loads(grafana.FILE.read_text(encoding="utf-8"))
+DASHBOARD: dict[str, Any] = json.loads(grafana.text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
 def asked(query: str) -> set[str]:
     return set(re.findall(rf"{PREFIX}\w+", query))
-
-
-def test_the_file_is_what_its_maker_makes() -> None:
-    assert grafana.FILE.read_text(encoding="utf-8") == grafana.text(), "run ecs_gpu_recovery.metrics.grafana"
 
 
 def test_every_metric_that_is_asked_for_exists_and_every_metric_has_a_place() -> None:

@@ -1,4 +1,4 @@
-"""Makes grafana.json, the dashboard for Grafana. Run it as a program to write the file again.
+"""Makes docs/grafana.json, the dashboard for Grafana (`make docs`).
 
 The page is data: rows of panels, each with its questions to Prometheus. It names no server: the data source
 is a variable, so the file can be imported anywhere.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("grafana.json")
 UID = "ecs-gpu-recovery"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _P = "gpu_recovery_"
@@ -380,7 +378,3 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 def text() -> str:
     return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
