@@ -36,10 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 #: What goes to one worker as a whole, longest first: a deployment, templates that take long to make, one browser.
 #: All else goes file by file. (xdist's own groups are lost on this pytest, which lets nobody rename a test.)
 TOGETHER = ("tests/infra/test_deployed.py", "tests/infra/", "tests/console/test_browser")
+#: These make templates too: the CDK is loaded once, not in every worker.
+WITH_TEMPLATES = ("tests/metrics/test_cloudwatch.py", "tests/cli/test_aws_permissions.py")
 
 
 def place(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
+    if file in WITH_TEMPLATES:
+        return "tests/infra/"
     return next((part for part in TOGETHER if file.startswith(part)), file)
 
 

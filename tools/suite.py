@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,18 @@ from tools.project import ROOT, ProblemError
 VERSIONS = ("3.13", "3.11")
 USUAL = "not slow"
 QUICK = "not slow and not ministack and not browser"
-#: What these prove does not depend on the Python it runs on; once is enough. (The health check runs there all the same:
-#: every job of the embedded tests begins with one.)
+#: What these prove does not depend on the Python it runs on; once is enough.
 ONCE = ("model", "nights", "infra", "stories", "testbed", "console", "build", "health")
+#: And of these, a second Python runs the files that start and end everything once: agents, shims, whole recoveries with
+#: their health checks, the database between processes, the command.
+SOME = {
+    "cli": ("test_help.py", "test_jobs.py", "test_nodes.py"),
+    "embedded": ("test_recoveries.py", "test_store_crashes.py"),
+    "local": ("test_nodes.py", "test_tasks.py"),
+    "metrics": ("test_collector.py", "test_prometheus.py"),
+}
+#: One more than there are cores, because tests of processes wait a lot.
+_MOST_WORKERS = 8
 #: pytest's word for it. Who asks for some tests may ask for none of the second Python's.
 _NO_TESTS = 5
 
@@ -41,20 +50,19 @@ class Run:
     folder: Path
     python: str
     marks: str
-    without: tuple[str, ...] = ()
+    without: tuple[Path, ...] = ()
 
     def start(self, arguments: list[str], environment: dict[str, str]) -> bool:
-        workers = os.environ.get("WORKERS", "2")
+        workers = os.environ.get("WORKERS") or str(min(_MOST_WORKERS, (os.cpu_count() or 1) + 1))
         command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
-        command += ["-m", self.marks, *(f"--ignore=tests/{name}" for name in self.without)]
+        command += ["-m", self.marks, *(f"--ignore={path}" for path in self.without)]
         print(f"\nPython {self.python}: {self.extent}", flush=True)
         code = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
         return code == 0 or (code == _NO_TESTS and bool(arguments))
 
     @property
     def extent(self) -> str:
-        without = f", without {', '.join(self.without)}" if self.without else ""
-        return f"tests that are {self.marks}{without}"
+        return f"tests that are {self.marks}{', less those that prove nothing new' if self.without else ''}"
 
 
 def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[str]]:
@@ -111,7 +119,16 @@ def _problem(bring: Callable[[], object]) -> str:
 
 def _second(version: str) -> Run:
     folder = folder_of("dev", version)
-    return Run(folder=folder, python=ensure("dev", folder, version=version).python, marks=QUICK, without=ONCE)
+    python = ensure("dev", folder, version=version).python
+    return Run(folder=folder, python=python, marks=QUICK, without=tuple(proven()))
+
+
+def proven() -> Iterator[Path]:
+    """Folders and files that the everyday Python is enough for."""
+    tests = ROOT / "tests"
+    yield from (tests / name for name in ONCE)
+    for name, chosen in SOME.items():
+        yield from sorted(path for path in (tests / name).glob("test_*.py") if path.name not in chosen)
 
 
 def _is_here(version: str) -> bool:

@@ -159,7 +159,7 @@ def test_nothing_is_wider_than_a_small_phone(browser: Browser, still: httpx.Clie
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm ci")
-@pytest.mark.parametrize("light", ["light", "dark"])
+@pytest.mark.parametrize("light", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_everybody_can_use_every_page(browser: Browser, still: httpx.Client, light: str) -> None:
     page = opened(browser, still, color_scheme=light)
     for path in _paths(still):

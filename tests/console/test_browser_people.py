@@ -83,7 +83,7 @@ def test_an_operator_drains_and_releases_under_their_own_name(
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm ci")
-@pytest.mark.parametrize("light", ["light", "dark"])
+@pytest.mark.parametrize("light", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_everybody_can_sign_in(browser: Browser, guarded_state: httpx.Client, light: str) -> None:
     page = opened(
         browser, guarded_state, "/signin", color_scheme=light, viewport={"width": 360, "height": 740}

@@ -31,6 +31,7 @@ def play(
     return chaos, len(chaos.jobs)
 
 
+@pytest.mark.slow
 def test_a_dozen_random_kills_lose_nothing_and_repeat_nothing(
     tmp_path: Path, record_property: Recorder
 ) -> None:

@@ -126,6 +126,7 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
     assert [job["status"] for job in json.loads(listed.stdout)["jobs"]] == [data["status"]]
 
 
+@pytest.mark.slow
 def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with socket.socket() as taken:

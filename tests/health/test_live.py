@@ -142,6 +142,7 @@ def test_a_hanging_nvidia_smi_is_a_finding(bench: Bench) -> None:
     assert report["findings"][0]["rule"] == "driver-hang-confirmed"
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_only_slow_once_is_not_blamed(bench: Bench) -> None:
     mark, kept = bench.folder / "asked", bench.folder / "smi.xml"
     kept.write_text(xml())

@@ -177,7 +177,8 @@ def test_the_service_waits_for_the_way_in(made: Made) -> None:
     assert "ConsoleAddress" in made.template["Outputs"]
 
 
-@pytest.mark.parametrize("made_with", ["made", pytest.param("looking", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("made_with", ["made", "looking"])
 def test_the_linter_of_templates_has_nothing_to_say(request: pytest.FixtureRequest, made_with: str) -> None:
     found: Made = request.getfixturevalue(made_with)
     linter = Path(sys.executable).with_name("cfn-lint")

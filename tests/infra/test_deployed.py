@@ -236,6 +236,7 @@ NIGHTS = {
 }
 
 
+@pytest.mark.slow
 def test_whatever_else_happens_to_a_job_ends_as_it_must(people: People) -> None:
     """Nine jobs beside each other, so that none can spoil another's recovery either."""
     stories = begin(people, dict.fromkeys(NIGHTS, 2))
@@ -258,6 +259,7 @@ def test_whatever_else_happens_to_a_job_ends_as_it_must(people: People) -> None:
     assert complaints(people.stack) == []
 
 
+@pytest.mark.slow
 def test_of_two_nodes_whichever_fails_is_bad_or_answers_first(people: People) -> None:
     ranks = (0, 1)
     orders = ((0, 1), (1, 0))
@@ -272,6 +274,7 @@ def drawn(size: int, seed: int, *, bad: int = 1) -> Gang:
     return Gang(seed % size, frozenset(nodes), tuple(chance.sample(range(size), size)))
 
 
+@pytest.mark.slow
 def test_gangs_of_8_and_32_recover(people: People) -> None:
     recover_together(people, [drawn(8, 6, bad=3)])
     recover_together(people, [drawn(32, 5, bad=2)])
@@ -295,7 +298,7 @@ def test_every_function_did_its_part_under_its_own_role(stack: Deployment) -> No
         rows = [row for row in stack.server.control("rights") if ":assumed-role/" in row["who"]]
         return rows if all(any(name in row["who"] for row in rows) for name in FUNCTIONS) else []
 
-    # The schedule calls the sweeper once a minute; all else may be over before it does.
+    sweep(stack)  # as the schedule does once a minute; all else may be over before it comes to that
     rows = stack.server.wait_for(asked, seconds=180)
     rebooted = {
         row["resource"].rpartition("/")[0].rpartition(":")[2] for row in rows if "Send" in row["action"]

@@ -218,6 +218,7 @@ def test_people_hear_of_unhealthy_nodes_stuck_jobs_and_dead_letters(stack: Made,
         assert {f"{prefix}-{name}" for name in ("UnhealthyNodes", "StuckJobs", "DeadLetters")} <= alarms
 
 
+@pytest.mark.slow
 def test_the_template_has_no_mistake_that_a_linter_knows(asked: Made) -> None:
     linter = Path(sys.executable).with_name("cfn-lint")
     ran = subprocess.run(

@@ -66,6 +66,7 @@ def wait_for(url: str, name: str, labels: dict[str, str], least: float) -> dict[
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_a_scraper_watches_a_job_lose_a_gpu_and_heal(plane: tuple[Path, str], tmp_path: Path) -> None:
     state, url = plane
     wait_for(url, "nodes", {"status": "AVAILABLE"}, 2)
