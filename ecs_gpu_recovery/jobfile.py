@@ -8,18 +8,17 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .core.errors import Refused
 from .core.model import JobSpec
+from .jobkeys import KEYS, JobKey
 
-LEVELS = ("quick", "1", "2", "3", "4", "none")
 #: A job file is a page of text. What is larger was given by mistake, and is not read to its end.
 LARGEST_FILE = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Variables that every rank gets from us, and the key that decides them, where there is one.
 _OURS = {
@@ -62,33 +61,6 @@ class JobRequest:
     job_id: str = ""
 
 
-#: Key, type, what it is. `gpu-recovery submit --help` and the guide name the same keys.
-KEYS: dict[str, tuple[type, str]] = {
-    "name": (str, "a short name; letters, digits, '.', '_', '-'"),
-    "id": (str, "the job's id, if you want to choose it: submitting the same id twice is refused"),
-    "command": (list, "the program and its arguments, a list of strings"),
-    "script": (str, "a Python script to run instead of `command`"),
-    "args": (list, "arguments of `script`"),
-    "nodes": (list, "names of the nodes to run on"),
-    "any_nodes": (int, "or: how many free nodes to take"),
-    "env": (dict, "environment variables of every rank"),
-    "workdir": (str, "where the program starts"),
-    "checkpoint_dir": (str, "where it keeps its checkpoints"),
-    "port": (int, "the rendezvous port (MASTER_PORT)"),
-    "gpus_per_node": (int, "GPUs each rank takes; all of the node's by default"),
-    "memory_mib": (int, "memory limit of each rank"),
-    "check": (str, f"how deep nodes are examined first: {', '.join(LEVELS)}"),
-    "max_retries": (int, "automatic restarts"),
-    "task_definition": (str, "AWS: the task definition to run"),
-    "container": (str, "AWS: the training container's name"),
-    "image": (str, "AWS: the image to make a task definition from, where none is named"),
-    "mounts": (list, "AWS: folders of the node, as HOST:CONTAINER or HOST:CONTAINER:ro"),
-    "shared_memory_mib": (int, "AWS: size of /dev/shm, which data loaders use"),
-    "infiniband": (bool, "AWS: give the container the node's InfiniBand devices"),
-    "log_group": (str, "AWS: the CloudWatch log group that the ranks write to"),
-    "task_role": (str, "AWS: the role of the training program"),
-    "execution_role": (str, "AWS: the role with which ECS pulls the image and writes the log"),
-}
 _WORDS: dict[type, str] = {
     str: "text",
     bool: "true or false",
@@ -97,14 +69,8 @@ _WORDS: dict[type, str] = {
     list: "a list",
     dict: "a table",
 }
-_LIMITS = {
-    "any_nodes": (1, 4096),
-    "port": (1024, 65535),
-    "gpus_per_node": (1, 64),
-    "memory_mib": (16, 16_777_216),
-    "shared_memory_mib": (1, 16_777_216),
-    "max_retries": (0, 100),
-}
+#: A request in which nothing was asked for. Port 0: a free one is taken.
+_NOTHING = JobRequest(spec=JobSpec(master_port=0))
 
 
 @dataclass(slots=True)
@@ -143,43 +109,59 @@ def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> 
     """Check everything, then build. With `local_files` programs and folders must exist on this machine."""
     problems = _Problems()
     _known(data, problems)
-    good = {key: value for key, value in data.items() if key in KEYS and _right_type(key, value, problems)}
-    nodes = _texts("nodes", good.get("nodes", []), problems)
+    good = {
+        name: value for name, value in data.items() if name in KEYS and _fits(KEYS[name], value, problems)
+    }
+    nodes = good.get("nodes", ())
     if "" in nodes or len(set(nodes)) != len(nodes):
         problems.add("nodes: a node is named twice, or not at all")
     if bool(data.get("nodes")) == ("any_nodes" in data):
         problems.add("nodes: name the nodes, or say with any_nodes how many to take (one of the two)")
-    for key in ("name", "id"):
-        if good.get(key) and not _NAME.fullmatch(good[key]):
-            problems.add(f"{key}: use 1 to 63 letters, digits, '.', '_', '-', the first a letter or digit")
-    if good.get("check", "quick") not in LEVELS:
-        problems.add(f"check: use one of {', '.join(LEVELS)}")
-    env = _environment(good.get("env", {}), problems)
-    mounts = _texts("mounts", good.get("mounts", []), problems)
-    for mount in mounts:
-        if not re.fullmatch(r"/[^:]*:/[^:]+(:ro)?", mount):
-            problems.add(f"mounts: {mount!r} is not HOST:CONTAINER or HOST:CONTAINER:ro, with absolute paths")
+    _look_at_variables(good.get("env", {}), problems)
     if local_files and good.get("workdir"):
         if Path(good["workdir"]).is_dir():
             good["workdir"] = str(Path(good["workdir"]).resolve())
         else:
             problems.add(f"workdir: {good['workdir']} is not a folder")
-    command = _command(data, good, python, problems, local_files=local_files)
+    good["command"] = _command(data, good, python, problems, local_files=local_files)
     if problems.said:
         raise Refused("the job was not submitted:\n  " + "\n  ".join(problems.said))
-    return replace(_build(good, command, nodes, env), container=_container(good, mounts))
+    return _built(good)
 
 
-def _container(good: Mapping[str, Any], mounts: tuple[str, ...]) -> ContainerRequest:
-    return ContainerRequest(
-        image=good.get("image", ""),
-        mounts=mounts,
-        shared_memory_mib=good.get("shared_memory_mib", 0),
-        infiniband=good.get("infiniband", False),
-        log_group=good.get("log_group", ""),
-        task_role=good.get("task_role", ""),
-        execution_role=good.get("execution_role", ""),
+def _built(good: Mapping[str, Any]) -> JobRequest:
+    """Each value where its row says."""
+    parts: dict[str, dict[str, Any]] = {"spec": {}, "container": {}, "request": {}}
+    for key in KEYS.values():
+        if key.goes_to and key.name in good:
+            part, _, attribute = key.goes_to.partition(".")
+            value = good[key.name]
+            parts[part][attribute] = tuple(value) if isinstance(value, list) else value
+    level = good.get("check", "quick")
+    parts["spec"]["check_level"] = "quick" if level == "none" else level
+    return replace(
+        _NOTHING,
+        spec=replace(_NOTHING.spec, **parts["spec"]),
+        container=replace(_NOTHING.container, **parts["container"]),
+        check=level != "none",
+        **parts["request"],
     )
+
+
+def body_of(request: JobRequest) -> dict[str, Any]:
+    """A request in the keys of a job file: what `parse` would read it from."""
+    placed = [key for key in KEYS.values() if key.goes_to]
+    body = {
+        key.name: key.kind.type(_held(request, key))
+        for key in placed
+        if _held(request, key) != _held(_NOTHING, key)
+    }
+    return {**body, "check": request.spec.check_level if request.check else "none"}
+
+
+def _held(request: JobRequest, key: JobKey) -> Any:
+    part, _, attribute = key.goes_to.partition(".")
+    return getattr(request if part == "request" else getattr(request, part), attribute)
 
 
 def _known(data: Mapping[str, Any], problems: _Problems) -> None:
@@ -192,7 +174,7 @@ def _known(data: Mapping[str, Any], problems: _Problems) -> None:
         problems.add(f"known keys are: {', '.join(KEYS)}")
 
 
-def _environment(given: Mapping[str, Any], problems: _Problems) -> dict[str, str]:
+def _look_at_variables(given: Mapping[str, Any], problems: _Problems) -> None:
     for key, value in given.items():
         if not _VARIABLE.fullmatch(str(key)) or not isinstance(value, str):
             problems.add(f"env.{key!s:.60}: names are letters, digits and '_'; values are strings")
@@ -201,62 +183,34 @@ def _environment(given: Mapping[str, Any], problems: _Problems) -> dict[str, str
             problems.add(f"env.{key}: every rank gets this variable from the control plane{instead}")
         elif not _writable(value):
             problems.add(f"env.{key}: must be plain text")
-    return dict(given)
 
 
-def _build(
-    good: Mapping[str, Any], command: tuple[str, ...], nodes: tuple[str, ...], env: Mapping[str, str]
-) -> JobRequest:
-    level = good.get("check", "quick")
-    spec = JobSpec(
-        name=good.get("name", ""),
-        command=command,
-        env=dict(env),
-        workdir=good.get("workdir", ""),
-        checkpoint_dir=good.get("checkpoint_dir", ""),
-        master_port=good.get("port", 0),
-        gpus_per_node=good.get("gpus_per_node", 0),
-        memory_mib=good.get("memory_mib", 0),
-        task_def=good.get("task_definition", ""),
-        container=good.get("container", ""),
-        check_level="quick" if level == "none" else level,
-    )
-    return JobRequest(
-        spec=spec,
-        nodes=nodes,
-        any_nodes=good.get("any_nodes", 0),
-        check=level != "none",
-        max_retries=good.get("max_retries"),
-        job_id=good.get("id", ""),
-    )
-
-
-def _right_type(key: str, value: Any, problems: _Problems) -> bool:
-    wanted, _ = KEYS[key]
-    if type(value) is not wanted:
-        problems.add(f"{key}: must be {_WORDS[wanted]}, not {_WORDS.get(type(value), 'a date or nothing')}")
-        return False
-    if isinstance(value, str) and not _writable(value):
-        problems.add(f"{key}: must be plain text")
-        return False
-    if key in _LIMITS:
-        least, most = _LIMITS[key]
-        if isinstance(value, int) and not least <= value <= most:
-            problems.add(f"{key}: must be from {least} to {most}, not {value!s:.20}")
-            return False
-    return True
+def _fits(key: JobKey, value: Any, problems: _Problems) -> bool:
+    """Whether a value is what its row asks for."""
+    before, kind = len(problems.said), key.kind
+    if type(value) is not kind.type:
+        given = _WORDS.get(type(value), "a date or nothing")
+        problems.add(f"{key.name}: must be {_WORDS[kind.type]}, not {given}")
+    elif isinstance(value, str) and not _writable(value):
+        problems.add(f"{key.name}: must be plain text")
+    elif isinstance(value, list) and not all(isinstance(item, str) and _writable(item) for item in value):
+        problems.add(f"{key.name}: every entry must be text")
+    elif isinstance(value, int) and kind.limits and not kind.limits[0] <= value <= kind.limits[1]:
+        problems.add(f"{key.name}: must be from {kind.limits[0]} to {kind.limits[1]}, not {value!s:.20}")
+    elif kind.fits and isinstance(value, str | list):
+        # An empty text is as good as none, except where one of several words is asked for.
+        texts: list[str] = value if isinstance(value, list) else [value] if value or kind.choices else []
+        for text in texts:
+            try:
+                kind.fits(text)
+            except ValueError as exc:
+                problems.add(f"{key.name}: {exc}")
+    return len(problems.said) == before
 
 
 def _writable(text: str) -> bool:
     """No operating system takes a NUL in an argument or a path, and no terminal shows half a character."""
     return not re.search(r"[\0\ud800-\udfff]", text)
-
-
-def _texts(key: str, value: Sequence[Any], problems: _Problems) -> tuple[str, ...]:
-    if any(not isinstance(item, str) or not _writable(item) for item in value):
-        problems.add(f"{key}: every entry must be text")
-        return ()
-    return tuple(value)
 
 
 def _command(
@@ -267,8 +221,8 @@ def _command(
     *,
     local_files: bool,
 ) -> tuple[str, ...]:
-    command = _texts("command", good.get("command", []), problems)
-    script, args = good.get("script", ""), _texts("args", good.get("args", []), problems)
+    command, args = tuple(good.get("command", ())), good.get("args", ())
+    script = good.get("script", "")
     if data.get("script") and data.get("command"):
         problems.add("command: give a command or a script, not both")
     if args and not data.get("script"):

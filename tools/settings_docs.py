@@ -5,7 +5,7 @@ from __future__ import annotations
 from ecs_gpu_recovery.config import Config, LambdaSettings
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import Setting, rows, text_of
-from ecs_gpu_recovery.jobfile import KEYS
+from ecs_gpu_recovery.jobkeys import KEYS
 
 HEAD = """\
 # Settings
@@ -97,7 +97,7 @@ def page() -> str:
     lines.append(FUNCTIONS)
     lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings)]
     lines += [ENDPOINT, COMMAND, JOB_FILES]
-    lines += [f"| `{key}` | {KINDS[kind]} | {meaning} |\n" for key, (kind, meaning) in KEYS.items()]
+    lines += [f"| `{key.name}` | {KINDS[key.kind.type]} | {key.about} |\n" for key in KEYS.values()]
     return "".join([*lines, EXAMPLE])
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .job_options import merged, names, with_job_options
 from .options import BackendOption, JsonOption, StateOption, WhyOption
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ def register(app: typer.Typer) -> None:
     app.command()(retry)
 
 
-def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
+@with_job_options
+def submit(
+    *,
     command: Annotated[
         list[str] | None, typer.Argument(help="The program and its arguments, after --.", show_default=False)
     ] = None,
@@ -33,54 +36,13 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
         Path | None,
         typer.Option("--file", "-f", help="A job file (TOML or JSON); options below win over it."),
     ] = None,
-    nodes: Annotated[str, typer.Option("--nodes", help="Names of the nodes, separated by commas.")] = "",
-    any_nodes: Annotated[
-        int | None, typer.Option("--any", help="Or: take this many free nodes.", show_default=False)
-    ] = None,
-    name: Annotated[str, typer.Option("--name", help="A short name for the job.")] = "",
-    job_id: Annotated[str, typer.Option("--id", help="Choose the id: the same id is never run twice.")] = "",
-    env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank; may be repeated.")
-    ] = None,
-    workdir: Annotated[
-        str, typer.Option("--workdir", help="Where the program starts; here by default.")
-    ] = "",
-    checkpoint_dir: Annotated[str, typer.Option("--checkpoint-dir", help="Where checkpoints are kept.")] = "",
-    port: Annotated[
-        int | None,
-        typer.Option("--port", help="Rendezvous port; a free one by default.", show_default=False),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", help="GPUs per node; all of them by default.", show_default=False)
-    ] = None,
-    max_retries: Annotated[
-        int | None,
-        typer.Option(
-            "--max-retries", help="Automatic restarts; the policy's by default.", show_default=False
-        ),
-    ] = None,
-    check: Annotated[
-        str, typer.Option("--check", help="Examine the nodes first: quick, 1 to 4, or none.")
-    ] = "",
-    image: Annotated[
-        str, typer.Option("--image", help="AWS: the container image; a task definition is made from it.")
-    ] = "",
-    task_definition: Annotated[
-        str, typer.Option("--task-definition", help="AWS: or one that exists: family, family:revision, ARN.")
-    ] = "",
-    mounts: Annotated[
-        list[str] | None,
-        typer.Option("--mount", help="AWS: a folder of the node, HOST:CONTAINER[:ro]; may be repeated."),
-    ] = None,
-    log_group: Annotated[
-        str, typer.Option("--log-group", help="AWS: the CloudWatch log group the ranks write to.")
-    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")
     ] = False,
     as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
+    **given: Any,
 ) -> None:
     """Submit a job on chosen nodes. They are examined first; the job starts only if all pass.
 
@@ -88,37 +50,15 @@ def submit(  # noqa: PLR0913, PLR0917 (one option per key of a job file)
 
     On AWS:  gpu-recovery submit --backend aws --nodes i-0a1,i-0b2 --image IMAGE --mount /fsx:/fsx
     --checkpoint-dir /fsx/run7 --log-group /gpu/train -- torchrun train.py
-
-    Keys of a job file: name, id, command or script and args, nodes or any_nodes, env, workdir,
-    checkpoint_dir, port, gpus_per_node, memory_mib, check, max_retries; on AWS also task_definition,
-    container, or image, mounts, shared_memory_mib, infiniband, log_group, task_role, execution_role.
     """
     from .. import jobfile
     from ..core.errors import Refused
     from . import render
     from .opened import opened, remark
 
-    given = {
-        "name": name or None,
-        "id": job_id or None,
-        "workdir": workdir or None,
-        "checkpoint_dir": checkpoint_dir or None,
-        "port": port,
-        "gpus_per_node": gpus,
-        "any_nodes": any_nodes,
-        "check": check or None,
-        "nodes": _names(nodes) or None,
-        "command": list(command) if command else None,
-        "max_retries": max_retries,
-        "image": image or None,
-        "task_definition": task_definition or None,
-        "mounts": mounts or None,
-        "log_group": log_group or None,
-    }
     here = backend == "local"
-    chosen = {key: value for key, value in given.items() if value is not None}
     try:
-        asked = _merged(jobfile.read_file(file) if file is not None else {}, chosen, env or [])
+        asked = merged(jobfile.read_file(file) if file is not None else {}, {**given, "command": command})
         request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
     except Refused as exc:
         raise Refused(f"{exc}\nOptions, keys of a job file, examples:  gpu-recovery submit --help") from exc
@@ -159,32 +99,6 @@ def _say_how_to_follow(job_id: str, backend: str, state: Path | None) -> None:
 def _refused_start(job: Job) -> str:
     """Why a job is over before it began, if the cluster would not start it."""
     return job.ending.why if job.ending else job.outcome if job.status.final else ""
-
-
-def _merged(data: dict[str, Any], given: dict[str, Any], env: list[str]) -> dict[str, Any]:
-    """A job file with the options over it. An option also puts out the key that says the same otherwise."""
-    for option, other in (
-        ("nodes", ("any_nodes",)),
-        ("any_nodes", ("nodes",)),
-        ("command", ("script", "args")),
-        ("task_definition", ("image", "mounts", "log_group")),
-        ("image", ("task_definition",)),
-    ):
-        if option in given:
-            data = {key: value for key, value in data.items() if key not in other}
-    data = {**data, **given}
-    variables = data.get("env", {})
-    for pair in env:
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise typer.BadParameter(f"--env {pair}: use NAME=VALUE")
-        if isinstance(variables, dict):  # if it is something else, that is told with all other problems
-            variables = data["env"] = {**variables, key: value}
-    return data
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def list_jobs(
@@ -342,7 +256,7 @@ def retry(
             side,
             job_id,
             by=whoami(),
-            nodes=_names(nodes),
+            nodes=names(nodes),
             not_ended=f". To end it: gpu-recovery stop {job_id}",
         )
         remark(side)

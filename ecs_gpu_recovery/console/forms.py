@@ -17,7 +17,8 @@ from ..control.submission import choose_nodes, new_job_id, task_definition
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..environment import training_environment
-from ..jobfile import KEYS, LEVELS, JobRequest, parse
+from ..jobfile import JobRequest, parse
+from ..jobkeys import CONTAINER, HOW, KEYS, MORE, JobKey
 from .problems import BadField, by_field
 from .samples import TEMPLATES, Template
 from .views import masked_command, masked_env
@@ -30,38 +31,26 @@ FIELDS = (*KEYS, "script_text")
 _FOR_THE_TERMINAL = r"^the job was not submitted:\s*|\s*See: gpu-recovery nodes$"
 
 
+#: Keys with a field of their own; what runs, and where, the form asks in its own way.
+INPUTS = [(key, shown) for key in KEYS.values() if (shown := key.input)]
 #: The form as it is first shown.
 EMPTY: dict[str, str] = {
-    "name": "",
-    "where": "any",
-    "any_nodes": "2",
     "what": "command",
     "command": "",
     "script_text": "",
     "args": "",
-    "env": "",
-    "workdir": "",
-    "checkpoint_dir": "",
-    "port": "",
-    "gpus_per_node": "",
-    "memory_mib": "",
-    "check": "quick",
-    "max_retries": "1",
-    "task_definition": "",
-    "container": "",
-    "image": "",
-    "mounts": "",
-    "shared_memory_mib": "",
-    "infiniband": "",
-    "log_group": "",
-    "task_role": "",
-    "execution_role": "",
+    "where": "any",
+    "any_nodes": "2",
+    **{key.name: shown.first for key, shown in INPUTS},
 }
-_TEXTS = (
-    *("name", "workdir", "checkpoint_dir", "check", "task_definition", "container", "image"),
-    *("log_group", "task_role", "execution_role"),
-)
-_NUMBERS = ("port", "gpus_per_node", "memory_mib", "max_retries", "shared_memory_mib")
+
+
+def inputs(*, local: bool) -> dict[str, list[JobKey]]:
+    """The fields of each part of the form."""
+    return {
+        part: [key for key, shown in INPUTS if shown.part == part and (shown.local or not local)]
+        for part in (HOW, MORE, CONTAINER)
+    }
 
 
 def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -69,25 +58,30 @@ def from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     one = {key: values[-1].strip() for key, values in form.items() if values}
     data: dict[str, Any] = {}
     wrong: dict[str, list[str]] = {}
-    for key in _TEXTS:
-        if one.get(key):
-            data[key] = one[key]
-    for key in _NUMBERS:
-        if one.get(key):
-            _whole_number(key, one[key], data, wrong)
+    for key, _ in INPUTS:
+        if text := one.get(key.name):
+            _take(key, text, data, wrong)
     if one.get("where") == "named":
         data["nodes"] = [name for name in form.get("nodes", []) if name]
     else:
-        _whole_number("any_nodes", one.get("any_nodes", ""), data, wrong)
+        _take(KEYS["any_nodes"], one.get("any_nodes", ""), data, wrong)
     _program(form, one, data, wrong)
-    data["env"] = _variables(one.get("env", ""), wrong)
-    if mounts := [line.strip() for line in one.get("mounts", "").splitlines() if line.strip()]:
-        data["mounts"] = mounts
-    if one.get("infiniband"):
-        data["infiniband"] = True
     if wrong:
         raise BadField({**wrong, **_others(data, wrong)})
     return {key: value for key, value in data.items() if value not in ("", {}) or key == "script_text"}
+
+
+def _take(key: JobKey, text: str, data: dict[str, Any], wrong: dict[str, list[str]]) -> None:
+    """What was typed into a field, as the key's kind."""
+    kind = key.kind.type
+    if kind is int and not re.fullmatch(r"-?[0-9]{1,9}", text):
+        wrong.setdefault(key.name, []).append("must be a whole number")
+    elif kind is dict:
+        data[key.name] = _variables(key.name, text, wrong)
+    elif kind is list:
+        data[key.name] = [line.strip() for line in text.splitlines() if line.strip()]
+    else:
+        data[key.name] = kind(text)
 
 
 def _others(data: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -122,14 +116,7 @@ def _program(
             wrong.setdefault(key, []).append(f"a quote is not closed: {exc}")
 
 
-def _whole_number(key: str, text: str, data: dict[str, Any], wrong: dict[str, list[str]]) -> None:
-    if re.fullmatch(r"-?[0-9]{1,9}", text):
-        data[key] = int(text)
-    else:
-        wrong.setdefault(key, []).append("must be a whole number")
-
-
-def _variables(text: str, wrong: dict[str, list[str]]) -> dict[str, str]:
+def _variables(key: str, text: str, wrong: dict[str, list[str]]) -> dict[str, str]:
     found = {}
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -138,7 +125,7 @@ def _variables(text: str, wrong: dict[str, list[str]]) -> dict[str, str]:
         if sep:
             found[name.strip()] = value
         else:
-            wrong.setdefault("env", []).append(f"{line.strip()[:40]}: write NAME=value, one on each line")
+            wrong.setdefault(key, []).append(f"{line.strip()[:40]}: write NAME=value, one on each line")
     return found
 
 
@@ -265,7 +252,3 @@ def _task_definition(request: JobRequest) -> dict[str, Any] | None:
         request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command))
     )
     return task_definition(replace(request, spec=spec))
-
-
-def levels() -> Sequence[str]:
-    return LEVELS

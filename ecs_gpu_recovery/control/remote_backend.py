@@ -28,7 +28,7 @@ from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
-from ..jobfile import JobRequest
+from ..jobfile import JobRequest, body_of
 from .backend import LogSource
 
 TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)
@@ -226,38 +226,6 @@ def _patiently(ask: Callable[[], Any]) -> Any:
         except Transient:
             time.sleep(wait_s)
     return ask()
-
-
-def body_of(request: JobRequest) -> dict[str, Any]:
-    """A request in the keys of a job file."""
-    spec, box = request.spec, request.container
-    body: dict[str, Any] = {
-        "name": spec.name,
-        "id": request.job_id,
-        "command": list(spec.command),
-        "nodes": list(request.nodes),
-        "any_nodes": request.any_nodes,
-        "env": dict(spec.env),
-        "workdir": spec.workdir,
-        "checkpoint_dir": spec.checkpoint_dir,
-        "port": spec.master_port,
-        "gpus_per_node": spec.gpus_per_node,
-        "memory_mib": spec.memory_mib,
-        "task_definition": spec.task_def,
-        "container": spec.container,
-        "image": box.image,
-        "mounts": list(box.mounts),
-        "shared_memory_mib": box.shared_memory_mib,
-        "infiniband": box.infiniband,
-        "log_group": box.log_group,
-        "task_role": box.task_role,
-        "execution_role": box.execution_role,
-    }
-    body = {key: value for key, value in body.items() if value}
-    body["check"] = spec.check_level if request.check else "none"
-    if request.max_retries is not None:
-        body["max_retries"] = request.max_retries
-    return body
 
 
 def _job(data: Mapping[str, Any]) -> Job:

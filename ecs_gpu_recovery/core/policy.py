@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 
-from .setting import DAY_S, boolean, exit_codes, rows, seconds, setting, whole
+from .setting import boolean, duration, exit_codes, rows, setting, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,61 +27,23 @@ class Policy:
     check_tries: int = setting(
         2, whole(1, 5), "how often an inconclusive check is tried in all", name="CHECK_TRIES"
     )
-    start_timeout: timedelta = setting(
-        timedelta(minutes=20),
-        seconds(1, DAY_S),
-        "a task must run within this time",
-        name="START_TIMEOUT_S",
-        embedded=timedelta(seconds=60),
+    start_timeout: timedelta = duration("START_TIMEOUT_S", 1200, 60, "a task must run within this time")
+    stop_timeout: timedelta = duration("STOP_TIMEOUT_S", 300, 30, "a stopped task must end within this time")
+    check_timeout: timedelta = duration(
+        "CHECK_TIMEOUT_S", 1800, 120, "a health check must answer within this time"
     )
-    stop_timeout: timedelta = setting(
-        timedelta(minutes=5),
-        seconds(1, DAY_S),
-        "a stopped task must end within this time",
-        name="STOP_TIMEOUT_S",
-        embedded=timedelta(seconds=30),
+    reboot_timeout: timedelta = duration(
+        "REBOOT_TIMEOUT_S", 1800, 120, "a rebooting or lost node must be back within this time"
     )
-    check_timeout: timedelta = setting(
-        timedelta(minutes=30),
-        seconds(1, DAY_S),
-        "a health check must answer within this time",
-        name="CHECK_TIMEOUT_S",
-        embedded=timedelta(minutes=2),
+    node_lost_after: timedelta = duration(
+        "NODE_LOST_AFTER_S", 600, 10, "a node that is silent for longer is lost"
     )
-    reboot_timeout: timedelta = setting(
-        timedelta(minutes=30),
-        seconds(1, DAY_S),
-        "a rebooting or lost node must be back within this time",
-        name="REBOOT_TIMEOUT_S",
-        embedded=timedelta(minutes=2),
+    backoff_first: timedelta = duration(
+        "BACKOFF_FIRST_S", 10, 0.5, "the wait before an order is sent again; it doubles", (0.01, 3600)
     )
-    node_lost_after: timedelta = setting(
-        timedelta(minutes=10),
-        seconds(1, DAY_S),
-        "a node that is silent for longer is lost",
-        name="NODE_LOST_AFTER_S",
-        embedded=timedelta(seconds=10),
-    )
-    backoff_first: timedelta = setting(
-        timedelta(seconds=10),
-        seconds(0.01, 3600),
-        "the wait before an order is sent again; it doubles",
-        name="BACKOFF_FIRST_S",
-        embedded=timedelta(seconds=0.5),
-    )
-    backoff_most: timedelta = setting(
-        timedelta(minutes=2),
-        seconds(0.01, 3600),
-        "the longest such wait",
-        name="BACKOFF_MOST_S",
-        embedded=timedelta(seconds=5),
-    )
-    lease: timedelta = setting(
-        timedelta(seconds=180),
-        seconds(0, 3600),
-        "how long an order belongs to the process that committed it",
-        name="DISPATCH_LEASE_S",
-        embedded=timedelta(seconds=5),
+    backoff_most: timedelta = duration("BACKOFF_MOST_S", 120, 5, "the longest such wait", (0.01, 3600))
+    lease: timedelta = duration(
+        "DISPATCH_LEASE_S", 180, 5, "how long an order belongs to the process that committed it", (0, 3600)
     )
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _ROW = "setting"
-DAY_S = 86400.0
+_DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,20 @@ def setting(
         default=default,
         parse=parse,
         about=about,
-        unit=unit or ("s" if isinstance(default, timedelta) else ""),
+        unit=unit,
         embedded=embedded,
         older=older,
         needed=needed,
     )
     return field(default=default, metadata={_ROW: row})
+
+
+def duration(
+    name: str, default_s: float, embedded_s: float, about: str, limits_s: tuple[float, float] = (1, _DAY_S)
+) -> timedelta:
+    """A setting that is a time, with its default on AWS and in the embedded mode, in seconds."""
+    default, embedded = timedelta(seconds=default_s), timedelta(seconds=embedded_s)
+    return setting(default, seconds(*limits_s), about, name=name, unit="s", embedded=embedded)
 
 
 def rows(owner: type) -> tuple[Setting, ...]:

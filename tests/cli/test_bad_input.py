@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.jobfile import KEYS, LARGEST_FILE
+from ecs_gpu_recovery.jobfile import LARGEST_FILE
+from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local.schema import SCHEMA_VERSION
 from tests.cli.conftest import Command, Result
 from tests.embedded.helpers import LiveController, eventually

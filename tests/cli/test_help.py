@@ -7,12 +7,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import typer
 
 from ecs_gpu_recovery import __version__
-from ecs_gpu_recovery.jobfile import KEYS
+from ecs_gpu_recovery.console import forms
+from ecs_gpu_recovery.console.api.models import JobBody
+from ecs_gpu_recovery.core.model import JobSpec
+from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
+from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.main import EXIT_CODES, app
 from tests.cli.conftest import Command
 
@@ -54,9 +60,22 @@ def test_the_first_page_says_where_to_start(command: Command) -> None:
     assert "Usage" in command().out + command().err
 
 
-def test_the_help_of_submit_names_every_key_of_a_job_file(command: Command) -> None:
-    words = re.findall(r"[a-z_]+", command("submit", "--help").out)
-    assert set(KEYS) <= set(words)
+def test_every_key_of_a_job_is_a_row_that_has_its_place_everywhere(command: Command) -> None:
+    """In the request, the command, the form, the API and the documentation; and nothing is there without a row."""
+    told = command("submit", "--help").out
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    for key in KEYS.values():
+        assert re.search(rf"\b{key.name}\b", told), "the help names it"
+        assert all(flag in told for flag in key.option.split())
+        assert f"| `{key.name}` |" in page
+        assert key.name in forms.EMPTY or key.name in {"id", "script", "nodes"}, "the form asks for it"
+        assert set(key.replaces) <= set(KEYS)
+    assert set(JobBody.model_fields) == {*KEYS, "script_text"}
+    placed = {key.goes_to for key in KEYS.values() if key.goes_to}
+    owners = {"spec": JobSpec, "container": ContainerRequest, "request": JobRequest}
+    attributes = {f"{part}.{each.name}" for part, owner in owners.items() for each in fields(owner)}
+    by_hand = {"spec.check_level", "request.check", "spec.submitted_by", "spec.retry_of"}
+    assert placed == attributes - by_hand - {"request.spec", "request.container"}
 
 
 def test_the_version_is_told(command: Command) -> None:

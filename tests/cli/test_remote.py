@@ -25,11 +25,10 @@ from ecs_gpu_recovery.control.remote_backend import (
     TOKEN_VARIABLE,
     USER_VARIABLE,
     RemoteBackend,
-    body_of,
 )
 from ecs_gpu_recovery.core.errors import JobExists, NotFound, Refused, Transient
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus
-from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
+from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest, body_of
 from tests.cli.conftest import run_command
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, eventually, still_state, training
 

@@ -31,6 +31,7 @@ from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, PHASES
 from tests.console.helpers import console, csrf_of, eventually, still_state, submitted
@@ -69,7 +70,11 @@ def test_pages_speak_the_language_of_the_browser_or_the_chosen_one(shared: httpx
 def test_every_text_of_the_pages_has_its_chinese() -> None:
     said: set[str | None] = {template.label for template in TEMPLATES}
     said |= set(labels.JOB_LABELS.values()) | set(labels.NODE_LABELS.values())
-    said |= set(labels.LEVELS.values()) | set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
+    for key in KEYS.values():
+        said |= set(key.kind.choices.values()) | (
+            {key.input.label, key.input.hint or None} if key.input else set()
+        )
+    said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | set(status_text.SENTENCES)
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     for template in (PACKAGE / "templates").glob("*.html"):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, WithJsonSchema, create_model
 
 from ...core.model import JobStatus, NodeStatus
+from ...jobkeys import KEYS, Kind
 from .. import forms
 
 Text = Annotated[StrictStr, Field(max_length=4096)]
-Words = Annotated[list[Annotated[StrictStr, Field(max_length=32_768)]], Field(max_length=1000)]
 #: A whole number. JSON knows no difference between 15 and 15.0; true and "15" are none.
 Whole = Annotated[int, Field(strict=True), WithJsonSchema({"type": "integer"})]
 
@@ -25,40 +25,30 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class JobBody(Body):
+def _type(kind: Kind) -> Any:
+    text = Annotated[StrictStr, Field(max_length=kind.longest)]
+    many = Field(max_length=kind.entries)
+    types: dict[type, Any] = {
+        str: text,
+        int: Whole,
+        bool: StrictBool,
+        list: Annotated[list[text], many],
+        dict: Annotated[dict[StrictStr, text], many],
+    }
+    return types[kind.type]
+
+
+_FIELDS: dict[str, Any] = {key.name: (_type(key.kind) | None, None) for key in KEYS.values()}
+_JobKeys: Any = create_model("JobKeys", __base__=Body, **_FIELDS)
+
+
+class JobBody(_JobKeys):  # type: ignore[misc]  # it is made when the program runs
     """A job, with the keys of a job file."""
 
-    name: Text | None = None
-    id: Text | None = None
-    command: Words | None = None
-    script: Text | None = None
     script_text: Annotated[StrictStr, Field(max_length=forms.LARGEST_SCRIPT)] | None = None
-    args: Words | None = None
-    nodes: Annotated[list[Text], Field(max_length=4096)] | None = None
-    any_nodes: Whole | None = None
-    env: (
-        Annotated[dict[StrictStr, Annotated[StrictStr, Field(max_length=32_768)]], Field(max_length=1000)]
-        | None
-    ) = None
-    workdir: Text | None = None
-    checkpoint_dir: Text | None = None
-    port: Whole | None = None
-    gpus_per_node: Whole | None = None
-    memory_mib: Whole | None = None
-    check: Text | None = None
-    max_retries: Whole | None = None
-    task_definition: Text | None = None
-    container: Text | None = None
-    image: Text | None = None
-    mounts: Annotated[list[Text], Field(max_length=100)] | None = None
-    shared_memory_mib: Whole | None = None
-    infiniband: StrictBool | None = None
-    log_group: Text | None = None
-    task_role: Text | None = None
-    execution_role: Text | None = None
 
     def given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True)
+        return dict(self.model_dump(exclude_none=True))
 
 
 class ReasonBody(Body):

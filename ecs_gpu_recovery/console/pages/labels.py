@@ -23,15 +23,6 @@ NODE_LABELS = {
     "FAILED": "Failed",
 }
 
-#: How deep a node is examined.
-LEVELS = {
-    "quick": "quick: what the driver and the kernel log say",
-    "1": "1: and DCGM's short tests",
-    "2": "2: and DCGM's tests of some minutes",
-    "3": "3: and DCGM's long tests under load",
-    "4": "4: and DCGM's longest tests",
-    "none": "none: skip the check",
-}
 #: Orders that wait to be carried out, by their kind.
 ORDERS = {
     "StartTask": "start a rank",

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...core.model import NodeStatus
-from ...jobfile import LEVELS
+from ...jobkeys import LEVELS
 from .. import status_text
 from ..access.auth import Identity
 from ..api import charts
@@ -117,7 +117,6 @@ class Renderer:
                 order_words=labels.ORDERS,
                 sentence=self.sentence,
                 levels=LEVELS,
-                level_words=labels.LEVELS,
                 chart_words={chart.key: self.text(chart.key) for chart in charts.CHARTS},
                 who=self.who,
                 lang=self.language,

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ...core.errors import NotFound, RecoveryError, Transient
 from ...core.model import JobStatus
+from ...jobkeys import LEVELS
 from .. import forms
 from ..access.audit import AuditEntry
 from ..access.auth import Identity
@@ -176,6 +177,7 @@ async def _form(
         templates=forms.TEMPLATES,
         largest=forms.LARGEST_SCRIPT,
         local=console.state is not None,
+        inputs=forms.inputs(local=console.state is not None),
     )
 
 
@@ -241,7 +243,7 @@ async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name
     form = await form_of(request)
     ask, why = form.get("ask", [""])[-1], form.get("why", [""])[-1][:400]
     level = form.get("level", ["quick"])[-1]
-    if level not in forms.levels() or level == "none":
+    if level not in LEVELS or level == "none":
         level = "quick"
     try:
         await Actions(console, who, request).ask_node(name, ask, why, level)

@@ -1,0 +1,250 @@
+"""The keys of a job, one row each: what fits, where it goes, what it is for, and how people give it.
+
+The job file, the options of `gpu-recovery submit`, the console's form, the API's model and docs/settings.md are made
+from this table. Whoever adds a key writes one row and its use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from .core.setting import matching, one_of
+
+#: How deep nodes are examined, and what that means.
+LEVELS = {
+    "quick": "quick: what the driver and the kernel log say",
+    "1": "1: and DCGM's short tests",
+    "2": "2: and DCGM's tests of some minutes",
+    "3": "3: and DCGM's long tests under load",
+    "4": "4: and DCGM's longest tests",
+    "none": "none: skip the check",
+}
+#: Parts of the form.
+HOW, MORE, CONTAINER = "how", "more", "container"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What fits."""
+
+    type: type
+    fits: Callable[[str], object] | None = None  #: of a text, or each text of a list; raises `ValueError`
+    limits: tuple[int, int] | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)  #: with what each means
+    longest: int = 4096  #: characters of a text, for the API
+    entries: int = 1000  #: of a list or a table, for the API
+
+    @property
+    def control(self) -> str:
+        """What a form shows for it."""
+        controls = {str: "text", int: "number", bool: "check", list: "lines", dict: "lines"}
+        return "select" if self.choices else controls[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """How the form asks for a key."""
+
+    part: str
+    label: str
+    hint: str = ""
+    first: str = ""  #: what stands there at first
+    local: bool = True  #: shown in the embedded mode too
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """One row."""
+
+    kind: Kind
+    goes_to: str  #: the part of the request, and the attribute there; empty: `jobfile` knows what to do
+    about: str
+    option: str = ""  #: of the command, with its short form
+    replaces: tuple[
+        str, ...
+    ] = ()  #: keys of a job file that say the same otherwise, where the command gives this
+    input: Input | None = None
+    name: str = ""
+
+    @property
+    def aws(self) -> bool:
+        return self.about.startswith("AWS:")
+
+
+def number(least: int, most: int) -> Kind:
+    return Kind(int, limits=(least, most))
+
+
+def choice(choices: Mapping[str, str]) -> Kind:
+    return Kind(str, one_of(*choices), choices=choices)
+
+
+def _is_mount(text: str) -> None:
+    if not re.fullmatch(r"/[^:]*:/[^:]+(:ro)?", text):
+        raise ValueError(f"{text!r} is not HOST:CONTAINER or HOST:CONTAINER:ro, with absolute paths")
+
+
+TEXT = Kind(str)
+WORDS = Kind(list, longest=32_768)
+NAME = Kind(
+    str,
+    matching(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
+        "use 1 to 63 letters, digits, '.', '_', '-', the first a letter or digit",
+    ),
+)
+
+_ROWS = {
+    "name": JobKey(
+        NAME,
+        "spec.name",
+        "a short name; letters, digits, '.', '_', '-'",
+        option="--name",
+        input=Input(HOW, "A short name", "letters, digits, dot, dash"),
+    ),
+    "id": JobKey(
+        NAME,
+        "request.job_id",
+        "the job's id, if you want to choose it: the same id is never run twice",
+        option="--id",
+    ),
+    "command": JobKey(
+        WORDS, "spec.command", "the program and its arguments, a list of strings", replaces=("script", "args")
+    ),
+    "script": JobKey(TEXT, "", "a Python script to run instead of `command`"),
+    "args": JobKey(WORDS, "", "arguments of `script`"),
+    "nodes": JobKey(
+        Kind(list, entries=4096),
+        "request.nodes",
+        "names of the nodes to run on",
+        option="--nodes",
+        replaces=("any_nodes",),
+    ),
+    "any_nodes": JobKey(
+        number(1, 4096),
+        "request.any_nodes",
+        "or: how many free nodes to take",
+        option="--any",
+        replaces=("nodes",),
+    ),
+    "env": JobKey(
+        Kind(dict, longest=32_768),
+        "spec.env",
+        "environment variables of every rank",
+        option="--env -e",
+        input=Input(HOW, "Variables", "One NAME=value on each line"),
+    ),
+    "workdir": JobKey(
+        TEXT,
+        "spec.workdir",
+        "where the program starts; where you are by default",
+        option="--workdir",
+        input=Input(MORE, "Working folder"),
+    ),
+    "checkpoint_dir": JobKey(
+        TEXT,
+        "spec.checkpoint_dir",
+        "where it keeps its checkpoints",
+        option="--checkpoint-dir",
+        input=Input(HOW, "Checkpoint folder", "made for the job if empty"),
+    ),
+    "port": JobKey(
+        number(1024, 65535),
+        "spec.master_port",
+        "the rendezvous port (MASTER_PORT); a free one by default",
+        option="--port",
+        input=Input(MORE, "Rendezvous port", "a free one if empty"),
+    ),
+    "gpus_per_node": JobKey(
+        number(1, 64),
+        "spec.gpus_per_node",
+        "GPUs each rank takes; all of the node's by default",
+        option="--gpus",
+        input=Input(MORE, "GPUs of each node", "all if empty"),
+    ),
+    "memory_mib": JobKey(
+        number(16, 16_777_216),
+        "spec.memory_mib",
+        "memory limit of each rank",
+        input=Input(MORE, "Memory limit (MiB)", "none if empty"),
+    ),
+    "check": JobKey(
+        choice(LEVELS),
+        "",
+        f"how deep nodes are examined first: {', '.join(LEVELS)}",
+        option="--check",
+        input=Input(HOW, "Check the nodes first", first="quick"),
+    ),
+    "max_retries": JobKey(
+        number(0, 100),
+        "request.max_retries",
+        "automatic restarts; the policy's by default",
+        option="--max-retries",
+        input=Input(HOW, "Automatic restarts", first="1"),
+    ),
+    "task_definition": JobKey(
+        TEXT,
+        "spec.task_def",
+        "AWS: the task definition to run: family, family:revision or ARN",
+        option="--task-definition",
+        replaces=("image", "mounts", "log_group"),
+        input=Input(CONTAINER, "Task definition (AWS)", local=False),
+    ),
+    "container": JobKey(
+        TEXT,
+        "spec.container",
+        "AWS: the training container's name",
+        input=Input(CONTAINER, "Container (AWS)", local=False),
+    ),
+    "image": JobKey(
+        TEXT,
+        "container.image",
+        "AWS: the image to make a task definition from, where none is named",
+        option="--image",
+        replaces=("task_definition",),
+        input=Input(CONTAINER, "Container image (AWS)"),
+    ),
+    "mounts": JobKey(
+        Kind(list, _is_mount, entries=100),
+        "container.mounts",
+        "AWS: folders of the node, as HOST:CONTAINER or HOST:CONTAINER:ro",
+        option="--mount",
+        input=Input(
+            CONTAINER, "Folders of the node", "HOST:CONTAINER or HOST:CONTAINER:ro, one on each line"
+        ),
+    ),
+    "shared_memory_mib": JobKey(
+        number(1, 16_777_216),
+        "container.shared_memory_mib",
+        "AWS: size of /dev/shm, which data loaders use",
+        input=Input(CONTAINER, "Shared memory (MiB)"),
+    ),
+    "infiniband": JobKey(
+        Kind(bool),
+        "container.infiniband",
+        "AWS: give the container the node's InfiniBand devices",
+        input=Input(CONTAINER, "InfiniBand devices"),
+    ),
+    "log_group": JobKey(
+        TEXT,
+        "container.log_group",
+        "AWS: the CloudWatch log group that the ranks write to",
+        option="--log-group",
+        input=Input(CONTAINER, "Log group"),
+    ),
+    "task_role": JobKey(
+        TEXT,
+        "container.task_role",
+        "AWS: the role of the training program",
+        input=Input(CONTAINER, "Task role"),
+    ),
+    "execution_role": JobKey(
+        TEXT,
+        "container.execution_role",
+        "AWS: the role with which ECS pulls the image and writes the log",
+        input=Input(CONTAINER, "Execution role"),
+    ),
+}
+KEYS = {name: replace(row, name=name) for name, row in _ROWS.items()}
