@@ -54,6 +54,11 @@ MEANINGS: dict[str, Meaning] = {
     "calls_growth_rows_100k": Meaning(
         "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
     ),
+    "item_kb_256": Meaning("aws_calls", "the item of a running job of 256 nodes", "KB", most=400),
+    "item_kb_full_256": Meaning(
+        "aws_calls", "the same on its worst night: every rank failed, every order pending", "KB", most=400
+    ),
+    "item_kb_full_1024": Meaning("aws_calls", "the same, 1,024 nodes", "KB", most=400),
     "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive at once on 16 threads"),
     "modify_calls_per_s_256": Meaning(
         "aws_calls", "most modifying calls of ECS in one second, 256 nodes (ECS allows 40)", most=40

@@ -11,12 +11,16 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ecs_gpu_recovery.aws.items import job_item
 from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from tests.aws.ministack import local_aws
+from tests.aws.test_store_cost import a_bad_night, size
+from tests.contract.worlds import a_job, a_node, running
 from tests.stories.account import InMemory
 from tests.stories.world import CHECK, World, a_world
 
@@ -154,5 +158,16 @@ def conflicts() -> dict[str, float]:
     return {"conflicts_256": len(lost)}
 
 
+def sizes() -> dict[str, float]:
+    """What one job takes of the 400 KB that an item may have."""
+
+    def kilobytes(job: Job) -> float:
+        return size(job_item(job, timedelta(minutes=10))) / 1024
+
+    gangs = {nodes: a_job("j1", [a_node(f"n{i:04}") for i in range(nodes)]) for nodes in (256, 1024)}
+    full = {f"item_kb_full_{nodes}": kilobytes(a_bad_night(job)) for nodes, job in gangs.items()}
+    return {"item_kb_256": kilobytes(running(gangs[256])), **full}
+
+
 def measure() -> dict[str, float]:
-    return {**calls(), **growth(), **pace(), **conflicts()}
+    return {**calls(), **growth(), **sizes(), **pace(), **conflicts()}
