@@ -21,6 +21,17 @@ _NEVER_RAN = (
     "TaskStoppedBeforePullBegin",
     "TaskDependencyError",
 )
+#: What the container runtime says of a GPU that it was told to hand out and cannot find, or that does not answer it.
+#: The words are nvidia-container-cli's, for errors of devices, of its start and of its search; the last are of CDI.
+_GPU_GONE = (
+    "gpu is lost",
+    "unknown device",
+    "fallen off the bus",
+    "requires reset",
+    "nvml error: unknown error",
+    "driver rpc error: timed out",
+    "unresolvable cdi devices",
+)
 _NODE_GONE = ("SpotInterruption", "TerminationNotice")
 
 
@@ -49,7 +60,8 @@ def classify(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
     if host_gone(ev):
         return Exit.LOST
     if ev.stop_code == "TaskFailedToStart" or (ev.exit_code is None and any(w in reason for w in _NEVER_RAN)):
-        return Exit.NEVER_STARTED
+        lost = any(words in reason.lower() for words in _GPU_GONE)
+        return Exit.SUSPECT if lost else Exit.NEVER_STARTED
     if ev.stop_code == "UserInitiated":
         return Exit.STOPPED_BY_PERSON
     if ev.exit_code is None:

@@ -24,6 +24,25 @@ def meaning(
     return classify(ended, doubted=doubted, policy=POLICY)
 
 
+RUNTIME = "CannotStartContainerError: Error response from daemon: nvidia-container-cli: "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "device error: GPU-5a1c7f9e: unknown device: unknown",
+        "initialization error: nvml error: gpu is lost: unknown",
+        "detection error: nvml error: unknown error: unknown",
+        "initialization error: driver rpc error: timed out: unknown",
+        "unresolvable CDI devices nvidia.com/gpu=GPU-5a1c7f9e: unknown",
+    ],
+)
+@pytest.mark.parametrize("stop_code", ["TaskFailedToStart", ""])
+def test_a_task_that_found_no_gpu_to_start_on_has_its_node_examined(words: str, stop_code: str) -> None:
+    assert meaning(None, RUNTIME + words, stop_code) is Exit.SUSPECT
+    assert meaning(None, f"{RUNTIME}load library failed: libcuda.so.1", stop_code) is Exit.NEVER_STARTED
+
+
 @pytest.mark.parametrize(
     ("exit_code", "reason", "stop_code", "exit"),
     [
