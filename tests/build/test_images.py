@@ -235,10 +235,22 @@ def test_the_tasks_exit_code_is_the_verdict(task: Path) -> None:
 
 
 def test_the_task_passes_on_what_it_is_told(task: Path) -> None:
-    assert call(task).stdout.split() == ["--json", "--level", "quick"]
+    assert call(task).stdout.split() == ["--json", "--level", "1"]
     told = call(task, "--require", "driver", GPU_HEALTH_LEVEL="2", GPU_HEALTH_EXPECT_GPUS="8").stdout.split()
     assert told == ["--json", "--level", "2", "--require", "driver", "--expect-gpus", "8"]
     assert call(task, GPU_HEALTH_EXPECT_IDLE="1").stdout.split()[-2:] == ["--require", "idle"]
+
+
+def test_the_watches_of_an_engine_of_its_own_are_switched_on(task: Path) -> None:
+    for name in ("nv-hostengine", "dcgmi"):
+        (task / name).write_text(f'#!/bin/sh\necho "called: {name} $*"\n')
+        (task / name).chmod(0o755)
+    ran = call(task)
+    assert [line for line in ran.stderr.splitlines() if line.startswith("called")] == [
+        "called: nv-hostengine ",
+        "called: dcgmi health -g 0 -s a",
+    ]
+    assert ran.stdout.split() == ["--json", "--level", "1"]
 
 
 def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> None:
@@ -246,7 +258,7 @@ def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> Non
     (task / "nv-hostengine").chmod(0o755)
     ran = call(task)
     assert ran.returncode == 0
-    assert ran.stdout.split() == ["--json", "--level", "quick"], "its words are not mixed into the report"
+    assert ran.stdout.split() == ["--json", "--level", "1"], "its words are not mixed into the report"
     assert "DCGM will not be asked" in ran.stderr
 
 
