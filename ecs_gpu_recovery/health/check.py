@@ -24,6 +24,8 @@ from ecs_gpu_recovery.health.sources.probe import run as run_probes
 GPU_CHECKS = ("driver", dcgm.DIAG, dcgm.HEALTH)
 QUICK = "quick"
 LEVELS = (QUICK, "1", "2", "3", "4")
+DEFAULT_LEVEL = "1"
+"""Seconds, and no load on the GPUs: libraries, permissions, remapped rows, what the InfoROM and the fabric say."""
 DIAG_DEADLINES_S = {"1": 300.0, "2": 900.0, "3": 3600.0, "4": 4 * 3600.0}
 PASSIVE_DEADLINE_S = 20.0
 IDLE = "idle"
@@ -50,7 +52,7 @@ class Node(Protocol):
 class Wanted:
     """What the caller asked for."""
 
-    level: str = QUICK
+    level: str = DEFAULT_LEVEL
     since: datetime | None = None
     expected_gpus: int | None = None
     kernel_log: Path | None = None
@@ -99,7 +101,13 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
     for name, outcome in outcomes.items():
         keep(_dcgm(outcome, policy, states) if name == dcgm.HEALTH else _host(outcome, policy))
     if wanted.level != QUICK:
-        keep(_diag(node, wanted, policy, states, findings))
+        diag = _diag(node, wanted, policy, states, findings)
+        keep(diag)
+        if diag[0].answered:
+            again = _health_again(wanted, policy, states)
+            checks = [check for check in checks if check.name != dcgm.HEALTH]
+            findings = [finding for finding in findings if finding.source != dcgm.HEALTH]
+            keep(again)
     return Seen(checks=tuple(checks), findings=tuple(findings), gpus=tuple(states))
 
 
@@ -107,9 +115,10 @@ def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
     """All that only looks. A simulated node has no machine around it, so only what was named is looked at."""
     live = node.kind == "live"
     patience = wanted.deadline_s or PASSIVE_DEADLINE_S
-    read_log = (
-        partial(machine.read_log_file, wanted.kernel_log) if wanted.kernel_log else node.read_kernel_log
-    )
+    read_log = node.read_kernel_log
+    if wanted.kernel_log:
+        own = node if isinstance(node, machine.Machine) else None
+        read_log = partial(machine.read_log_file, wanted.kernel_log, own)
     probes = [
         Probe(name="driver", deadline_s=wanted.deadline_s or node.driver_deadline_s, work=node.read_driver),
         Probe(name="kernel-log", deadline_s=patience, work=read_log),
@@ -201,15 +210,16 @@ def _driver_finding(condition: str, evidence: str, source: str, policy: Policy) 
 def _kernel_log(outcome: Outcome, wanted: Wanted, policy: Policy, now: datetime) -> Judged:
     problem = str(outcome.first("problem") or outcome.problem)
     if problem:
-        return _check("kernel-log", outcome, "hung" if outcome.state == "hung" else "not_tested", problem), []
+        silent = _check("kernel-log", outcome, "hung" if outcome.state == "hung" else "not_tested", problem)
+        return replace(silent, untested=problem), []
     boot = kernel_log.parse_time(str(outcome.first("boot") or ""))
+    boot_id = str(outcome.first("boot_id") or "")
     lines = [str(message["line"]) for message in outcome.messages if "line" in message]
-    events = list(kernel_log.parse(lines, now, wanted.since, boot))
-    found = xid.judge(events, policy)
-    undated = sum(1 for event in events if event.at is None) if wanted.since else 0
-    note = f", {undated} of them without a date" if undated else ""
-    detail = f"{len(events)} event(s) in {outcome.first('from')}{note}"
-    return _check("kernel-log", outcome, _status(found), detail), found
+    log = kernel_log.parse(lines, now, wanted.since, boot, boot_id)
+    found = xid.judge(log.events, policy)
+    detail = f"{log.summary(wanted.since)} in {outcome.first('from')}"
+    heard = _check("kernel-log", outcome, _status(found), detail)
+    return replace(heard, note=log.note(wanted.since)), found
 
 
 def _dcgm(outcome: Outcome, policy: Policy, states: list[GpuState]) -> Judged:
@@ -222,9 +232,12 @@ def _dcgm(outcome: Outcome, policy: Policy, states: list[GpuState]) -> Judged:
     said = " ".join(str(outcome.first("err") or "").split())[:200]
     found = dcgm.judge_run(output, exit_code, source=source, policy=policy, said=said)
     found = [replace(f, gpu=_bus(f.gpu, states)) for f in found]
-    if output.problem or (found and all(f.action is Action.NOT_TESTED for f in found)):
-        return _check(source, outcome, "not_tested", output.problem or found[0].evidence), found
-    return _check(source, outcome, _status(found), output.summary), found
+    broken = [f.evidence for f in found if f.action is Action.NOT_TESTED]
+    if output.problem or (found and len(broken) == len(found)):
+        why = "; ".join(filter(None, (output.problem, said))) or broken[0]
+        return replace(_check(source, outcome, "not_tested", why), untested=why), found
+    untested = "; ".join([*broken, *(f"{name} was skipped" for name in output.skipped)])
+    return replace(_check(source, outcome, _status(found), output.summary), untested=untested), found
 
 
 def _dcgm_silent(outcome: Outcome, policy: Policy) -> Judged:
@@ -234,7 +247,8 @@ def _dcgm_silent(outcome: Outcome, policy: Policy) -> Judged:
     rule = policy.rule("driver", "hang") if hung else policy.rule("dcgm-exit", "not-run")
     code = "hang" if hung else "not-run"
     found = rule.finding(source=outcome.name, kind="dcgm", code=code, evidence=problem)
-    return _check(outcome.name, outcome, "hung" if hung else "not_tested", problem), [found]
+    silent = _check(outcome.name, outcome, "hung" if hung else "not_tested", problem)
+    return replace(silent, untested=problem), [found]
 
 
 def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], found: list[Finding]) -> Judged:
@@ -245,6 +259,14 @@ def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], fo
     deadline_s = wanted.diag_deadline_s or DIAG_DEADLINES_S[wanted.level]
     work = partial(machine.dcgm_diag, wanted.level, wanted.dcgm_host)
     outcome = run_probes([Probe(name=dcgm.DIAG, deadline_s=deadline_s, work=work)])[dcgm.DIAG]
+    return _dcgm(outcome, policy, states)
+
+
+def _health_again(wanted: Wanted, policy: Policy, states: list[GpuState]) -> Judged:
+    """What DCGM's watches say behind its tests: they have seen the GPUs at work, and one that was just started too."""
+    work = partial(machine.dcgm_health, wanted.dcgm_host)
+    deadline_s = wanted.deadline_s or PASSIVE_DEADLINE_S
+    outcome = run_probes([Probe(name=dcgm.HEALTH, deadline_s=deadline_s, work=work)])[dcgm.HEALTH]
     return _dcgm(outcome, policy, states)
 
 

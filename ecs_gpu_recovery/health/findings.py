@@ -113,6 +113,10 @@ class Check:
     """ok, findings, hung or not_tested."""
     detail: str
     seconds: float = 0.0
+    untested: str = ""
+    """What of it could not be tested, for a verdict that would otherwise sound as if everything had been."""
+    note: str = ""
+    """What else the verdict's sentence must say."""
 
     @property
     def answered(self) -> bool:

@@ -238,8 +238,9 @@ def _check_parser() -> _Parser:
     add(
         "--level",
         choices=check.LEVELS,
-        default=check.QUICK,
-        help="quick only looks; 1 to 4 also run `dcgmi diag -r LEVEL`, which needs idle GPUs",
+        default=check.DEFAULT_LEVEL,
+        help="quick only looks; 1 (default, seconds) to 4 also run `dcgmi diag -r LEVEL`; from 2 on the GPUs must be"
+        " idle",
     )
     add("--expect-gpus", type=_number, metavar="N", help="how many GPUs this node must have")
     add("--since", type=_time, metavar="TIME", help="ignore kernel messages older than this (ISO 8601)")

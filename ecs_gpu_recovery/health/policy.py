@@ -34,7 +34,7 @@ SOURCES = frozenset(
     }
 )
 
-_RULE_KEYS = frozenset({"id", "source", "codes", "action", "why", "repeat", "again", "on_warning"})
+_RULE_KEYS = frozenset({"id", "source", "codes", "action", "why", "repeat", "again", "on_warning", "fatal"})
 
 
 class PolicyError(ValueError):
@@ -64,6 +64,8 @@ class Rule:
     repeat: Repeat | None = None
     again: Action | None = None
     on_warning: Action = Action.WATCH
+    fatal: bool = False
+    """A program on the GPU may wait for ever instead of ending."""
     group: str | None = None
 
     def finding(
@@ -239,6 +241,7 @@ def _rule(entry: dict[str, object], group: str | None) -> Rule:
         repeat=_repeat(entry.get("repeat")),
         again=_action(entry["again"]) if "again" in entry else None,
         on_warning=_action(entry.get("on_warning", Action.WATCH.value)),
+        fatal=_yes_or_no(entry.get("fatal", False)),
         group=group,
     )
 
@@ -259,6 +262,12 @@ def _action(value: object) -> Action:
         return Action(str(value))
     except ValueError:
         raise ValueError(f"action {value!r} must be one of {', '.join(a.value for a in Action)}") from None
+
+
+def _yes_or_no(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("fatal must be true or false")
+    return value
 
 
 def _repeat(value: object) -> Repeat | None:

@@ -342,6 +342,22 @@ def test_a_rating_that_the_text_explains_is_no_second_proof(
     assert explain("--dcgm-exit", str(exit_code), dcgm_diag=v4(code))["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("rows", "summary"), [("Pass", "Fail"), ("Warn", "Fail"), ("Pass", "Warn")])
+def test_a_table_is_judged_as_the_same_run_in_json(explain: Explain, rows: str, summary: str) -> None:
+    said = "Detected 1 ecc_dbe_volatile_total for GPU 0"
+    line = "+---------------------------+------------------------------------------------+"
+    table = [line, "| Diagnostic                | Result                                         |", line]
+    table += [f"| memory | {summary} |", f"| | GPU0: {rows} |", f"| Warning: GPU0 | {said} |", line]
+    result = {"entity_group": "GPU", "entity_id": 0, "status": rows, "warnings": [{"warning": said}]}
+    test = {
+        "name": "memory",
+        "results": [result],
+        "test_summary": {"status": summary, "warnings": [{"warning": said}]},
+    }
+    as_table, as_json = explain(dcgm_diag="\n".join(table)), explain(dcgm_diag=diag(test))
+    assert as_table["verdict"] == as_json["verdict"] == ("replace" if summary == "Fail" else "healthy")
+
+
 def test_a_run_that_was_cut_off_beside_a_whole_one_is_not_healthy(explain: Explain) -> None:
     answer = explain(dcgm_diag=v4(29) + "\n" + v4(29)[:150])
     assert (answer["verdict"], "cut off" in answer["why"]) == ("inconclusive", True)

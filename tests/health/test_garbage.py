@@ -140,7 +140,10 @@ def test_any_line_is_survived(line: str) -> None:
     kernel_log.parse_line(f"NVRM {line}", now)
     kernel_log.parse_line(f"{line} NVRM: Xid (PCI:0000:01:00): 79, {line}", now)
     kernel_log.parse_line(f'{{"MESSAGE":[{line}]}}', now)
-    list(kernel_log.parse([f"{line}NVRM:{line}\\nNVRM: Xid {line}SXid"], now))
+    kernel_log.parse([f"{line}NVRM:{line}\\nNVRM: Xid {line}SXid"], now)
+    kernel_log.parse(
+        ["{", line, "}", f"__CURSOR={line}", f"MESSAGE={line}NVRM: Xid 79", f"[+1.0] {line}"], now
+    )
     kernel_log.looks_like_kernel_log(line)
     kernel_log.bus_id(line)
     kernel_log.parse_time(line)

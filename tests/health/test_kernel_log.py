@@ -123,7 +123,103 @@ def test_older_lines_are_left_out_and_undated_ones_are_kept() -> None:
         MESSAGE,
     ]
     since = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
-    assert [event.line for event in kernel_log.parse(lines, NOW, since)] == lines[1:]
+    log = kernel_log.parse(lines, NOW, since)
+    assert [event.line for event in log.events] == lines[1:]
+    assert "1 without a time that can be read and kept all the same" in log.summary(since)
+
+
+def test_a_verdict_that_rests_on_an_undated_line_says_so(explain: Explain) -> None:
+    since = ("--since", "2026-11-15T02:00:00Z")
+    answer = explain(*since, kernel_log=f"15.11.26 03:12 {MESSAGE}")
+    assert (answer["verdict"], "no time that can be read" in answer["why"]) == ("reboot", True)
+    assert "no time" not in explain(*since, kernel_log=f"2026-11-15T03:00:00Z {MESSAGE}")["why"]
+    assert "no time" not in explain(kernel_log=MESSAGE)["why"], "nobody asked for a time"
+
+
+OTHER = "usb 1-1: new device"
+ID = "0123456789abcdef0123456789abcdef"
+LATER_BOOTS = {
+    "a new kernel's first words": f"[ 900.1] {MESSAGE}\n[    0.000000] Linux version 6.8.0-1021-aws (gcc 13)\n",
+    "the same through syslog": f"Nov 14 03:12:00 n7 kernel: {MESSAGE}\nNov 14 03:20:00 n7 kernel: Linux version 6.8",
+    "raw kmsg": f"4,900,900000000,-;{MESSAGE}\n5,0,0,-;Linux version 6.8.0-1021-aws (gcc 13)\n",
+    "journald's mark": f"Nov 14 03:12:00 n7 kernel: {MESSAGE}\n-- Boot {ID} --\nNov 14 03:20:00 n7 kernel: {OTHER}",
+    "journald's old mark": f"Nov 14 03:12:00 n7 kernel: {MESSAGE}\n-- Reboot --\nNov 14 03:20:00 n7 kernel: {OTHER}",
+    "another boot's id, as JSON": "\n".join(
+        f'{{"_BOOT_ID":"{boot * 32}","_TRANSPORT":"kernel","MESSAGE":"{text}"}}'
+        for boot, text in (("a", MESSAGE), ("b", OTHER))
+    ),
+    "another boot's id, as pretty JSON": "\n".join(
+        f'{{\n\t"_BOOT_ID" : "{boot * 32}",\n\t"_TRANSPORT" : "kernel",\n\t"MESSAGE" : "{text}"\n}}'
+        for boot, text in (("a", MESSAGE), ("b", OTHER))
+    ),
+    "another boot's id, exported": "\n\n".join(
+        f"__CURSOR=s\n__REALTIME_TIMESTAMP=1763089920123456\n_BOOT_ID={boot * 32}\n_TRANSPORT=kernel\nMESSAGE={text}"
+        for boot, text in (("a", MESSAGE), ("b", OTHER))
+    ),
+    "the clock": f"Nov 14 03:12:00 n7 kernel: [94558.085] {MESSAGE}\n"
+    "Nov 14 03:20:00 n7 kernel: [   12.300] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.00",
+}
+
+
+@pytest.mark.parametrize("text", LATER_BOOTS.values(), ids=LATER_BOOTS)
+def test_a_fault_of_an_earlier_boot_is_history_where_the_file_shows_a_later_one(
+    explain: Explain, text: str
+) -> None:
+    answer = explain(kernel_log=text)
+    assert (answer["verdict"], answer["findings"]) == ("healthy", [])
+    assert "1 of an earlier boot left out" in answer["checks"][0]["detail"]
+    assert explain(kernel_log=f"{text}\n[ 1.0] {MESSAGE}")["verdict"] == "reboot", "and now it is back"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[    0.000000] Linux version 6.8.0-1021-aws (gcc 13)\n[ 900.1] {MESSAGE}\n",
+        f"-- Boot {ID} --\nNov 14 03:12:00 n7 kernel: {MESSAGE}\n",
+        f"Nov 14 03:12:00 n7 kernel: [94558.085] {MESSAGE}\nNov 14 03:20:00 n7 kernel: [95038.1] {OTHER}",
+        f"[ 900.1] {MESSAGE}\n[ 901.0] nvme: firmware: Linux version of the tool is 3\n",
+    ],
+)
+def test_a_fault_of_the_last_boot_counts(explain: Explain, text: str) -> None:
+    assert explain(kernel_log=text)["verdict"] == "reboot"
+
+
+def test_what_earlier_boots_saw_counts_when_it_is_back(explain: Explain) -> None:
+    """A GPU that leaves the bus again and again does so across boots: only a boot brings it back."""
+    boots = [
+        f"Nov 14 {hour:02d}:00:00 n7 kernel: Linux version 6.8.0-31\nNov 14 {hour:02d}:30:00 n7 kernel: {MESSAGE}\n"
+        for hour in (3, 9, 15)
+    ]
+    assert explain(kernel_log="".join(boots[:2]))["verdict"] == "reboot"
+    assert explain(kernel_log="".join(boots))["verdict"] == "replace"
+
+
+FORMS = {
+    "short-precise": f"Nov 14 03:12:00.123456 n7 kernel: {MESSAGE}",
+    "short-unix": f"1763089920.123456 n7 kernel: {MESSAGE}",
+    "export": f"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1763089920123456\nMESSAGE={MESSAGE}\nPRIORITY=4\n",
+    "export of odd bytes": f"__CURSOR=s\n__REALTIME_TIMESTAMP=1763089920123456\nMESSAGE\n\x50\0\0\0\0\0\0\0{MESSAGE}\n",
+    "pretty JSON": '{\n\t"__REALTIME_TIMESTAMP" : "1763089920123456",\n\t"MESSAGE" : "' + MESSAGE + '"\n}',
+    "pretty JSON of odd bytes": '{\n\t"__REALTIME_TIMESTAMP" : "1763089920123456",\n\t"MESSAGE" : [\n'
+    + ",\n".join(f"\t\t{byte}" for byte in MESSAGE.encode())
+    + "\n\t]\n}",
+    "verbose": "Fri 2025-11-14 03:12:00.123456 UTC [s=a1;i=2;b=" + "a" * 32 + ";m=1;t=64;x=3]\n"
+    f"    _TRANSPORT=kernel\n    MESSAGE={MESSAGE}\n    PRIORITY=4\n",
+    "JSON for browsers": 'data: {"__REALTIME_TIMESTAMP":"1763089920123456","MESSAGE":"' + MESSAGE + '"}',
+    "dmesg --reltime": f"[Nov14 03:10] {OTHER}\n[ +60.000000] {OTHER}\n[ +60.123456] {MESSAGE}",
+    "dmesg --reltime in colour": f"\x1b[32m[Nov14 03:12] \x1b[0m{OTHER}\n\x1b[32m[  +0.123456] \x1b[0m{MESSAGE}",
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_the_time_is_read_in_logs_of_many_lines_for_a_message(text: str) -> None:
+    now = datetime(2025, 11, 15, 12, 0, tzinfo=UTC)
+    log = kernel_log.parse(text.splitlines(), now)
+    assert [(e.code, e.at) for e in log.events] == [
+        (79, datetime(2025, 11, 14, 3, 12, 0, 123456, tzinfo=UTC))
+    ]
+    assert log.events[0].text.startswith("GPU has fallen off the bus")
+    assert not kernel_log.parse(text.splitlines(), now, since=datetime(2025, 11, 14, 4, tzinfo=UTC)).events
 
 
 @pytest.mark.parametrize("text", ["2026-11-15T02:00:00Z", "2026-11-15 02:00:00", "2026-11-15T03:00:00+01:00"])

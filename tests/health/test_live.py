@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ecs_gpu_recovery.health.sources.machine import booted_at
+
 from .conftest import Bench
-from .test_dcgm import health, v4
+from .test_dcgm import diag, health, v4
 from .test_nvidia_smi import xml
 
 NVML = """
@@ -85,6 +88,11 @@ def status(report: dict[str, Any], name: str) -> str:
     return found
 
 
+def detail(report: dict[str, Any], name: str) -> str:
+    found: str = next(c["detail"] for c in report["checks"] if c["name"] == name)
+    return found
+
+
 def test_a_machine_without_gpus_is_inconclusive(quick_bench: Bench) -> None:
     exit_code, report = check(quick_bench)
     assert exit_code == 3
@@ -95,7 +103,8 @@ def test_a_sound_machine_is_healthy_without_dcgm_and_says_that_dcgm_is_missing(b
     bench.prints("nvidia-smi", xml())
     exit_code, report = check(bench, "--expect-gpus", "1")
     assert exit_code == 0
-    assert status(report, "dcgm-health") == "not_tested"
+    assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
+    assert "no GPU fault found; not tested: DCGM (dcgmi is not installed)" in report["why"]
     assert report["gpus"][0]["bus_id"] == "0000:4f:00"
     assert check(bench, "--require", "dcgm")[0] == 3
 
@@ -105,13 +114,49 @@ def test_a_fault_that_nvidia_smi_shows(quick_bench: Bench) -> None:
     assert check(quick_bench)[0] == 1
 
 
+def xid_48(at: datetime) -> str:
+    return f"{at.isoformat()} kernel: NVRM: Xid (PCI:0000:4f:00): 48, DBE\n"
+
+
 def test_a_fault_in_the_kernel_log_beside_a_sound_driver(quick_bench: Bench) -> None:
     quick_bench.prints("nvidia-smi", xml())
-    (quick_bench.folder / "kernel.log").write_text(
-        "2026-11-15T02:00:00Z kernel: NVRM: Xid (PCI:0000:4f:00): 48, DBE\n"
-    )
+    now = datetime.now(UTC)
+    (quick_bench.folder / "kernel.log").write_text(xid_48(now))
     assert check(quick_bench)[0] == 1
-    assert check(quick_bench, "--since", "2026-11-15T02:00:01Z")[0] == 0
+    assert check(quick_bench, "--since", (now + timedelta(seconds=1)).isoformat())[0] == 0
+
+
+def boot_id_of_this_machine() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "exit_code"),
+    [
+        (xid_48(booted_at() - timedelta(minutes=5)), 0),
+        (xid_48(booted_at() + timedelta(seconds=5)), 1),
+        ("[    1.5] NVRM: Xid (PCI:0000:4f:00): 48, DBE", 1),
+        ("[999999999.5] NVRM: Xid (PCI:0000:4f:00): 48, DBE", 0),
+        (f'{{"_BOOT_ID":"{"a" * 32}","MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 48, DBE"}}', 0),
+        (f'{{"_BOOT_ID":"{boot_id_of_this_machine()}","MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 48, DBE"}}', 1),
+    ],
+    ids=[
+        "before the boot",
+        "since",
+        "soon after",
+        "longer up than this machine",
+        "another boot",
+        "this boot",
+    ],
+)
+def test_no_machine_is_condemned_for_what_an_earlier_boot_saw(
+    quick_bench: Bench, line: str, exit_code: int
+) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    (quick_bench.folder / "kernel.log").write_text(line)
+    ended, report = check(quick_bench)
+    assert ended == exit_code, report["why"]
+    assert exit_code or "1 of an earlier boot left out" in detail(report, "kernel-log")
 
 
 def test_a_kernel_log_that_cannot_be_read_is_no_verdict(quick_bench: Bench) -> None:
@@ -203,6 +248,54 @@ def test_the_diagnostic_at_a_chosen_level(
     dcgmi(quick_bench, health("Healthy"), text, dcgm_exit)
     assert check(quick_bench, "--level", "2")[0] == exit_code
     assert (quick_bench.folder / "diag.argv").read_text().split() == ["diag", "-r", "2", "-j"]
+
+
+@pytest.mark.parametrize(
+    ("level", "asked"),
+    [((), ["diag", "-r", "1", "-j"]), (("--level", "quick"), None)],
+    ids=["default", "quick"],
+)
+def test_dcgm_is_asked_by_default(
+    quick_bench: Bench, level: tuple[str, ...], asked: list[str] | None
+) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    dcgmi(quick_bench, health("Healthy"), v4(29, status="Pass"))
+    ended, report = check(quick_bench, *level)
+    argv = quick_bench.folder / "diag.argv"
+    assert (argv.read_text().split() if argv.exists() else None) == asked
+    assert (ended, report["why"], report["level"]) == (0, "no GPU fault found", level[1] if level else "1")
+
+
+def test_the_sentence_names_what_dcgm_could_not_test(quick_bench: Bench) -> None:
+    quick_bench.prints("nvidia-smi", xml())
+    skipped = {"name": "pcie", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Skip"}]}
+    passed = {"name": "software", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Pass"}]}
+    dcgmi(quick_bench, "Error: Health watches not enabled. Please enable watches.", diag(skipped, passed))
+    _, report = check(quick_bench)
+    assert report["why"].startswith(
+        "no GPU fault found; not tested: DCGM (pcie was skipped), DCGM's watches ("
+    )
+    dcgmi(
+        quick_bench, health("Healthy"), v4(56, "Couldn't allocate at least 95.0% of GPU memory on GPU 3"), 226
+    )
+    _, report = check(quick_bench)
+    assert "not tested: DCGM (memory failed: MEMORY_ALLOC: Couldn't allocate" in report["why"]
+
+
+def test_dcgms_watches_are_asked_again_behind_its_tests(quick_bench: Bench) -> None:
+    """Those that were just switched on have seen nothing yet, and a test may break what was sound."""
+    quick_bench.prints("nvidia-smi", xml())
+    broken = health("Failure", ("Memory system", "Failure", ["Detected 1 volatile double-bit ECC error(s)"]))
+    (quick_bench.folder / "before").write_text(health("Healthy"))
+    (quick_bench.folder / "behind").write_text(broken)
+    (quick_bench.folder / "diag").write_text(v4(29, status="Pass"))
+    quick_bench.command(
+        "dcgmi",
+        f"cd {quick_bench.folder}\n"
+        'if [ "$1" = diag ]; then cat diag; : > tested; elif [ -e tested ]; then cat behind; else cat before; fi',
+    )
+    ended, report = check(quick_bench)
+    assert (ended, [c["name"] for c in report["checks"]].count("dcgm-health")) == (1, 1)
 
 
 def test_the_diagnostic_is_left_out_when_a_fault_is_already_proven(quick_bench: Bench) -> None:

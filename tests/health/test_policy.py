@@ -177,3 +177,19 @@ def test_a_file_that_is_no_policy_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(policy.PolicyError, match="cannot be read"):
         policy.load(tmp_path / "nothing.toml")
+
+
+def test_the_faults_that_freeze_a_program_are_marked_fatal() -> None:
+    """Xid 79, 95, 119, 120, 140 and a fatal error of an NVSwitch: nothing else stops a job that still seems to run."""
+    marked = {(rule.source, code) for rule in policy.load().rules if rule.fatal for code in rule.codes}
+    assert marked == {*(("xid", code) for code in ("79", "95", "119", "120", "140")), ("sxid", "fatal")}
+
+
+def test_fatal_is_yes_or_no(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    rule = '[[rule]]\nid = "x"\nsource = "xid"\ncodes = [13]\naction = "watch"\nwhy = "y"\nfatal = '
+    own.write_text(f"version = 1\n{rule}true\n")
+    assert policy.load(own).rule("xid", 13).fatal
+    own.write_text(f'version = 1\n{rule}"very"\n')
+    with pytest.raises(policy.PolicyError, match="fatal must be true or false"):
+        policy.load(own)

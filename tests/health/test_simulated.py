@@ -83,7 +83,7 @@ def test_a_hung_driver_with_its_xid_is_not_asked_twice(node: Node) -> None:
     node.write("kmsg", xid(119))
     ran = node.check("--deadline", "4")
     assert ran.exit_code == 1
-    assert {f["rule"] for f in ran.report["findings"]} == {"xid-reset", "driver-hang"}
+    assert {f["rule"] for f in ran.report["findings"]} == {"xid-firmware", "driver-hang"}
 
 
 def test_a_hung_driver_where_no_gpu_is_known_proves_nothing(node: Node) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -136,11 +136,10 @@ def _kernel_log(recording: Recording, policy: Policy, context: Context) -> tuple
     if not kernel_log.looks_like_kernel_log(recording.text):
         return _silent(recording, "not one line of it looks like a kernel log"), []
     lines = recording.text.splitlines()
-    events = list(kernel_log.parse(lines, context.now, context.since))
-    found = xid.judge(events, policy)
-    return _heard(
-        recording, found, f"{len(lines)} line(s), {len(events)} event(s) of the NVIDIA driver"
-    ), found
+    log = kernel_log.parse(lines, context.now, context.since)
+    found = xid.judge(log.events, policy)
+    heard = _heard(recording, found, f"{len(lines)} line(s), {log.summary(context.since)}")
+    return replace(heard, note=log.note(context.since)), found
 
 
 def _training_log(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:

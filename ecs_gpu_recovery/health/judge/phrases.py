@@ -47,6 +47,7 @@ _XIDS = {
     155: "NVLink: software-defined error",
     156: "resource retirement",
     158: "GPU fatal timeout",
+    175: "memory unit failed under the firmware",
 }
 _NVLINK5 = range(144, 151)
 
@@ -55,6 +56,12 @@ _KERNEL = {
     "gpu-lost": "the driver lost a GPU from the bus",
     "reset-asked": "the driver finds a GPU in a bad state and asks for a reset",
     "link-discovery": "the driver fails to find out which NVLinks are up",
+    "gpu-locked": "the driver finds a GPU probably locked",
+    "controller-halted": "the GPU's power controller has halted",
+    "chip-reset": "a GPU is being reset whole",
+    "memory-subsystem": "a GPU's memory unit reports an error",
+    "firmware-silent": "the GPU's firmware was silent for some seconds",
+    "xid-cut": "an Xid whose number is cut off",
     "bus-error": "a PCIe error from which the GPU's driver cannot recover",
 }
 

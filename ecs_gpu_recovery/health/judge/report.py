@@ -117,6 +117,8 @@ def _rule_row(rule: Rule) -> list[str]:
         extra.append(f"Again after a reboot: {rule.again.value}.")
     if rule.on_warning not in (Action.WATCH, Action.CONFIG):
         extra.append(f"As a warning too: {rule.on_warning.value}.")
+    if rule.fatal:
+        extra.append("Fatal: a running job is not left to its own time-outs.")
     source = f"{rule.source} ({rule.group})" if rule.group else rule.source
     return [rule.id, source, _codes(rule), rule.action.value, " ".join([rule.why, *extra])]
 
@@ -131,6 +133,7 @@ def rules_json(policy: Policy) -> list[dict[str, object]]:
             "codes": list(rule.codes),
             "action": rule.action.value,
             "on_warning": rule.on_warning.value,
+            "fatal": rule.fatal,
             "again": rule.again.value if rule.again else None,
             "repeat": (
                 {

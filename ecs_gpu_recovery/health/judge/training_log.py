@@ -101,7 +101,7 @@ def judge(
     kernel = []
     for line in lines:
         if kernel_log.is_relevant(line):
-            told = list(kernel_log.parse([line[:_LONGEST]], now))
+            told = list(kernel_log.events_in(line[:_LONGEST], now))
             kernel += [event for event in told if since is None or event.at is None or event.at >= since]
             if told:
                 continue

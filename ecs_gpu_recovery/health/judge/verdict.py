@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ecs_gpu_recovery.health.findings import WITNESSES, Action, Check, Finding, Verdict
+from ecs_gpu_recovery.health.findings import WITNESSES, Action, Check, Finding, Verdict, one_line
 from ecs_gpu_recovery.health.judge.phrases import tell
 from ecs_gpu_recovery.health.policy import Policy
 
+_SHORT = 160
 SECOND_WITNESS = "second-witness"
 
 HOST_CHECKS = ("disk", "shared-dir", "network", "clock", "nics")
@@ -46,6 +47,7 @@ def decide(
     ordered = tuple(sorted(_with_second_witness(list(findings)), key=lambda f: _ORDER[f.action]))
     host_ok = _host_ok(ordered, checks)
     verdict, why = _verdict(ordered, checks, frozenset(gpu_checks), tuple(required), host_ok)
+    why = "; ".join([why, *_left_open(verdict, checks)])
     blamed = [f for f in ordered if f.action is Action.APPLICATION]
     application_fault = bool(blamed) and verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
     if application_fault:
@@ -140,6 +142,24 @@ def _healthy(by_action: dict[Action, list[Finding]]) -> str:
     actions = (Action.WARN, Action.WATCH, Action.CONFIG)
     noted = [f for action in actions for f in by_action[action] if f.source != "host"]
     return f"no GPU fault found; noted: {tell(noted)}" if noted else "no GPU fault found"
+
+
+def _left_open(verdict: Verdict, checks: Sequence[Check]) -> Iterator[str]:
+    """What the sentence owes its reader: what was not tested, and lines that count without a time."""
+    reasons: dict[str, list[str]] = {}
+    for check in checks if verdict is Verdict.HEALTHY else ():
+        if check.untested:
+            reasons.setdefault(check.untested, []).append(check.name)
+    if reasons:
+        parts = (f"{_called(names)} ({one_line(reason, _SHORT)})" for reason, names in reasons.items())
+        yield f"not tested: {', '.join(parts)}"
+    yield from (check.note for check in checks if check.note)
+
+
+def _called(names: Sequence[str]) -> str:
+    if names == ["dcgm-health"]:
+        return "DCGM's watches"
+    return "DCGM" if names[0].startswith("dcgm") else f"the {names[0].replace('-', ' ')}"
 
 
 def _host_ok(findings: Sequence[Finding], checks: Sequence[Check]) -> bool | None:

@@ -25,7 +25,7 @@ NVLINK = 74
 _CAUSE = re.compile(r"caused by previous Xid ([0-9]{1,6})", re.IGNORECASE)
 _RESET_WANTED = re.compile(r"\bRST:\s*Yes", re.IGNORECASE)
 _UNIT = re.compile(r"GPC [0-9]+, TPC [0-9]+")
-_NON_FATAL = re.compile(r"\s*non-?fatal", re.IGNORECASE)
+_NON_FATAL = re.compile(r"\s*non[- ]?fatal", re.IGNORECASE)
 _FATAL = re.compile(r"\s*fatal", re.IGNORECASE)
 
 Numbered = tuple[int, KernelEvent]
@@ -33,21 +33,34 @@ Numbered = tuple[int, KernelEvent]
 
 
 def judge(events: Iterable[KernelEvent], policy: Policy) -> list[Finding]:
-    """The findings of one kernel log, each GPU and number once."""
-    numbered = list(enumerate(events))
+    """The findings of one kernel log, each GPU and number once.
+
+    What an earlier boot saw is no finding: the machine was started anew. It counts where a fault of this boot
+    repeats it.
+    """
+    everything = list(events)
+    history = [event for event in everything if event.old]
+    numbered = list(enumerate(event for event in everything if not event.old))
     xids = [(n, e) for n, e in numbered if e.kind in ("xid", "off-bus")]
     changes = _last_changes(xids)
     findings = [_recovery(event, policy) for _, event in changes.values()]
     for key, group in _groups(xids).items():
-        finding = _xid(key[1], group, xids, changes, policy)
-        findings += [finding, *_hint_of_hardware(finding, [event for _, event in group], policy)]
-    findings += _switches([e for _, e in numbered if e.kind == "sxid"], policy)
+        finding = _xid(key[1], group, xids, changes, policy, history)
+        same = [*(event for _, event in group), *_alike(group[0][1], history)]
+        findings += [finding, *_hint_of_hardware(finding, same, policy)]
+    findings += _switches([e for _, e in numbered if e.kind == "sxid"], policy, history)
     worded = [e for _, e in numbered if e.kind not in ("xid", "off-bus", "sxid")]
     for kind, device in dict.fromkeys((e.kind, e.device) for e in worded):
         same = [e for e in worded if (e.kind, e.device) == (kind, device)]
         about = "driver-init" if kind == "init-failed" else "kernel"
-        findings.append(_made(policy.rule("kernel", kind), about, kind, same, policy))
+        findings.append(_made(policy.rule("kernel", kind), about, kind, same, policy, history))
     return findings
+
+
+def _alike(event: KernelEvent, history: Sequence[KernelEvent]) -> list[KernelEvent]:
+    """What earlier boots saw of the same fault."""
+    wanted = (event.device, event.code, _variant(event))
+    return [other for other in history if (other.device, other.code, _variant(other)) == wanted]
 
 
 def _last_changes(xids: Sequence[Numbered]) -> dict[str | None, Numbered]:
@@ -57,7 +70,7 @@ def _last_changes(xids: Sequence[Numbered]) -> dict[str | None, Numbered]:
 
 def _recovery(event: KernelEvent, policy: Policy) -> Finding:
     wanted = recovery.from_xid_text(event.text)
-    return _made(policy.rule("recovery", wanted), "recovery", RECOVERY_CHANGED, [event], policy)
+    return _made(policy.rule("recovery", wanted), "recovery", RECOVERY_CHANGED, [event], policy, ())
 
 
 def _groups(xids: Sequence[Numbered]) -> dict[tuple[str | None, int, str], list[Numbered]]:
@@ -89,10 +102,11 @@ def _xid(
     xids: Sequence[Numbered],
     changes: dict[str | None, Numbered],
     policy: Policy,
+    history: Sequence[KernelEvent],
 ) -> Finding:
     events = [event for _, event in group]
     rule = _rule(events[0], xids, policy)
-    finding = _made(rule, "xid", code, events, policy)
+    finding = _made(rule, "xid", code, events, policy, history)
     if finding.action is Action.REBOOT and _withdrawn(group, changes):
         rule = policy.rule("recovery", "withdrawn")
         finding = replace(finding, action=rule.action, rule=rule.id, why=rule.why)
@@ -127,7 +141,7 @@ def _withdrawn(group: Sequence[Numbered], changes: dict[str | None, Numbered]) -
     return all(n < last[0] for n, _ in group)
 
 
-def _switches(events: Sequence[KernelEvent], policy: Policy) -> list[Finding]:
+def _switches(events: Sequence[KernelEvent], policy: Policy, history: Sequence[KernelEvent]) -> list[Finding]:
     """One finding per NVSwitch and number; the lines with engine and data belong to the one before."""
     groups: dict[tuple[str | None, int], list[KernelEvent]] = {}
     for event in events:
@@ -137,12 +151,20 @@ def _switches(events: Sequence[KernelEvent], policy: Policy) -> list[Finding]:
         fatal = [e for e in lines if _FATAL.match(e.text)]
         other = [e for e in lines if _NON_FATAL.match(e.text)]
         grade = "fatal" if fatal else "non-fatal" if other else "unclear"
-        made = _made(policy.rule("sxid", grade), "sxid", code, fatal or other or lines[:1], policy)
+        told = fatal or other or lines[:1]
+        made = _made(policy.rule("sxid", grade), "sxid", code, told, policy, history)
         findings.append(replace(made, gpu=None))
     return findings
 
 
-def _made(rule: Rule, kind: str, code: int | str, events: Sequence[KernelEvent], policy: Policy) -> Finding:
+def _made(
+    rule: Rule,
+    kind: str,
+    code: int | str,
+    events: Sequence[KernelEvent],
+    policy: Policy,
+    history: Sequence[KernelEvent],
+) -> Finding:
     finding = rule.finding(source=SOURCE, kind=kind, code=code, gpu=events[0].device, evidence=events[0].line)
     times = sorted(e.at for e in events if e.at is not None)
     finding = replace(
@@ -152,9 +174,10 @@ def _made(rule: Rule, kind: str, code: int | str, events: Sequence[KernelEvent],
         last_at=times[-1].isoformat() if times else None,
     )
     again = rule.repeat
-    if again is None or rule.action is Action.APPLICATION or not _repeated(again, events, policy):
+    if again is None or rule.action is Action.APPLICATION:
         return finding
-    return _as_repeat(finding, again)
+    everywhen = [*events, *_alike(events[0], history)]
+    return _as_repeat(finding, again) if _repeated(again, everywhen, policy) else finding
 
 
 def _hint_of_hardware(finding: Finding, events: Sequence[KernelEvent], policy: Policy) -> list[Finding]:

@@ -53,6 +53,8 @@ class DcgmOutput:
     summary: str = ""
     problem: str | None = None
     """Set when the run says nothing about the GPUs."""
+    skipped: tuple[str, ...] = ()
+    """Tests that ran on no GPU."""
 
 
 def parse_diag(text: str) -> DcgmOutput:
@@ -66,6 +68,7 @@ def parse_diag(text: str) -> DcgmOutput:
         complaints=tuple(complaint for output in outputs for complaint in output.complaints),
         summary="; ".join(output.summary for output in outputs if output.summary),
         problem=next((output.problem for output in outputs if output.problem), None),
+        skipped=tuple(dict.fromkeys(name for output in outputs for name in output.skipped)),
     )
 
 
@@ -78,13 +81,17 @@ def _diag(body: object) -> DcgmOutput:
         return DcgmOutput(problem=f"the diagnostic did not run: {body['runtime_error']}")
     complaints: list[Complaint] = []
     counts = dict.fromkeys((*_RAN, "skip"), 0)
+    skipped = []
     for test in _tests(body):
-        for status in _read_test(test, complaints):
+        statuses = list(_read_test(test, complaints))
+        for status in statuses:
             counts[status] = counts.get(status, 0) + 1
+        if set(statuses) == {"skip"}:
+            skipped.append(str(test.get("name") or "a test"))
     summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     if not any(counts[status] for status in _RAN):
         return DcgmOutput(problem=f"the diagnostic holds no test that ran ({summary or 'no results'})")
-    return DcgmOutput(complaints=tuple(complaints), summary=summary)
+    return DcgmOutput(complaints=tuple(complaints), summary=summary, skipped=tuple(skipped))
 
 
 def parse_health(text: str) -> DcgmOutput:
@@ -253,11 +260,11 @@ def _read_test(test: Mapping[str, object], complaints: list[Complaint]) -> Itera
             complaints.extend(_complaints(name, result, status == "fail"))
         yield status
     summary = test.get("test_summary")
-    if isinstance(summary, dict) and not {"fail", "warn"} & set(statuses):
-        status = _status(summary)
-        if status in ("fail", "warn"):
-            complaints.extend(_complaints(name, summary, status == "fail"))
-            yield status
+    status = _status(summary) if isinstance(summary, dict) else "pass"
+    worse = {"fail": {"fail"}, "warn": {"fail", "warn"}}.get(status)
+    if isinstance(summary, dict) and worse and not worse & set(statuses):
+        complaints.extend(_complaints(name, summary, status == "fail"))
+        yield status
 
 
 def _status(result: Mapping[str, object]) -> str:

@@ -156,7 +156,11 @@ CODES: dict[int, tuple[str, str]] = {
     132: ("TRIAGE", "UNCORRECTABLE_ROW_REMAP_LIMIT"),
 }
 
-# In this order: the more telling pattern first.
+# How each message reads, in this order: the more telling first. Several errors of one kind share their words, and then
+# the name of the counter tells them apart.
+_COUNTED = r"detected -?[0-9.]+ "
+_OF_GPU = r" for GPU \d+"
+_ABOVE = r".{0,60}above the threshold"
 _MESSAGES: tuple[tuple[str, int], ...] = (
     (r"CUDA APIs have indicated that a double-bit", 57),
     (r"volatile double-bit ECC", 4),
@@ -176,48 +180,88 @@ _MESSAGES: tuple[tuple[str, int], ...] = (
     (r"NvLink link -?\d+ is currently down", 14),
     (r"NvLink port -?\d+ is currently down", 17),
     (r"NVSwitch \d+'s NvLink \d+ is down", 88),
-    (r"non-?fatal errors on NvSwitch", 16),
-    (r"fatal errors on NvSwitch", 15),
+    (r"non[- ]?fatal errors on NvSwitch", 16),
+    (r"(?<!non)(?<!non-)fatal errors on NvSwitch", 15),
     (r"could not be accessed directly", 18),
     (r"error calling NVML API", 19),
     (r"number of devices NVML returns is different", 20),
+    (r"bad parameter to function", 21),
     (r"cannot open library", 22),
     (r"driver on the (?:deny|black)list", 23),
     (r"cannot get pointer to", 24),
     (r"graphics contexts open", 25),
     (r"could not connect to the host ?engine", 26),
+    (r"could not query field", 27),
     (r"performance-limiting environment variable", 28),
     (r"persistence mode for GPU", 29),
     (r"minimum required bandwidth", 30),
     (r"maximum allowed latency", 31),
+    (r"unable to get field information", 32),
+    (rf"{_COUNTED}ecc_?sbe\w*{_OF_GPU}{_ABOVE}", 105),
+    (rf"{_COUNTED}ecc_?dbe\w*{_OF_GPU}{_ABOVE}", 106),
+    (rf"{_COUNTED}pcie_?replay\w*{_OF_GPU}{_ABOVE}", 107),
+    (rf"{_COUNTED}ecc_?sbe\w*", 102),
+    (rf"{_COUNTED}ecc_?dbe\w*", 103),
+    (rf"{_COUNTED}pcie_?replay\w*", 104),
+    (rf"{_COUNTED}[\w %/.]{{1,60}}for GPU \d+.{{0,10}}which is below the threshold", 110),
+    (rf"detected -?[0-9]+\.[0-9] \w{{1,60}} for \w+:\d+{_ABOVE}", 36),
+    (rf"detected -?[0-9]+ \w{{1,60}}{_OF_GPU}{_ABOVE}", 34),
+    (rf"detected -?[0-9]+\.[0-9] \w{{1,60}}{_OF_GPU}", 35),
+    (rf"detected -?[0-9]+ [a-z][a-z_]{{1,60}}{_OF_GPU}", 33),
+    (r"is neither an int64 nor a double", 37),
+    (r"the threshold of [0-9]+\.[0-9]+ per second", 39),
+    (r"the threshold of [0-9]+ per second", 38),
+    (r"thermal violations totaling .{0,20}started at", 41),
     (r"thermal violations totaling", 40),
     (r"maximum allowed temperature", 42),
+    (r"because of clocks? (?:event|throttl\w+) starting", 43),
     (r"internal error during the test", 44),
     (r"PCI link generation", 45),
     (r"PCI link width", 46),
     (r"aborted early due to user signal", 47),
+    (r"unable to generate / collect stat", 49),
     (r"max stress level of", 50),
     (r"error using CUDA API", 51),
     (r"NaN-value memory elements", 111),
     (r"faulty memory elements", 52),
+    (r"unable to add field watches", 53),
     (r"no longer bound to a CUDA context", 54),
     (r"ECC is not enabled|ECC memory .{0,40}not currently active", 55),
     (r"couldn't allocate at least", 56),
     (r"memory mismatch was detected", 58),
     (r"unable to find a corresponding CUDA device", 59),
+    (r"ECC memory is not turned on", 60),
     (r"ECC memory for GPU \d+ is in a pending state", 61),
     (r"achieved a memory bandwidth", 62),
     (r"did not reach desired power", 63),
+    (r"API call .{1,80} failed for GPU", 65),
+    (r"API call .{1,80} failed:", 64),
     (r"failed to create a CUDA context", 66),
+    (r"error using DCGM API", 67),
+    (r"without 2 or more gpus", 68),
+    (r"only return up to four errors per system", 69),
+    (r"enforced power limit on GPU", 72),
+    (r"cannot allocate \d+ bytes on the host", 73),
+    (r"in GPU operating mode", 74),
+    (r"no memory clocks <=", 75),
+    (r"no graphics clocks <=", 76),
+    (r"had to restore GPU state", 77),
+    (r"does not support the L1 cache test", 78),
     (r"miscompare failure in the L1", 79),
     (r"row remapping failed", 80),
     (r"uncontained error", 81),
+    (r"no valid GPUs passed to plugin", 82),
     (r"exceeded uncorrectable row remap limit", 132),
     (r"rows were remapped", 84),
     (r"row remappings? (?:are|is) pending", 85),
+    (r"unsuccessfully wrote data .{1,20}over PCIe in a peer-to-peer test", 114),
+    (r"unsuccessfully wrote data .{1,20}over NVLink in a peer-to-peer test", 116),
     (r"over PCIe in a peer-to-peer test", 113),
     (r"over NVLink in a peer-to-peer test", 115),
+    (r"unsuccessfully wrote data .{1,20}in a peer-to-peer test", 87),
     (r"in a peer-to-peer test", 86),
+    (r"permissions to create a file in directory", 96),
+    (r"host-side PCIe replay violation", 98),
     (r"NvSwitch \d+ - only \d+ NvLinks are up", 100),
     (r"NvLinks are up out of the expected", 99),
     (r"fatal NvSwitch SXID", 109),
@@ -235,12 +279,39 @@ _MESSAGES: tuple[tuple[str, int], ...] = (
     (r"Recovery action: .{0,8}\(GPU_RESET\)", 125),
     (r"detected XID \d+", 101),
     (r"had a contained error", 131),
-    (r"test is skipped|skipping (?:this )?test", 48),
+    (r"test is skipped|skipping (?:this )?test|test \S{1,40} was skipped", 48),
     (r"uncorrectable ECC error encountered|ERROR_ECC_UNCORRECTABLE", 4),
     (r"GPU is lost", 120),
 )
 # Tables and long texts are cut at a fixed width, in the middle of words. So blanks don't count.
 _COMPILED = tuple((re.compile(words.replace(" ", ""), re.IGNORECASE), code) for words, code in _MESSAGES)
+
+
+#: A message whose words hold those of a lesser one.
+_COUNTERS = (33, 34, 35, 36, 102, 103, 104)
+_COVERED: dict[int, tuple[int, ...]] = {
+    57: (4,),
+    126: (128,),
+    129: (128,),
+    81: (131,),
+    113: (86,),
+    115: (86,),
+    114: (113, 87, 86),
+    116: (115, 87, 86),
+    87: (86,),
+    100: (99,),
+    132: (84,),
+    41: (40,),
+    39: (38,),
+    65: (64,),
+    60: (48,),
+    55: (48,),
+    68: (48,),
+    78: (48,),
+    101: _COUNTERS,
+    **dict.fromkeys((105, 106, 107, 110), _COUNTERS),
+    **dict.fromkeys((102, 103, 104, 34, 35, 36), (33, 34, 35, 36)),
+}
 
 
 def name(code: int) -> str:
@@ -257,6 +328,5 @@ def codes_in(text: str) -> list[int]:
     """Every number whose message is found in the text, most telling first."""
     dense = "".join(text.split())
     found = [code for pattern, code in _COMPILED if pattern.search(dense)]
-    covered = {57: 4, 126: 128, 129: 128, 81: 131, 113: 86, 115: 86, 100: 99, 15: 16, 132: 84}
-    extra = {covered[code] for code in found if code in covered}
+    extra = {hidden for code in found for hidden in _COVERED.get(code, ()) if hidden != code}
     return [code for code in dict.fromkeys(found) if code not in extra]

@@ -30,6 +30,7 @@ class _Test:
         self.said: list[str] = []
 
     def to_json(self) -> dict[str, object]:
+        """The rows of single GPUs are the results; the row of the test sums them up, and may know more than they do."""
         each = [(status, which) for status, which in self.results if which]
         results: list[dict[str, object]] = []
         for status, which in each or self.results:
@@ -40,7 +41,11 @@ class _Test:
             if which:
                 result["gpu_ids"] = which
             results.append(result)
-        return {"name": self.name, "results": results}
+        worst = next(
+            (s for s in ("fail", "warn") for status, _ in self.results if status.lower().startswith(s)), ""
+        )
+        summary: dict[str, object] = {"status": worst, "warnings": self.said} if each else {}
+        return {"name": self.name, "results": results, "test_summary": summary}
 
 
 def diag(text: str) -> dict[str, object] | None:

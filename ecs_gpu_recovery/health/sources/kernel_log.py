@@ -1,87 +1,87 @@
 """Kernel-log lines of the NVIDIA driver, read from whatever wrapped them.
 
-The same message reaches us through dmesg (four time formats), journald, syslog, raw /dev/kmsg, other health
-checkers' output or a file someone pasted together. So the message is searched for anywhere in the line, and
-the time is taken from whatever stands in front of it. A line may hold many messages: JSON knows no line ends.
+The same message reaches us through dmesg, journald, syslog, raw /dev/kmsg, other health checkers' output or a file
+someone pasted together. So the message is searched for anywhere in the line, and the time is taken from whatever
+stands in front of it. A line may hold many messages: JSON knows no line ends. A file may hold many boots: what an
+earlier one saw is history.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 
-_WHERE_AND_CODE = r"\s*\((?:PCI:)?([0-9A-Fa-f:.]{5,24})\)\s*:\s*([0-9]{1,6})(?![0-9A-Za-z])(.*)"
-_XID = re.compile(r"NVRM:\s*Xid" + _WHERE_AND_CODE, re.DOTALL)
+from ecs_gpu_recovery.health.sources import log_records, log_times
+from ecs_gpu_recovery.health.sources.log_times import parse_time as parse_time
+
+#: Behind the PCI id may stand a part of the GPU (MIG): GPU-I:01 GPU-CI:00. The fault is the whole GPU's.
+_DEVICE = r"\((?:PCI:)?([0-9A-Fa-f:.]{5,24})(?:\s[^()]{0,60})?\)"
+_WHERE_AND_CODE = rf"\s*{_DEVICE}\s*:\s*([0-9]{{1,6}})(?![0-9A-Za-z])(.*)"
+_PCI_ID = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,7}"
+_XID = re.compile(r"NVRM:\s*Xid" + _WHERE_AND_CODE, re.DOTALL | re.IGNORECASE)
 _XID_RETOLD = re.compile(  # as people and other programs write it down
-    r"NVRM:\s*Xid\s+([0-9]{1,6})(?![0-9A-Za-z])\s*(?:\((?:PCI:)?([0-9A-Fa-f:.]{5,24})\))?:?(.*)", re.DOTALL
+    rf"NVRM:\s*Xid\s+([0-9]{{1,6}})(?![0-9A-Za-z])\s*(?:{_DEVICE})?:?(.*)", re.DOTALL | re.IGNORECASE
 )
 _SXID = re.compile(r"SXid" + _WHERE_AND_CODE, re.DOTALL | re.IGNORECASE)
 _OFF_BUS = re.compile(
-    r"NVRM:.{0,40}?\bGPU\s+(?:at\s+)?(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,7})?"
+    rf"NVRM:.{{0,40}}?\bGPU\s+(?:at\s+)?(?:PCI:)?({_PCI_ID})?"
     r".{0,160}?fallen off the bus"
     r"|NVRM:\s*fallen off the bus",  # the last line of three
-    re.DOTALL,
+    re.DOTALL | re.IGNORECASE,
 )
+_BY_GPU = rf"NVRM:.{{0,120}}?(?:\bGPU (?:at )?(?:PCI:)?({_PCI_ID}).{{0,60}}?)?"
 #: Lines without a number: the condition in the policy and how the driver or the kernel words it.
-_WORDED: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "init-failed",
-        re.compile(r"NVRM:\s*(?:GPU\s+([0-9A-Fa-f:.]{5,18}):\s*)?(?:RmInitAdapter|rm_init_adapter) failed"),
-    ),
-    ("reboot-asked", re.compile(r"NVRM:.{0,80}()requiring os reboot to recover", re.IGNORECASE)),
-    ("gpu-lost", re.compile(r"NVRM:.{0,80}()GPU lost from the bus \[NV_ERR_GPU_IS_LOST\]")),
-    (
-        "reset-asked",
-        re.compile(
+_WORDED: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (condition, re.compile(words, re.IGNORECASE))
+    for condition, words in (
+        (
+            "init-failed",
+            r"NVRM:\s*(?:GPU\s+([0-9A-Fa-f:.]{5,18}):\s*)?(?:(?:RmInitAdapter|rm_init_adapter) failed"
+            r"|RmInitAdapter: Cannot initialize|The NVIDIA probe routine failed)",
+        ),
+        ("reboot-asked", r"NVRM:.{0,80}()requiring os reboot to recover"),
+        ("gpu-lost", r"NVRM:.{0,80}()GPU lost from the bus \[NV_ERR_GPU_IS_LOST\]"),
+        (
+            "reset-asked",
             r"NVRM:.{0,120}?(?:GPU at PCI:([0-9A-Fa-f:]{5,16})\b.{0,60}?)?(?:The GPU likely needs to be reset"
             r"|GPU (?:is likely|may be) in a bad state and may need to be reset|GPU marked for reset"
             r"|\[NV_ERR_RESET_REQUIRED\])",
-            re.IGNORECASE,
         ),
-    ),
-    (
-        "link-discovery",
-        re.compile(r"NVRM:\s*knvlinkDiscoverPostRxDetLinks\w*:.{0,40}()postRxDetLinkMask failed"),
-    ),
-    (
-        "bus-error",
-        re.compile(
-            r"\bnvidia ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,7}):.{0,40}?(?:can't recover \(no error_detected"
-            r"|Uncorrect(?:ed|able) \(Fatal\)|Unable to change power state .{0,40}device inaccessible)"
+        ("link-discovery", r"NVRM:\s*knvlinkDiscoverPostRxDetLinks\w*:.{0,40}()postRxDetLinkMask failed"),
+        ("gpu-locked", _BY_GPU + r"RC watchdog: GPU is probably locked"),
+        ("controller-halted", _BY_GPU + r"PMU has halted"),
+        ("chip-reset", _BY_GPU + r"(?:NV_ERR_GPU_IN_FULLCHIP_RESET|GPU is in full ?chip reset)"),
+        ("memory-subsystem", _BY_GPU + r"Memory Subsystem Error detected"),
+        ("firmware-silent", _BY_GPU + r"heartbeat timed out"),
+        (
+            "bus-error",
+            rf"\bnvidia ({_PCI_ID}):.{{0,40}}?(?:can't recover \(no error_detected"
+            r"|Uncorrect(?:ed|able) \(Fatal\)|Unable to change power state .{0,40}device inaccessible)",
         ),
-    ),
+        ("xid-cut", r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]{0,24})(?:\)\s*:?\s*)?$"),
+    )
 )
 _PID = re.compile(r"\s*,?\s*pid='?`?<?[\w ]+>?`?'?")
 _NAME = re.compile(r"\s*,\s*name=(?:`?<unknown>`?|[^,]*)")
 
-_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTHS = {name: number for number, name in enumerate(_NAMES, start=1)}
-_MONTH = "(" + "|".join(_NAMES) + ")"
-_ISO = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?\s?"
-    r"(Z|[+-][0-9]{2}:?[0-9]{2})?"
-)
-_CTIME = re.compile(r"\[\w{3} " + _MONTH + r" +([0-9]{1,2}) ([0-9]{2}:[0-9]{2}:[0-9]{2}) ([0-9]{4})\]")
-_SYSLOG = re.compile(r"(?:^|[\s>])" + _MONTH + r" +([0-9]{1,2}) ([0-9]{2}:[0-9]{2}:[0-9]{2})\s")
-_KMSG = re.compile(r"^[0-9]{1,4},[0-9]{1,20},([0-9]{1,18}),")
-_UPTIME = re.compile(r"\[\s*([0-9]{1,10}\.[0-9]{1,9})\]")
-_JOURNAL_TIME = re.compile(r"\"?__REALTIME_TIMESTAMP\"?\s*[:=]\s*\"?([0-9]{16})\b")
-_JOURNAL_BYTES = re.compile(r"\"MESSAGE\":\[((?:[0-9]{1,3}, ?){5,9000}[0-9]{1,3})\]")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BOOT = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;\"])\s*Linux version [0-9]")
 _ESCAPED_LINE_END = re.compile(r"\\[nr]")
 _MESSAGE = re.compile(r"NVRM:|nvidia-nvswitch[0-9]{1,3}: SXid")
 _LOOKS_LIKE = re.compile(
     r"NVRM:|SXid|\bnvidia[\w-]{0,40}(?: [0-9A-Fa-f:.]{7,16})?: |\bkernel(?:\[[0-9]+\])?: |^<[0-9]{1,3}>"
     r"|\bkern\s*:\s*\w+\s*:"
     r"|^(?:\x1b\[[0-9;]*m)?\[\s*\+?[0-9]{1,10}\.[0-9]{1,9}\]|^\[[A-Z][a-z]{2} ?[0-9]{1,2} [0-9]{2}:[0-9]{2}\]"
-    r"|\"_TRANSPORT\"\s*:\s*\"kernel\"|^[0-9]{1,4},[0-9]{1,20},[0-9]{1,18},"
-    rf"|\[\w{{3}} {_MONTH} +[0-9]{{1,2}} [0-9:]{{8}} [0-9]{{4}}\]"
+    r"|\"?_TRANSPORT\"?\s*[:=]\s*\"?kernel|^[0-9]{1,4},[0-9]{1,20},[0-9]{1,18},"
+    r"|\[\w{3} \w{3} +[0-9]{1,2} [0-9:]{8} [0-9]{4}\]"
     r"|^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8},[0-9]{6}[+-]",
     re.MULTILINE | re.ASCII,
 )
+_CLOCK_STEP = timedelta(minutes=5)
+"""By so much a clock may be set while a machine runs; boots further apart than this are two."""
+_ROUNDED = timedelta(seconds=2)
 _ENOUGH = 20_000_000
 
 
@@ -99,6 +99,40 @@ class KernelEvent:
     line: str
     at: datetime | None = None
     uptime_s: float | None = None
+    old: bool = False
+    """Of an earlier boot than the one that the machine, or the file, is in now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLog:
+    """What a log told, with the events of earlier boots marked as such."""
+
+    events: tuple[KernelEvent, ...]
+
+    @property
+    def current(self) -> tuple[KernelEvent, ...]:
+        return tuple(event for event in self.events if not event.old)
+
+    @property
+    def undated(self) -> int:
+        """How many say nothing about their time, or say it in a way that nobody can read."""
+        return sum(1 for event in self.current if event.at is None)
+
+    def summary(self, since: datetime | None = None) -> str:
+        """In a few words: what counts, what does not, and what could not be told apart."""
+        old, undated = len(self.events) - len(self.current), self.undated
+        earlier = f", {old} of an earlier boot left out" if old else ""
+        kept = " and kept all the same" if since else ""
+        unread = f", {undated} without a time that can be read{kept}" if undated else ""
+        return f"{len(self.current)} event(s) of the NVIDIA driver{earlier}{unread}"
+
+    def note(self, since: datetime | None) -> str:
+        """What the verdict's sentence must add: lines that count although nobody knows when they were written."""
+        if since is None or not self.undated:
+            return ""
+        return (
+            f"{self.undated} event(s) of the kernel log have no time that can be read and count all the same"
+        )
 
 
 def bus_id(text: str) -> str | None:
@@ -119,56 +153,125 @@ def bus_id(text: str) -> str | None:
 
 def is_relevant(line: str) -> bool:
     """Cheap first look: can this line hold anything for us?"""
-    return "NVRM" in line or "SXid" in line or "sxid" in line or "nvidia 0" in line or 'MESSAGE":[' in line
+    return (
+        "NVRM" in line
+        or "SXid" in line
+        or "nvidia 0" in line
+        or "nvrm" in line
+        or "sxid" in line
+        or log_records.has_bytes(line)
+    )
+
+
+def select(lines: Iterable[str]) -> Iterator[str]:
+    """Of a whole log only what concerns us: the driver's messages, and where another boot begins."""
+    known = None
+    for record in log_records.records(lines):
+        boot_id = log_records.boot_id(record)
+        if boot_id is not None and boot_id != known:
+            known = boot_id
+            yield f"-- Boot {boot_id} --"
+        if is_relevant(record) or _BOOT.search(record):
+            yield record
 
 
 def looks_like_kernel_log(text: str) -> bool:
     """True for a text with a line that a kernel log may hold."""
-    return bool(_LOOKS_LIKE.search(text, 0, _ENOUGH)) or "NVRM:" in text or "SXid" in text
+    return bool(_LOOKS_LIKE.search(text, 0, _ENOUGH)) or any(
+        map(text.__contains__, ("NVRM:", "nvrm:", "SXid"))
+    )
 
 
 def parse_line(line: str, now: datetime, boot: datetime | None = None) -> KernelEvent | None:
     """The event in this line, or None. `boot` dates lines that carry only seconds since boot."""
-    if not is_relevant(line):
-        return None
-    line = _readable(line)
-    found = _XID.search(line)
-    if found:
-        kind, device, code, text = "xid", bus_id(found[1]), int(found[2]), _message(found[3])
-    elif found := _XID_RETOLD.search(line):
-        kind, device, code, text = "xid", bus_id(found[2] or ""), int(found[1]), _message(found[3])
-    elif found := _SXID.search(line):
-        kind, device, code, text = "sxid", bus_id(found[1]), int(found[2]), found[3].strip(" ,\r\n\t")
-    elif found := _OFF_BUS.search(line):
-        kind, device, code, text = "off-bus", bus_id(found[1] or ""), 79, "GPU has fallen off the bus"
-    else:
-        worded = ((name, pattern.search(line)) for name, pattern in _WORDED)
-        kind, found = next(((name, match) for name, match in worded if match), ("", None))
-        if found is None:
-            return None
-        device, code, text = bus_id(found[1] or ""), 0, line[found.start() :]
-    at, uptime_s = _when(line[: found.start()], now, boot)
-    if at is None and (journal := _JOURNAL_TIME.search(line)):
-        at = datetime.fromtimestamp(int(journal[1]) / 1e6, UTC)
-    return KernelEvent(
-        kind=kind, device=device, code=code, text=text, line=line.strip(), at=at, uptime_s=uptime_s
-    )
+    return next(events_in(line, now, boot), None) if is_relevant(line) else None
+
+
+def events_in(record: str, now: datetime, boot: datetime | None = None) -> Iterator[KernelEvent]:
+    """The events in one record: mostly one, many where a program put a whole log into a JSON string."""
+    record = log_records.plain(record)
+    kept = log_records.entry(record)
+    for text in messages(kept.message if kept else record):
+        told = _told(text)
+        if told is None:
+            continue
+        kind, device, code, words, start = told
+        at, uptime_s = log_times.when((kept.before if kept else "") + text[:start], now, boot)
+        if kept and kept.at:
+            at, text = kept.at, f"{kept.at.isoformat()} {text}"
+        yield KernelEvent(
+            kind=kind, device=device, code=code, text=words, line=text.strip(), at=at, uptime_s=uptime_s
+        )
+
+
+def _told(text: str) -> tuple[str, str | None, int, str, int] | None:
+    """Kind, device, number, words, and where they begin."""
+    if found := _XID.search(text):
+        return "xid", bus_id(found[1]), int(found[2]), _message(found[3]), found.start()
+    if found := _XID_RETOLD.search(text):
+        return "xid", bus_id(found[2] or ""), int(found[1]), _message(found[3]), found.start()
+    if found := _SXID.search(text):
+        return "sxid", bus_id(found[1]), int(found[2]), found[3].strip(" ,\r\n\t"), found.start()
+    if found := _OFF_BUS.search(text):
+        return "off-bus", bus_id(found[1] or ""), 79, "GPU has fallen off the bus", found.start()
+    for condition, pattern in _WORDED:
+        if found := pattern.search(text):
+            return condition, bus_id(found[1] or ""), 0, text[found.start() :], found.start()
+    return None
 
 
 def parse(
-    lines: Iterable[str], now: datetime, since: datetime | None = None, boot: datetime | None = None
-) -> Iterator[KernelEvent]:
-    """Every event not older than `since`. A line without a date is kept: silence about time is no alibi."""
-    for line in lines:
-        for message in messages(line):
-            event = parse_line(message, now, boot)
-            if event is not None and (since is None or event.at is None or event.at >= since):
-                yield event
+    lines: Iterable[str],
+    now: datetime,
+    since: datetime | None = None,
+    boot: datetime | None = None,
+    boot_id: str | None = None,
+) -> KernelLog:
+    """Every event not older than `since`. A line without a date is kept: silence about time is no alibi.
+
+    `boot` and `boot_id` are the machine's own, where the log is said to be its own. The file itself may show that
+    a machine was started again: by a new kernel's first words, by journald's marks, by the clock.
+    """
+    events: list[tuple[KernelEvent, int, str | None]] = []
+    starts: list[datetime] = []
+    number, id_here = 0, None
+    for record in select(lines):
+        if _BOOT.search(record):
+            number += 1
+            mark = re.match(r"-- Boot ([0-9a-f]{32})", record)
+            id_here = mark[1] if mark else id_here
+        told = list(events_in(record, now, boot))
+        events += [(event, number, id_here) for event in told]
+        times = [(event.at, event.uptime_s) for event in told] or [log_times.when(record[:100], now)]
+        starts += [at - timedelta(seconds=up) for at, up in times if at is not None and up is not None]
+    own = (boot_id or "").replace("-", "")
+    start = max((s for s in starts if s <= now), default=None)
+    judged = [
+        replace(
+            event, old=place < number or _is_past(event, now, boot, start) or bool(own and of and of != own)
+        )
+        for event, place, of in events
+    ]
+    return KernelLog(events=tuple(e for e in judged if since is None or e.at is None or e.at >= since))
+
+
+def _is_past(event: KernelEvent, now: datetime, boot: datetime | None, start: datetime | None) -> bool:
+    """True when the event's time lies before the machine's boot, or before the last boot that the file knows of."""
+    if event.at is None:
+        return False
+    if boot is not None and event.at < boot - _ROUNDED:
+        return True
+    if event.uptime_s is None:
+        return False
+    began = event.at - timedelta(seconds=event.uptime_s)
+    if boot is not None and began == boot:  # counted from this boot, and so it cannot lie ahead of us
+        return event.at > now + _ROUNDED
+    return start is not None and began < start - _CLOCK_STEP
 
 
 def messages(line: str) -> list[str]:
     """The messages in one line: mostly one, many where a program put a whole log into a JSON string."""
-    if line.count("NVRM:") + line.count("SXid") < 2:
+    if line.count("NVRM:") + line.count("SXid") < 2 or log_records.entry(line):
         return [line]
     parts = []
     for piece in _ESCAPED_LINE_END.split(line):
@@ -177,74 +280,9 @@ def messages(line: str) -> list[str]:
     return parts
 
 
-def _readable(line: str) -> str:
-    """Without a terminal's colours, and with the message that journald gives as numbers if it has odd bytes."""
-    if numbers := _JOURNAL_BYTES.search(line):
-        data = bytes(int(number) & 0xFF for number in numbers[1].split(","))
-        line = f"{line[: numbers.start()]} {line[numbers.end() :]} {data.decode(errors='replace')}"
-    return _COLOUR.sub("", line) if "\x1b" in line else line
-
-
-def parse_time(text: str) -> datetime | None:
-    """An ISO 8601 time; without a zone it is UTC, as everywhere in this project."""
-    found = _ISO.match(text.strip())
-    if not found:
-        return None
-    return _iso(found, UTC)
-
-
 def _message(rest: str) -> str:
     """The driver's words after the number, without who it happened to."""
     rest = rest.strip("\r\n\t ")
     rest = _PID.sub("", rest, count=1) if rest.lstrip(", ").startswith("pid=") else rest
     rest = _NAME.sub("", rest, count=1) if rest.lstrip(", ").startswith("name=") else rest
     return rest.strip(" ,")
-
-
-def _when(prefix: str, now: datetime, boot: datetime | None) -> tuple[datetime | None, float | None]:
-    local = now.tzinfo
-    if found := _ISO.search(prefix):
-        return _iso(found, local), None
-    if found := _CTIME.search(prefix):
-        return _moment(f"{found[4]}-{_MONTHS[found[1]]:02d}-{int(found[2]):02d}T{found[3]}", local), None
-    uptime_s = _uptime(prefix)
-    if found := _SYSLOG.search(prefix):
-        return _this_year(_MONTHS[found[1]], int(found[2]), found[3], now), uptime_s
-    if uptime_s is not None and boot is not None:
-        return boot + timedelta(seconds=uptime_s), uptime_s
-    return None, uptime_s
-
-
-def _uptime(prefix: str) -> float | None:
-    if found := _KMSG.search(prefix):
-        return int(found[1]) / 1e6
-    stamps = _UPTIME.findall(prefix)
-    return float(stamps[-1]) if stamps else None
-
-
-def _iso(found: re.Match[str], zone: object) -> datetime | None:
-    fraction = (found[3] or "0").ljust(6, "0")[:6]
-    offset = (found[4] or "").replace("Z", "+00:00")
-    if offset and ":" not in offset:
-        offset = f"{offset[:3]}:{offset[3:]}"
-    return _moment(f"{found[1]}T{found[2]}.{fraction}{offset}", zone)
-
-
-def _moment(text: str, zone: object) -> datetime | None:
-    """Text such as 2026-02-31 is no time at all, and then the line is simply undated."""
-    try:
-        at = datetime.fromisoformat(text)
-        if at.tzinfo is None and isinstance(zone, timezone):
-            at = at.replace(tzinfo=zone)
-        return at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _this_year(month: int, day: int, clock: str, now: datetime) -> datetime | None:
-    """Syslog writes no year: take the latest one that does not lie in the future."""
-    for year in (now.year, now.year - 1):
-        at = _moment(f"{year}-{month:02d}-{day:02d}T{clock}", now.tzinfo)
-        if at is not None and at <= now + timedelta(days=1):
-            return at
-    return None

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ecs_gpu_recovery.health.sources import host, nvml
 from ecs_gpu_recovery.health.sources.commands import output_of
-from ecs_gpu_recovery.health.sources.kernel_log import is_relevant
+from ecs_gpu_recovery.health.sources.kernel_log import select
 from ecs_gpu_recovery.health.sources.probe import Emit
 
 _KMSG = "/dev/kmsg"
@@ -77,8 +78,10 @@ class Machine:
         emit({"problem": f"{_KMSG}: {refused}; dmesg and journalctl give nothing either"})
 
 
-def read_log_file(path: Path, emit: Emit) -> None:
-    """A kernel log that someone kept in a file."""
+def read_log_file(path: Path, own: Machine | None, emit: Emit) -> None:
+    """A kernel log that someone kept in a file. `own`: the machine whose boot tells what is past in it."""
+    if own is not None:
+        emit({"boot": booted_at().isoformat(), "boot_id": own.boot_id()})
     emit({"from": str(path)})
     with open(path, encoding="utf-8", errors="replace") as file:
         _send_lines(file, emit)
@@ -150,15 +153,9 @@ def _read_kmsg(emit: Emit) -> str | None:
 
 
 def _send_lines(lines: Iterable[str], emit: Emit) -> None:
-    """Only what concerns the NVIDIA driver travels to the parent."""
-    sent = 0
-    for line in lines:
-        if is_relevant(line):
-            emit({"line": line[:2000]})
-            sent += 1
-            if sent >= _MOST_LINES:
-                emit({"detail": f"only the first {_MOST_LINES} lines of the driver were read"})
-                return
+    """Only what concerns the NVIDIA driver travels to the parent, and of very much the latest."""
+    for line in deque(select(lines), maxlen=_MOST_LINES):
+        emit({"line": line[:_RECORD]})
 
 
 def booted_at() -> datetime:

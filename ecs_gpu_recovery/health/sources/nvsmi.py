@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 # Expat neither fetches what a DOCTYPE points to nor, since 2.4.1, expands entities without bound.
 from xml.etree import ElementTree
@@ -41,9 +42,12 @@ _GPU_LINE = re.compile(
     r"^GPU\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-9])?)\s*$", re.MULTILINE
 )
 _OVERVIEW = re.compile(
-    r"\|\s*([0-9]{1,3})\s+(\S.*?)\s+(?:On|Off|N/A|TCC|WDDM)\s*\|"
-    r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s+\S+\s*\|\s*([0-9]{1,9}|N/A|On|Off|ERR!)\s*\|"
+    r"\|\s*([0-9]{1,3})\s+(\S.*?)\s+(?:On|Off|N/A|ERR!|TCC|WDDM|MCDM)\s*\|"
+    r"\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]|ERR!)\s+\S+\s*\|(?:\s*([0-9]{1,9})\s*\|)?"
 )
+_BROKEN = re.compile(r"ERR!|Unknown Error", re.IGNORECASE)
+_DRAWN = re.compile(r"[|+][-=+]")
+_WIDEST = 300
 _BRACKETED = re.compile(r"\[GPU (?:is lost|requires reset)\]", re.IGNORECASE)
 _VOLATILE = "ecc.errors.uncorrected.volatile.total"
 _MOST_DOCUMENTS = 1000
@@ -177,25 +181,28 @@ def _text_line(line: str, stack: list[tuple[int, str]], flat: dict[str, str]) ->
 def _overview(text: str) -> Iterator[GpuState]:
     """The picture that plain `nvidia-smi` draws: of a GPU's health it knows the uncorrected errors only.
 
-    A sensor that cannot be read is shown as ERR!; a GPU that no longer answers shows several of them.
+    What the driver answers with an error is shown as ERR!, and a GPU that waits for a reset says so in a cell of its
+    rows. A GPU has two rows or three, up to the next line that is drawn.
     """
     lines = text.splitlines()
     for place, line in enumerate(lines):
-        found = _OVERVIEW.search(line[:300]) if "|" in line else None
+        found = _OVERVIEW.search(line[:_WIDEST]) if "|" in line else None
         if found is None:
             continue
-        below = lines[place + 1] if place + 1 < len(lines) else ""
+        below = takewhile(_is_same_gpu, (row[:_WIDEST] for row in lines[place + 1 : place + 6]))
+        rows = [line[:_WIDEST], *below]
         index, name, device, errors = found.groups()
-        if errors == "ERR!" or below.count("ERR!") > 1:
-            words = (
-                "nvidia-smi shows ERR! for the memory"
-                if errors == "ERR!"
-                else "nvidia-smi shows ERR! all over"
-            )
-            yield GpuState(index=int(index), name=name, bus_id=bus_id(device), error=words)
-            continue
-        flat = {"index": index, "name": name, "bus id": device, _VOLATILE: errors}
-        yield smi_fields.state(flat, int(index))
+        flat = {"index": index, "name": name.strip(), "bus id": device, _VOLATILE: errors or ""}
+        state = smi_fields.state(flat | {"rows": " ".join(rows)}, int(index))
+        broken = sum(len(_BROKEN.findall(row)) for row in rows)
+        if broken and not state.reset_required and not state.lost:
+            state = replace(state, error=f"nvidia-smi shows ERR! in {broken} cell(s)")
+        yield state
+
+
+def _is_same_gpu(line: str) -> bool:
+    """Neither a line that is drawn between GPUs nor the first row of the next."""
+    return not _DRAWN.match(line.strip()) and not _OVERVIEW.search(line)
 
 
 def _table(text: str) -> tuple[tuple[GpuState, ...], str]:

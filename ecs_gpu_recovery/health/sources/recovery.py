@@ -20,8 +20,8 @@ BY_NUMBER = {
 }
 
 _CHANGED = re.compile(
-    r"changed\s+from\s+.{0,80}?\bto\s+(?:0x([0-9A-Fa-f]{1,8})\b)?\s*(?:\(([^)]{0,80})\)|([\w ]{0,40}))",
-    re.DOTALL,
+    r"changed\s+(?:from\s+.{0,80}?\b)?to\s+(?:0x([0-9A-Fa-f]{1,8})\b)?\s*[\"'`“]?(?:\(([^)]{0,80})\)|([\w ]{0,40}))",
+    re.DOTALL | re.IGNORECASE,
 )
 
 
@@ -42,10 +42,13 @@ def from_words(text: str) -> str:
 
 
 def from_xid_text(text: str) -> str:
-    """The action that an Xid 154 changes to. Words count before the number, which releases may reassign."""
+    """The action that an Xid 154 changes to. Words count before the number, which releases may reassign.
+
+    People and programs who retell it leave out what it was before, or all but the wish.
+    """
     found = _CHANGED.search(text)
     if not found:
-        return "unknown"
+        return "unknown" if "changed" in text.lower() else from_words(text)
     by_words = from_words(found[2] or found[3] or "")
     if by_words != "unknown" or found[1] is None:
         return by_words
