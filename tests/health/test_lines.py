@@ -17,7 +17,7 @@ MESSAGE = "NVRM: Xid (PCI:0000:4f:00): 79, pid=77, name=python3, GPU has fallen 
 
 
 def rows(name: str) -> list[tuple[str, str]]:
-    text = (ROOT / "tests" / "health" / "samples" / name).read_text(encoding="utf-8")
+    text = (ROOT / "tests" / "health" / "lines" / name).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     cut = [line.partition("|") for line in lines]
     return [
