@@ -1,36 +1,24 @@
-"""Configuration from the environment, parsed once and strictly. Every problem is reported at once.
+"""What a deployment can choose: each setting is one row, and each problem is told at once, before anything is made.
 
-This is the only place that reads environment variables for the engine. Each setting is one row: a field below, or of
-`core.policy.Policy` where the engine decides by it. Everything else is made from the rows: what is read, what the
-functions are told, and docs/settings.md.
+A setting that the functions must know too is a row of `settings.SharedSettings`; one that the engine decides by is a
+row of `core.policy.Policy`. What is read, what the functions are told and docs/settings.md are made from the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from . import settings as read
 from .core.policy import Policy
 from .core.setting import boolean, matching, one_of, rows, setting, text_of, whole
-from .settings import ConfigError, Reader
+from .settings import ConfigError, Reader, SharedSettings, policy_from
 
-__all__ = [
-    "CONSOLE_NEEDS",
-    "Config",
-    "ConfigError",
-    "Deployment",
-    "LambdaSettings",
-    "SharedSettings",
-    "lambda_settings",
-    "policy_from",
-]
+__all__ = ["CONSOLE_NEEDS", "Config", "ConfigError", "Deployment"]
 
 _LOG_YEARS = (365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
 _LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
-_any = read.optional(matching(r"[^\s].{0,2000}", "use a text"))
 _https = read.optional(matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address"))
 _vpc = read.optional(matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0"))
 _tag = matching(
@@ -46,50 +34,6 @@ def _log_days(text: str) -> int:
 
 def _log_level(text: str) -> str:
     return one_of("DEBUG", "INFO", "WARNING", "ERROR")(text.upper())
-
-
-def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Reader | None = None) -> Policy:
-    """The policy, with the environment's numbers in place of the defaults."""
-    mine = reader or Reader(env)
-    policy = base or Policy()
-    values = {row.attribute: mine.value(row, getattr(policy, row.attribute)) for row in rows(Policy)}
-    if reader is None:
-        mine.finish()
-    return replace(policy, **values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedSettings:
-    """What a deployment chooses and its functions are told, under one name."""
-
-    TASK_TABLE_NAME: str = setting("ecs_task", read.table_name, "the DynamoDB table of tasks")
-    JOB_TABLE_NAME: str = setting(
-        "ecs_job", read.table_name, "the DynamoDB table of jobs", older=("TRAINING_JOB_TABLE_NAME",)
-    )
-    NODE_TABLE_NAME: str = setting(
-        "ecs_node", read.table_name, "the DynamoDB table of nodes", older=("CONTAINER_INSTANCE_TABLE_NAME",)
-    )
-    ECS_CLUSTER_NAME: str = setting(
-        "gpu-cluster",
-        read.cluster_name,
-        "the cluster that is watched; events of others are dropped",
-        needed=True,
-    )
-    DCGM_HEALTH_CHECK_TASK: str = setting(
-        "gpu-dcgm-health-check",
-        read.task_definition,
-        "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
-        needed=True,
-    )
-    STACK_NAME: str = setting(
-        "EcsGpuRecoveryStack",
-        matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
-        "the names of functions, alarms, logs and of the document for reboots begin with it",
-    )
-    IDLE_CHECK_MINUTES: int = setting(
-        0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
-    )
-    IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep free nodes are examined")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +52,7 @@ class Deployment(SharedSettings):
     )
     IMAGE: str = setting(
         "",
-        _any,
+        read.any_text,
         "the image of the check and of the example; empty: `IMAGE_TAG` in the stack's own repository",
     )
     IMAGE_TAG: str = setting(
@@ -131,7 +75,7 @@ class Deployment(SharedSettings):
     )
     WATCH_NODES: bool = setting(False, boolean, "evidence as it happens: `gpu-health watch` on every node")
     METRICS_AGENT_IMAGE: str = setting(
-        "", _any, "numbers of the nodes: the image of the metrics agent (docker/metrics-agent)"
+        "", read.any_text, "numbers of the nodes: the image of the metrics agent (docker/metrics-agent)"
     )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
@@ -176,7 +120,7 @@ class Deployment(SharedSettings):
     )
     CONSOLE_IMAGE: str = setting(
         "",
-        _any,
+        read.any_text,
         "the console's image (docker/console): asks for the console as a service behind a load balancer. It needs a"
         " network, a certificate and a provider that signs people in (OpenID Connect)",
     )
@@ -315,38 +259,3 @@ CONSOLE_NEEDS = (
     "CONSOLE_OIDC_CLIENT_ID",
     "CONSOLE_OIDC_SECRET",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LambdaSettings(SharedSettings):
-    """What a function is told by its environment."""
-
-    SNS_TOPIC_ARN: str = setting("", read.topic_arn, "where messages to people go", needed=True)
-    DEAD_LETTER_QUEUE_URL: str = setting(
-        "", _any, "where events end that nobody could handle; `gpu-recovery letters` looks there"
-    )
-    NODE_DAEMON_TASKS: str = setting(
-        "", read.each(read.family), "families of which each external node is to run one, with commas"
-    )
-    policy: Policy = Policy()
-
-    @property
-    def node_daemons(self) -> tuple[str, ...]:
-        return tuple(filter(None, self.NODE_DAEMON_TASKS.split(",")))
-
-    @property
-    def idle_check_every(self) -> timedelta | None:
-        """None: free nodes are not examined by the clock."""
-        return timedelta(minutes=self.IDLE_CHECK_MINUTES) if self.IDLE_CHECK_MINUTES else None
-
-
-def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
-    """Read them, under today's names or the older ones. Raises `ConfigError` with everything that is wrong.
-
-    Tables have the schema's names unless told otherwise; the cluster, the check and the topic must be named.
-    """
-    reader = Reader(env)
-    values = {row.name: reader.needed(row) for row in rows(LambdaSettings)}
-    found = LambdaSettings(**values, policy=policy_from(env, reader=reader))
-    reader.finish()
-    return found

@@ -1,12 +1,18 @@
-"""How variables are read: strictly, row by row, into one type each. Every problem is told at once."""
+"""How variables are read: strictly, row by row, into one type each; and what the functions read.
+
+This is the only place that reads environment variables for the engine. Every problem is told at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from .core.errors import Refused
-from .core.setting import Setting, matching, whole
+from .core.policy import Policy
+from .core.setting import Setting, matching, one_of, rows, setting, whole
 
 
 class ConfigError(Refused):
@@ -102,3 +108,83 @@ topic_arn = matching(
     r"arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_.-]{1,256}", "use the ARN of an SNS topic"
 )
 role_arn = matching(r"arn:[a-z-]+:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", "use ARNs of IAM roles")
+any_text = optional(matching(r"[^\s].{0,2000}", "use a text"))
+
+
+def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Reader | None = None) -> Policy:
+    """The policy, with the environment's numbers in place of the defaults."""
+    mine = reader or Reader(env)
+    policy = base or Policy()
+    values = {row.attribute: mine.value(row, getattr(policy, row.attribute)) for row in rows(Policy)}
+    if reader is None:
+        mine.finish()
+    return replace(policy, **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedSettings:
+    """What a deployment chooses and its functions are told, under one name."""
+
+    TASK_TABLE_NAME: str = setting("ecs_task", table_name, "the DynamoDB table of tasks")
+    JOB_TABLE_NAME: str = setting(
+        "ecs_job", table_name, "the DynamoDB table of jobs", older=("TRAINING_JOB_TABLE_NAME",)
+    )
+    NODE_TABLE_NAME: str = setting(
+        "ecs_node", table_name, "the DynamoDB table of nodes", older=("CONTAINER_INSTANCE_TABLE_NAME",)
+    )
+    ECS_CLUSTER_NAME: str = setting(
+        "gpu-cluster",
+        cluster_name,
+        "the cluster that is watched; events of others are dropped",
+        needed=True,
+    )
+    DCGM_HEALTH_CHECK_TASK: str = setting(
+        "gpu-dcgm-health-check",
+        task_definition,
+        "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
+        needed=True,
+    )
+    STACK_NAME: str = setting(
+        "EcsGpuRecoveryStack",
+        matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
+        "the names of functions, alarms, logs and of the document for reboots begin with it",
+    )
+    IDLE_CHECK_MINUTES: int = setting(
+        0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
+    )
+    IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep free nodes are examined")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LambdaSettings(SharedSettings):
+    """What a function is told by its environment."""
+
+    SNS_TOPIC_ARN: str = setting("", topic_arn, "where messages to people go", needed=True)
+    DEAD_LETTER_QUEUE_URL: str = setting(
+        "", any_text, "where events end that nobody could handle; `gpu-recovery letters` looks there"
+    )
+    NODE_DAEMON_TASKS: str = setting(
+        "", each(family), "families of which each external node is to run one, with commas"
+    )
+    policy: Policy = Policy()
+
+    @property
+    def node_daemons(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.NODE_DAEMON_TASKS.split(",")))
+
+    @property
+    def idle_check_every(self) -> timedelta | None:
+        """None: free nodes are not examined by the clock."""
+        return timedelta(minutes=self.IDLE_CHECK_MINUTES) if self.IDLE_CHECK_MINUTES else None
+
+
+def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
+    """Read them, under today's names or the older ones. Raises `ConfigError` with everything that is wrong.
+
+    Tables have the schema's names unless told otherwise; the cluster, the check and the topic must be named.
+    """
+    reader = Reader(env)
+    values = {row.name: reader.needed(row) for row in rows(LambdaSettings)}
+    found = LambdaSettings(**values, policy=policy_from(env, reader=reader))
+    reader.finish()
+    return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ecs_gpu_recovery.config import Config, LambdaSettings
+from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import Setting, rows, text_of
 from ecs_gpu_recovery.jobkeys import KEYS
+from ecs_gpu_recovery.settings import LambdaSettings
 
 HEAD = """\
 # Settings

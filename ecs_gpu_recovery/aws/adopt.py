@@ -13,13 +13,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..config import LambdaSettings
 from ..core import keys
 from ..core.effects import Order, StopTask, WriteRows
 from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
 from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ..core.policy import Policy
+from ..settings import LambdaSettings
 from .discover import registered_at, registered_gpus
 from .errors import ForeignRecord, translated
 from .store import DynamoStore

@@ -11,10 +11,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..config import LambdaSettings
 from ..core.errors import Transient
 from ..engine.idle_checks import IdleChecks
 from ..engine.runtime import Runtime
+from ..settings import LambdaSettings
 from .metric_agents import ensure_agents
 
 if TYPE_CHECKING:

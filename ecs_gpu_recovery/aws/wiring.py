@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from ..config import LambdaSettings, lambda_settings
 from ..core.model import Job
 from ..engine.runtime import Runtime
+from ..settings import LambdaSettings, lambda_settings
 from . import reboot_document
 from .adopt import StoreAdopter
 from .event_fields import family

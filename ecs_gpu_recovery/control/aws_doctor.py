@@ -11,8 +11,8 @@ from typing import Any
 from ..aws.dead_letters import FUNCTIONS
 from ..aws.discover import instances, registered_gpus
 from ..aws.tables import JOBS, NODES, TASKS
-from ..config import LambdaSettings
 from ..core.errors import RecoveryError
+from ..settings import LambdaSettings
 from . import aws_settings
 from .aws_errors import Where, explained
 from .doctor import Finding

@@ -11,10 +11,11 @@ from typing import Any
 
 from ..aws.event_fields import family
 from ..aws.explain import Rules
-from ..config import Config, LambdaSettings, lambda_settings, policy_from
+from ..config import Config
 from ..core.errors import Refused
 from ..core.policy import Policy
 from ..core.setting import rows
+from ..settings import LambdaSettings, lambda_settings, policy_from
 from .aws_errors import NO_REGION, Where, explained
 
 #: Nothing can stand in for these; where all are set, nobody is asked.

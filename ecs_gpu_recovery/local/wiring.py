@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ..config import policy_from
 from ..core.policy import Policy
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Sweeper
+from ..settings import policy_from
 from .clock import Clock
 from .cluster import Cluster
 from .fleet import LocalFleet

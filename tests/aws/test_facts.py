@@ -20,12 +20,12 @@ from ecs_gpu_recovery.aws import reboot_document, reboots
 from ecs_gpu_recovery.aws.errors import NOT_NOW, translated
 from ecs_gpu_recovery.aws.observe import instances_as_facts
 from ecs_gpu_recovery.aws.parse import Kind, parse_event
-from ecs_gpu_recovery.config import lambda_settings
 from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.settings import lambda_settings
 from testbed.aws.cloud import Cloud
 from testbed.aws.documents import Documents
 from tests.aws.event_builders import AT, container, event, task_event

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.config import Config, ConfigError, LambdaSettings, lambda_settings
+from ecs_gpu_recovery.config import Config, ConfigError
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import Setting, rows, text_of
+from ecs_gpu_recovery.settings import LambdaSettings, lambda_settings
 
 GUIDE = {
     "TASK_TABLE_NAME": "my_ecs_task",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ecs_gpu_recovery.config import Config, LambdaSettings
+from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core import messages
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import rows
+from ecs_gpu_recovery.settings import LambdaSettings
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made

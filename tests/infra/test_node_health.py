@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ecs_gpu_recovery.config import Config, ConfigError, lambda_settings
+from ecs_gpu_recovery.config import Config, ConfigError
 from ecs_gpu_recovery.health.watch import sinks
+from ecs_gpu_recovery.settings import lambda_settings
 from tests.infra.stacks import synthesize
 from tests.infra.test_permissions import ARNS, fits, forms, statements
 from tests.infra.test_rules import resolved, takers

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ecs_gpu_recovery.aws import dead_letters
 from ecs_gpu_recovery.aws.tables import TABLES
-from ecs_gpu_recovery.config import lambda_settings
 from ecs_gpu_recovery.lambdas.metrics import NAMESPACE
+from ecs_gpu_recovery.settings import lambda_settings
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made

@@ -15,11 +15,11 @@ from typing import Any
 from ecs_gpu_recovery.aws import reboot_document, wiring
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.rate_limit import MODIFY_PER_S, Pace
-from ecs_gpu_recovery.config import LambdaSettings
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.lambdas.entry import EventClock
+from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
 from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
