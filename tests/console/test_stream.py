@@ -103,6 +103,14 @@ def test_a_damaged_memory_is_begun_anew(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_only_its_owner_can_read_the_memory(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / FILE)
+    journal.add([Event(1, "node", "{}")], {})
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    journal.close()
+    assert set(modes.values()) == {0o600}, modes
+
+
 def test_two_consoles_on_one_folder_do_not_share_a_memory(tmp_path: Path) -> None:
     first, second = Journal(tmp_path / FILE), Journal(tmp_path / FILE)
     assert first.past().epoch != second.past().epoch

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.metrics.sample import Sample
-from ecs_gpu_recovery.metrics.series import BLOCK, RESOLUTION_S, SeriesStore, read_series
+from ecs_gpu_recovery.metrics.series import HOUR, RESOLUTION_S, SeriesStore, read_series
 
-T0 = 1_800_000_000 // (BLOCK * RESOLUTION_S) * (BLOCK * RESOLUTION_S)
+T0 = 1_800_000_000 // (HOUR * RESOLUTION_S) * (HOUR * RESOLUTION_S)
 LOSS, READ = "gpu_recovery_job_loss", "gpu_recovery_host_disk_read_bytes_total"
 
 
@@ -28,27 +28,27 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_went_in_comes_out_across_hours_and_restarts(path: Path) -> None:
     store = SeriesStore(path)
-    for slot in range(3 * BLOCK + 7):
-        if slot in (BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 50):  # in the middle of an hour too
+    for slot in range(3 * HOUR + 7):
+        if slot in (HOUR - 1, 2 * HOUR, 2 * HOUR + 50):  # in the middle of an hour too
             store.close()
             store = SeriesStore(path)
         assert store.add(sampled(slot, a=slot, b=-slot) if slot % 3 else sampled(slot, a=slot))
-    a, b = store.series(LOSS)
+    a, b = read_series(path, LOSS)
     store.close()
     assert (a.labels, b.labels) == ({"job": "a"}, {"job": "b"})
-    assert a.points == tuple((T0 + slot * 10.0, float(slot)) for slot in range(3 * BLOCK + 7))
-    assert b.points == tuple((T0 + slot * 10.0, -float(slot)) for slot in range(3 * BLOCK + 7) if slot % 3)
+    assert a.points == tuple((T0 + slot * 10.0, float(slot)) for slot in range(3 * HOUR + 7))
+    assert b.points == tuple((T0 + slot * 10.0, -float(slot)) for slot in range(3 * HOUR + 7) if slot % 3)
 
 
 def test_questions_about_a_stretch_of_time_and_some_labels(path: Path) -> None:
     store = SeriesStore(path)
-    for slot in range(BLOCK + 20):
+    for slot in range(HOUR + 20):
         store.add(sampled(slot, a=slot, b=0))
-    until = T0 + (BLOCK + 5) * 10
-    (found,) = store.series(LOSS, {"job": "a"}, since=until - 95, until=until)
-    assert [value for _, value in found.points] == list(range(BLOCK - 4, BLOCK + 6))
-    assert store.series(LOSS, {"job": "nobody"}) == []
-    assert store.series(LOSS, since=until + 10_000) == []
+    until = T0 + (HOUR + 5) * 10
+    (found,) = read_series(path, LOSS, {"job": "a"}, since=until - 95, until=until)
+    assert [value for _, value in found.points] == list(range(HOUR - 4, HOUR + 6))
+    assert read_series(path, LOSS, {"job": "nobody"}) == []
+    assert read_series(path, LOSS, since=until + 10_000) == []
     store.close()
     assert read_series(path, LOSS, {"job": "a"}, since=until - 95, until=until) == [found]
 
@@ -59,7 +59,7 @@ def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(path: Path) -> Non
         sample = sampled(slot, a=slot)
         sample.put("host_disk_read_bytes_total", slot * 1e12 + 1, host="h")
         store.add(sample)
-    (loss,), (read,) = store.series(LOSS, step=60), store.series(READ, step=60)
+    (loss,), (read,) = read_series(path, LOSS, step=60), read_series(path, READ, step=60)
     store.close()
     assert loss.points == ((T0, 2.5), (T0 + 60.0, 8.5))
     assert read.points == ((T0, 5e12 + 1), (T0 + 60.0, 11e12 + 1))
@@ -69,13 +69,13 @@ def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(path: Path) -> Non
 def test_any_step_gives_the_mean_of_what_is_there(path: Path, step: float | None) -> None:
     store = SeriesStore(path)
     want: dict[float, list[float]] = {}
-    for slot in range(2 * BLOCK + 30):
+    for slot in range(2 * HOUR + 30):
         present = slot % 7 not in (2, 3) and not 100 < slot < 140
         store.add(sampled(slot, a=slot * 0.5) if present else sampled(slot, b=1))
         if present:
             at = (T0 + slot * 10) // max(step or 0, 10) * max(step or 0, 10)
             want.setdefault(at, []).append(slot * 0.5)
-    (found,) = store.series(LOSS, {"job": "a"}, step=step)
+    (found,) = read_series(path, LOSS, {"job": "a"}, step=step)
     store.close()
     assert dict(found.points) == {at: pytest.approx(sum(values) / len(values)) for at, values in want.items()}
     assert [at for at, _ in found.points] == sorted(want)
@@ -83,14 +83,14 @@ def test_any_step_gives_the_mean_of_what_is_there(path: Path, step: float | None
 
 def test_counters_keep_every_digit_and_a_loss_may_explode(path: Path) -> None:
     store = SeriesStore(path)
-    for slot in range(BLOCK + 1):
+    for slot in range(HOUR + 1):
         sample = sampled(slot, a=(math.nan, math.inf, 1e300)[slot % 3])
         sample.put("host_disk_read_bytes_total", 2**52 + slot, host="h")
         store.add(sample)
-    (read,), (loss,) = store.series(READ, until=T0 + 3599), store.series(LOSS, until=T0 + 3599)
+    (read,), (loss,) = read_series(path, READ, until=T0 + 3599), read_series(path, LOSS, until=T0 + 3599)
     store.close()
-    assert [value for _, value in read.points] == [2.0**52 + slot for slot in range(BLOCK)]
-    assert {value for _, value in loss.points} == {math.inf}
+    assert [value for _, value in read.points] == [2.0**52 + slot for slot in range(HOUR)]
+    assert {value for _, value in loss.points} == {math.inf, 1e300}
 
 
 def test_one_sample_in_ten_seconds_is_kept(path: Path) -> None:
@@ -103,9 +103,9 @@ def test_one_sample_in_ten_seconds_is_kept(path: Path) -> None:
 
 def test_only_the_last_day_is_kept_and_series_that_ended_are_forgotten(path: Path) -> None:
     store = SeriesStore(path, keep_s=2 * 3600)
-    for slot in range(0, 12 * BLOCK, 6):
-        store.add(sampled(slot, **{f"job-{slot // BLOCK}": 1.0}))
-    kept = store.series(LOSS)
+    for slot in range(0, 12 * HOUR, 6):
+        store.add(sampled(slot, **{f"job-{slot // HOUR}": 1.0}))
+    kept = read_series(path, LOSS)
     store.close()
     assert {series.labels["job"] for series in kept} == {"job-9", "job-10", "job-11"}
     assert store_count(path) <= 5
@@ -119,16 +119,16 @@ def store_count(path: Path) -> int:
 
 def test_a_clock_that_was_set_back_does_not_stop_the_history(path: Path) -> None:
     store = SeriesStore(path)
-    for slot in range(5 * BLOCK):
+    for slot in range(5 * HOUR):
         store.add(sampled(slot, a=1))
-    assert not store.add(sampled(5 * BLOCK - 3, a=2)), "a small step is waited out"
-    assert store.add(sampled(BLOCK + 5, a=2))
-    assert store.add(sampled(BLOCK + 6, a=2))
-    (found,) = store.series(LOSS)
+    assert not store.add(sampled(5 * HOUR - 3, a=2)), "a small step is waited out"
+    assert store.add(sampled(HOUR + 5, a=2))
+    assert store.add(sampled(HOUR + 6, a=2))
+    (found,) = read_series(path, LOSS)
     store.close()
     times = [at for at, _ in found.points]
     assert times == sorted(set(times))
-    assert found.points[-1] == (T0 + (BLOCK + 6) * 10.0, 2.0)
+    assert found.points[-1] == (T0 + (HOUR + 6) * 10.0, 2.0)
 
 
 def test_too_many_series_are_refused_not_kept(path: Path) -> None:
@@ -141,13 +141,13 @@ def test_too_many_series_are_refused_not_kept(path: Path) -> None:
 def test_a_file_that_would_grow_too_large_loses_its_oldest_hours(path: Path) -> None:
     chance = random.Random(1)
     store = SeriesStore(path, max_bytes=300_000)
-    for slot in range(0, 12 * BLOCK, 2):
+    for slot in range(0, 12 * HOUR, 2):
         store.add(sampled(slot, **{f"j{n}": chance.random() for n in range(40)}))
     assert store.size() < 600_000
-    found = store.series(LOSS, {"job": "j0"})[0].points
+    found = read_series(path, LOSS, {"job": "j0"})[0].points
     store.close()
     assert found[0][0] > T0
-    assert found[-1][0] == T0 + (12 * BLOCK - 2) * 10
+    assert found[-1][0] == T0 + (12 * HOUR - 2) * 10
 
 
 @pytest.mark.parametrize("damage", [b"this is no database" * 300, b"SQLite format 3\0" + b"\xff" * 8000])
@@ -155,7 +155,7 @@ def test_a_damaged_file_makes_room_for_a_new_one(path: Path, damage: bytes) -> N
     path.write_bytes(damage)
     store = SeriesStore(path)
     store.add(sampled(0, a=1))
-    assert len(store.series(LOSS)) == 1
+    assert len(read_series(path, LOSS)) == 1
     store.close()
 
 
@@ -177,7 +177,7 @@ def test_a_write_that_fails_leaves_the_store_as_it_was(path: Path) -> None:
         store.add(sampled(1, a=1, new=2))
     store._conn.execute("PRAGMA query_only=0")
     assert store.add(sampled(2, a=1, new=2))
-    assert [len(series.points) for series in store.series(LOSS)] == [2, 1]
+    assert [len(series.points) for series in read_series(path, LOSS)] == [2, 1]
     store.close()
 
 
@@ -189,21 +189,38 @@ def test_there_is_nothing_where_no_file_is_and_no_such_metric(path: Path) -> Non
 
 
 def test_a_day_of_64_busy_nodes_stays_small(path: Path) -> None:
-    """Every number as noisy as in real life: an hour of a few nodes, scaled to the whole fleet."""
-    chance = random.Random(7)
-    nodes = 8
+    """Every number as noisy as in real life: some minutes of the whole fleet, scaled to a day."""
+    chance, first = random.Random(7), 0
     store = SeriesStore(path)
-    for slot in range(BLOCK + 1):
+    for slot in range(61):
         sample = Sample(float(T0 + slot * RESOLUTION_S))
-        for node in range(nodes):
+        for node in range(64):
             _busy_node(sample, f"node-{node}", chance)
         store.add(sample)
-    ((hour,),) = store._conn.execute("SELECT sum(length(body)) FROM block").fetchall()
-    series = store.count * 64 // nodes
+        first = store.size() if slot == 0 else first
+    series, day = store.count, first + (store.size() - first) / 60 * 24 * HOUR
     store.close()
-    day = hour * 24 * 64 / nodes
-    print(f"{series} series, {day / 1e6:.0f} MB a day, {day / series / 24 / BLOCK:.2f} bytes a number")
+    print(f"{series} series, {day / 1e6:.0f} MB a day, {day / series / 24 / HOUR:.2f} bytes a number")
     assert day < 60e6
+
+
+def test_only_the_owner_can_read_the_file(path: Path) -> None:
+    path.touch(0o644)
+    store = SeriesStore(path)
+    store.add(sampled(0, a=1))
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    store.close()
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_the_place_of_a_forgotten_series_is_taken_by_another_without_mixing_them(path: Path) -> None:
+    store = SeriesStore(path, keep_s=3600)
+    for slot in range(0, 6 * HOUR, 6):
+        store.add(sampled(slot, **{f"job-{slot // HOUR}": float(slot // HOUR)}))
+    assert store.count < 5
+    store.close()
+    for found in read_series(path, LOSS):
+        assert {value for _, value in found.points} == {float(found.labels["job"].removeprefix("job-"))}
 
 
 def _busy_node(sample: Sample, node: str, chance: random.Random) -> None:

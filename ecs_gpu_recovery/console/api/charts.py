@@ -147,12 +147,11 @@ async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600
         ranks = side.job(job_id).ranks[:32]
         if state is None:
             return []
-        return [
-            _drawn(
-                chart,
-                [(rank.node, _mean(_read(state, chart, {"node": rank.node}, seconds))) for rank in ranks],
-            )
-            for chart in JOB_CHARTS
-        ]
+        found = []
+        for chart in JOB_CHARTS:
+            series = _read(state, chart, {}, seconds)
+            lines = [(r.node, _mean(s for s in series if s.labels["node"] == r.node)) for r in ranks]
+            found.append(_drawn(chart, lines))
+        return found
 
     return {"charts": await console.pool.ask(read), "elsewhere": _elsewhere(state)}

@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...scratch import open_scratch
+
 log = logging.getLogger("ecs_gpu_recovery.console")
 FILE = "stream.db"
 #: So many events can be asked for again.
 RING = 2000
 _VERSION = 2
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS life (epoch TEXT NOT NULL, boot TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS event (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, data TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS known (
-  kind TEXT NOT NULL, key TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-PRAGMA user_version={_VERSION};
+  kind TEXT NOT NULL, key TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID
 """
 
 
@@ -76,7 +77,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._held = _only_one(path)
             if self._held is not None:
-                self._conn = _opened(path)
+                self._conn = open_scratch(path, _VERSION, _SCHEMA)
         except (OSError, sqlite3.OperationalError) as exc:
             log.warning("the stream keeps no memory", extra={"why": f"{path}: {exc}"})
 
@@ -158,25 +159,3 @@ def _only_one(path: Path) -> int | None:
         os.close(held)
         return None
     return held
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """A file that is damaged, or of another version, makes room for a new one."""
-    for _ in range(2):
-        conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
-        try:
-            (version,) = conn.execute("PRAGMA user_version").fetchone()
-            if version in (0, _VERSION):
-                conn.execute("PRAGMA journal_mode=WAL")
-                conn.execute("PRAGMA synchronous=OFF")
-                conn.executescript(_SCHEMA)
-                return conn
-        except sqlite3.OperationalError:
-            conn.close()
-            raise
-        except sqlite3.DatabaseError as exc:
-            log.warning("the stream's memory is damaged", extra={"why": str(exc)})
-        conn.close()
-        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-            path.with_name(name).unlink(missing_ok=True)
-    raise sqlite3.OperationalError("it can't be made anew")
