@@ -56,7 +56,7 @@ MEANT: dict[tuple[str, str], str] = {
     ): "XML that nvidia-smi wrote; Python's expat expands no external entity",
     (
         "B608",
-        "ecs_gpu_recovery/local/store.py",
+        "ecs_gpu_recovery/local/*",
     ): "columns and question marks are put together; values are bound",
     ("B608", "ecs_gpu_recovery/console/*"): "names from a fixed list are put together; values are bound",
     (
