@@ -111,5 +111,14 @@ def test_what_aws_refuses_is_told_in_words(client: httpx.Client, person: Person)
     assert client.get("/api/jobs").status_code == 503
 
 
+def test_a_stop_that_the_console_may_not_send_is_left_to_the_functions(
+    client: httpx.Client, person: Person
+) -> None:
+    person.world.wire.fail_all["ecs", "stop_task"] = "AccessDeniedException"
+    reply = client.post("/api/jobs/j11/stop", json={"why": "enough"})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["ending"]["why"].endswith(": enough")
+
+
 def test_the_errors_of_the_simulated_account_are_those_of_boto3() -> None:
     assert error("AccessDeniedException").response["Error"]["Code"] == "AccessDeniedException"
