@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.errors import NotFound, Refused
 from ..core.model import Entry, Job, JobStatus
-from ..engine.reads import NodeChanges, Notice, TaskLine
+from ..engine.reads import BEGINNING, NodeChanges, Notice, TaskLine
 from ..report import archived
 from .store import SqliteStore
 
@@ -34,15 +34,8 @@ class SqliteReads:
         return found
 
     def job_counts(self, statuses: Iterable[JobStatus]) -> Mapping[JobStatus, int]:
-        wanted = list(statuses)
-        marks = ",".join("?" * len(wanted))
-        counted = dict(
-            self._store.read(
-                f"SELECT job_status, count(*) FROM ecs_job WHERE job_status IN ({marks}) GROUP BY job_status",  # noqa: S608
-                *(status.value for status in wanted),
-            )
-        )
-        return {status: int(counted.get(status.value, 0)) for status in wanted}
+        count = "SELECT count(*) FROM ecs_job WHERE job_status=?"
+        return {status: int(self._store.read(count, status.value)[0][0]) for status in statuses}
 
     def job_restarts(self) -> int:
         """Of all jobs together, since the beginning."""
@@ -75,11 +68,11 @@ class SqliteReads:
         return archived(line for (line,) in found)
 
     def notices(self, limit: int, after: str = "") -> Sequence[Notice]:
-        at, _, key = after.partition(" ")
-        where = "WHERE (at, key) < (?, ?)" if after else ""
+        at, _, key = (after or BEGINNING).partition(" ")
         rows = self._store.read(
-            f"SELECT at, body FROM notice {where} ORDER BY at DESC, key DESC LIMIT ?",  # noqa: S608
-            *([at, key] if after else []),
+            "SELECT at, body FROM notice WHERE (at, key) < (?, ?) ORDER BY at DESC, key DESC LIMIT ?",
+            at,
+            key,
             limit,
         )
         return [{"at": when, **json.loads(body)} for when, body in rows]
