@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from ..core import keys
 from ..core.errors import NodesTaken, NotFound
-from ..core.events import Fact, NodeSeen
+from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
-from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
 from ..core.node.life import decide_node
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report, Sweeper
@@ -155,10 +155,31 @@ class Intake:
             elif seen.node:
                 self._runtime.handle_node(seen.node, seen.facts)
             else:
-                return Answer(seen.kind, False, "the check names neither a job nor a node")
+                return self._unmarked_check(seen)
         except NotFound as exc:
             return Answer(seen.kind, False, str(exc))
         return Answer(seen.kind, True, seen.why, seen.job or seen.node)
+
+    def _unmarked_check(self, seen: Parsed) -> Answer:
+        """A check that names nobody counts only where the record of its node, or of the job there, knows its id."""
+        node = self._node(seen) if seen.instance else None
+        if node is None:
+            return Answer(seen.kind, False, f"no node is {seen.instance or 'named'}")
+        job = self._runtime.store.job(node.job_id) if node.job_id else None
+        records: Sequence[Rank | Node] = [node] if job is None else job.ranks
+        known = next((record for record in records if record.check_id == seen.task_id), None)
+        if known is None:
+            return Answer(seen.kind, False, f"no record knows the check {seen.task_id}")
+        facts = [
+            replace(fact, check_try=known.check_try)
+            for fact in seen.about(node.name)
+            if isinstance(fact, CheckStarted | NodeChecked)
+        ]
+        if job is None:
+            self._runtime.handle_node(node.name, facts)
+        else:
+            self._runtime.handle(job.id, facts)
+        return Answer(seen.kind, True, seen.why, node.job_id or node.name)
 
     def _instance(self, seen: Parsed) -> Answer:
         """ECS sends one for every placement: news is rare, and no news costs one read, or none."""

@@ -191,7 +191,8 @@ def _task(ev: _Event) -> Parsed:
     end = task.read_end(detail, marks)
     seen = replace(_identified(seen, ev, marks), end=end if end.begun or status == "STOPPED" else None)
     check = seen.kind is Kind.CHECK
-    fact, state = _check_state(seen, end, marks) if check else _task_state(seen, end, desired)
+    stopped = read.moment(detail.get("stoppedAt"))
+    fact, state = _check_state(seen, end, marks) if check else _task_state(seen, end, desired, stopped)
     return replace(seen, facts=() if fact is None else (fact,), why=f"{seen.why} {state}")
 
 
@@ -217,7 +218,9 @@ def _identified(seen: Parsed, ev: _Event, marks: task.Marks) -> Parsed:
     return replace(seen, may_be_ours=True, why=why)
 
 
-def _task_state(seen: Parsed, end: task.End, desired: str) -> tuple[Fact | None, str]:
+def _task_state(
+    seen: Parsed, end: task.End, desired: str, stopped_at: datetime | None
+) -> tuple[Fact | None, str]:
     """The fact that a training task's status stands for, and the rest of the sentence."""
     attempt, rank = (UNKNOWN if number is None else number for number in (seen.attempt, seen.rank))
     at = _time_of(seen)
@@ -230,6 +233,7 @@ def _task_state(seen: Parsed, end: task.End, desired: str) -> tuple[Fact | None,
             exit_code=end.exit_code,
             reason=end.reason,
             stop_code=end.stop_code,
+            stopped_at=stopped_at,
         )
         return ended, f"has ended: {end}"
     if seen.status in _STARTING:

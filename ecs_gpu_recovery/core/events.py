@@ -40,6 +40,7 @@ class TaskEnded(Fact):
     exit_code: int | None
     reason: str = ""  #: the container's reason and the task's stopped reason
     stop_code: str = ""
+    stopped_at: datetime | None = None  #: when the cluster learned of it, where it tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ by the sweeper in production. What needs the outside world to be judged is check
 from __future__ import annotations
 
 from .effects import CheckNode, RebootNode, StartTask
-from .model import Exit, Job, JobStatus, NodeStatus, Verdict
+from .model import Exit, Job, JobStatus, NodeStatus, TaskStatus, Verdict
 
 _RELEASED = frozenset({NodeStatus.AVAILABLE, NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING})
 
@@ -55,6 +55,10 @@ def _waiting(job: Job) -> list[str]:
     """Every job that is not final has an event to wait for or a deadline to run into."""
     if job.status.final:
         return []
+    if job.status is JobStatus.IN_PROGRESS and any(r.task_status is TaskStatus.COMPLETE for r in job.ranks):
+        idle = [r for r in job.ranks if r.live and r.deadline is None]
+        if idle and job.ending is None:
+            return [f"rank {r.index} may run on for ever though others have finished" for r in idle]
     if any(r.deadline is not None or r.away_since is not None for r in job.ranks) or job.outbox:
         return []
     if job.status is JobStatus.IN_PROGRESS and any(r.live for r in job.ranks):

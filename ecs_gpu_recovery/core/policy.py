@@ -38,6 +38,13 @@ class Policy:
     node_lost_after: timedelta = duration(
         "NODE_LOST_AFTER_S", 600, 10, "a node that is silent for longer is lost"
     )
+    agent_report: timedelta = duration(
+        "AGENT_REPORT_S",
+        120,
+        5,
+        "an agent that is back has told within this time how its tasks ended; until then no success is sure",
+        (0, 3600),
+    )
     backoff_first: timedelta = duration(
         "BACKOFF_FIRST_S", 10, 0.5, "the wait before an order is sent again; it doubles", (0.01, 3600)
     )

@@ -34,11 +34,13 @@ class FaultLog:
         self._rules = policy.load()
         self._nodes: dict[str, _Followed] = {}
 
-    def news(self, view: NodeView, timeline: Sequence[Entry], since: datetime) -> Iterator[FaultSeen]:
+    def news(
+        self, view: NodeView, timeline: Sequence[Entry], since: datetime, *, this_boot: bool = False
+    ) -> Iterator[FaultSeen]:
         """The faults of a node that a timeline does not tell yet; `since` is when its record began.
 
         A log is told in its order, so what is older than the last that was told is known, or was moved to the
-        archive since.
+        archive since. `this_boot`: what was before the last boot is settled, and told to nobody any more.
         """
         followed = self._followed(view)
         if followed is None or not followed.read():
@@ -46,7 +48,7 @@ class FaultLog:
         told = [e for e in timeline if e.subject == view.name and e.why in (FAULT, PROGRAM_FAULT)]
         known = {e.evidence for e in told}  # with the raw line, so no two faults have the same
         last = max((e.at for e in told), default=since + _JITTER) - _JITTER
-        for event in followed.faults:
+        for event in followed.faults if not this_boot else followed.faults_of_this_boot:
             fact = _fact(view.name, event)
             if fact.at >= last and fact.evidence not in known:
                 yield fact
@@ -62,7 +64,7 @@ class FaultLog:
             del self._nodes[view.name]
         if view.boot_id is None:
             return None
-        made = _Followed(view, self._rules, list(known.faults) if known else [])
+        made = _Followed(view, self._rules, known.faults if known else [])
         self._nodes[view.name] = made
         return made
 
@@ -77,7 +79,8 @@ class _Followed:
 
     def __init__(self, view: NodeView, rules: policy.Policy, earlier: list[Event]) -> None:
         self.boot_id = view.boot_id
-        self.faults: deque[Event] = deque(earlier, maxlen=_KEPT)
+        self._earlier: deque[Event] = deque(earlier, maxlen=_KEPT)
+        self.faults_of_this_boot: deque[Event] = deque(maxlen=_KEPT)
         real = view.kind == "real"
         self._watch = Watch(rules, view.name, view.boot_id, booted_at() if real else None)
         self._log: FileFollower | KernelFollower | None = None
@@ -89,12 +92,17 @@ class _Followed:
         except OSError as exc:  # usually a right that this user lacks; the checks say so too
             log.info("kernel log not followed", extra={"node": view.name, "why": str(exc)})
 
+    @property
+    def faults(self) -> list[Event]:
+        """With those that the last boots left behind: a job wants to know what its task died of."""
+        return [*self._earlier, *self.faults_of_this_boot][-_KEPT:]
+
     def read(self) -> bool:
         """Take what is new; whether there is anything to tell."""
         if self._log is not None:
             for line in self._log.lines():
-                self.faults.extend(self._watch.take(line, self._log.name))
-        return bool(self.faults)
+                self.faults_of_this_boot.extend(self._watch.take(line, self._log.name))
+        return bool(self._earlier or self.faults_of_this_boot)
 
     def close(self) -> None:
         if self._log is not None:

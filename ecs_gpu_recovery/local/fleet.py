@@ -157,7 +157,7 @@ class LocalFleet:
     def _observe_node(self, node: Node) -> Iterator[Fact]:
         view = self._cluster.node(node.name)
         yield from self._see_node(view, node.boot_id, node.gpus_seen, connected=node.connected)
-        yield from self._see_faults(view, node.timeline, node.created_at)
+        yield from self._see_faults(view, node.timeline, node.created_at, this_boot=True)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
             yield from self._see_check(node.name, keys.token(keys.node_check(node)), node.check_try)
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
@@ -180,12 +180,14 @@ class LocalFleet:
                 why=view.why_off or "",
             )
 
-    def _see_faults(self, view: NodeView, timeline: Sequence[Entry], since: datetime) -> Iterator[Fact]:
+    def _see_faults(
+        self, view: NodeView, timeline: Sequence[Entry], since: datetime, *, this_boot: bool = False
+    ) -> Iterator[Fact]:
         if self._faults is None:
             from .fault_log import FaultLog  # rules and parsers, which a mere command never needs
 
             self._faults = FaultLog()
-        yield from self._faults.news(view, timeline, since)
+        yield from self._faults.news(view, timeline, since, this_boot=this_boot)
 
     def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
         """The rank's own task, and any other live task here that says it is of this job."""

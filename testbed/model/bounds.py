@@ -22,6 +22,7 @@ def quick_policy(*, max_retries: int = 1, post_reboot_check: bool = False) -> Po
         backoff_most=STEP,
         stop_timeout=2 * STEP,
         node_lost_after=2 * STEP,
+        agent_report=2 * STEP,
         start_timeout=3 * STEP,
         check_timeout=3 * STEP,
         reboot_timeout=3 * STEP,
@@ -66,6 +67,9 @@ class Bounds:
     )
     noticed: bool = False  #: that a node went down is told at once, so somebody knows
     blind: bool = False  #: nodes don't tell their boot id
+    slow_reports: bool = (
+        False  #: an agent that is back tells up to one step later what has become of its tasks
+    )
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended, as ECS does for an hour
     rows: bool = False  #: rows are written by an order, not in the commit
     answers_stop: bool = True  #: a stop that finds no task says so

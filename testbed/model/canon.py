@@ -133,6 +133,7 @@ def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tup
             for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
         ),
         machine.down,
+        _ago(machine.back, now),
         tuple(
             (
                 r.attempt,

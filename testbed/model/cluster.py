@@ -148,8 +148,10 @@ class Cluster:
                 own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
         if own is not None and own.end and own.told:
             yield world.ended(own, state.now)
-        elif own is not None and own.alive and machine.connected:
-            yield world.started(own, state.now)
+        elif own is not None and (own.alive or machine.back is not None) and machine.connected:
+            yield world.started(
+                own, state.now
+            )  # before its agent has reported, the cluster says so of a dead one
         for run in machine.runs if self.finds_tokens else ():
             if run.alive and not run.stopping and run != own and run.id != rank.task_id and machine.connected:
                 yield world.started(run, state.now)

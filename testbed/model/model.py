@@ -23,10 +23,10 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, TaskStatus
 
 from . import monitors
-from .bounds import Bounds
+from .bounds import STEP, Bounds
 from .cluster import Cluster
 from .state import Outcome, Stalled, State, may_have_a_sender
 from .world import GPUS, Machine, node_name
@@ -234,13 +234,26 @@ class Model:
         if state.stalled is not None:
             times.append(state.stalled.until)
         for rank in () if job.status.final else job.ranks:
-            if rank.deadline is not None:
+            if rank.deadline is not None and not self._seen_to_run(state, rank):
                 times.append(rank.deadline)
             if rank.away_since is not None and rank.away_since + self.policy.node_lost_after > state.now:
                 times.append(rank.away_since + self.policy.node_lost_after)
+            if rank.doubted and rank.back_at is not None and self.bounds.slow_reports:
+                times.append(rank.back_at + self.policy.agent_report)
+        reports = [machine.back + STEP for machine in state.machines if machine.back is not None]
+        if any(at <= state.now for at in reports):
+            return None  # an agent is that late at most
+        times += reports
         if not self.bounds.late_sweeper and any(at <= state.now for at in times):
             return None
         return min((at for at in times if at > state.now), default=None)
+
+    @staticmethod
+    def _seen_to_run(state: State, rank: Rank) -> bool:
+        """Of a gang that finishes: every look renews the deadline, so nothing happens at it."""
+        machine = state.machines[rank.index]
+        alive = machine.connected and any(run.alive and run.id == rank.task_id for run in machine.runs)
+        return alive and any(other.task_status is TaskStatus.COMPLETE for other in state.job.ranks)
 
     @staticmethod
     def advance(state: State, to: datetime) -> State:

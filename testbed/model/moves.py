@@ -117,21 +117,29 @@ def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[
         elif not reboot.done and machine.down and not machine.sight.gone:
             yield Move(
                 "world",
-                _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine))),
+                _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine, state))),
                 helps=True,
             )
+    yield from _returns(model, state, i, machine)
+
+
+def _returns(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
+    """A node that was away is back, and its agent tells what it knows, at once or later."""
     away = not machine.connected and not machine.sight.gone
     if away and not machine.down:
-        told = tuple(run._replace(told=True) for run in machine.runs)
+        back = sight(_reported(machine, state), connected=True)
+        yield Move("world", _once(f"n{i} reconnects", state.with_machine(i, back)), helps=True)
+    if away and machine.down and all(r.done for r in machine.reboots):
+        back = _come_back(machine, state)
+        if model.bounds.slow_reports:
+            back = replace(back, runs=machine.runs, back=state.now)
+        yield Move("world", _once(f"n{i} comes back", state.with_machine(i, back)))
+    if machine.back is not None:
         yield Move(
             "world",
-            _once(
-                f"n{i} reconnects", state.with_machine(i, sight(replace(machine, runs=told), connected=True))
-            ),
+            _once(f"n{i} reports its tasks", state.with_machine(i, _reported(machine, state))),
             helps=True,
         )
-    if away and machine.down and all(r.done for r in machine.reboots):
-        yield Move("world", _once(f"n{i} comes back", state.with_machine(i, _come_back(machine))))
 
 
 def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
@@ -144,7 +152,7 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
                 for end in b.ends:
                     yield _end(state.spend("failures"), i, machine, run, end)
     if state.left.flaps and machine.connected and not machine.down:
-        flapped = state.spend("flaps").with_machine(i, sight(machine, connected=False))
+        flapped = state.spend("flaps").with_machine(i, sight(replace(machine, back=None), connected=False))
         yield Move("world", _once(f"n{i} loses its agent", flapped))
     if state.left.deaths and not machine.down:
         end = "lie" if b.lies else "killed"
@@ -158,7 +166,7 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
         gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
         yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))
     if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
-        back = sight(_rebooted(machine), gpus=GPUS - 1)
+        back = sight(_rebooted(machine, state), gpus=GPUS - 1)
         yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
 
 
@@ -192,16 +200,21 @@ def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) ->
         c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c
         for c in machine.checks
     )
-    return sight(replace(machine, runs=runs, checks=checks, down=True), connected=False)
+    return sight(replace(machine, runs=runs, checks=checks, down=True, back=None), connected=False)
 
 
-def _come_back(machine: Machine) -> Machine:
-    told = tuple(run._replace(told=True) for run in machine.runs)
-    return sight(replace(machine, runs=told, down=False), connected=True, boot=machine.sight.boot + 1)
+def _reported(machine: Machine, state: State) -> Machine:
+    runs = (run if run.told else run._replace(told=True, at=state.now) for run in machine.runs)
+    return replace(machine, runs=tuple(runs), back=None)
 
 
-def _rebooted(machine: Machine) -> Machine:
-    back = _come_back(machine)
+def _come_back(machine: Machine, state: State) -> Machine:
+    back = replace(_reported(machine, state), down=False)
+    return sight(back, connected=True, boot=machine.sight.boot + 1)
+
+
+def _rebooted(machine: Machine, state: State) -> Machine:
+    back = _come_back(machine, state)
     return replace(
         back,
         reboots=tuple(r if r.done else r._replace(done=True, boot=back.sight.boot) for r in machine.reboots),

@@ -57,7 +57,7 @@ class Run(NamedTuple):
     end: str = ""
     told: bool = True  #: the cluster knows how it ended; not while its node is away
     born: datetime | None = None
-    at: datetime | None = None  #: when it ended
+    at: datetime | None = None  #: when it ended, or, where that was told later, when it was told
 
     @property
     def id(self) -> str:
@@ -106,6 +106,7 @@ class Machine:
     sights: tuple[Sight, ...] = (Sight(True, 0),)  #: what may still be told of it; the last is how it is
     version: int = 1  #: of the last sight
     down: bool = False  #: without power or booting; its tasks are dead
+    back: datetime | None = None  #: when its agent came back, while it has not reported its tasks yet
     runs: tuple[Run, ...] = ()
     checks: tuple[Check, ...] = ()
     reboots: tuple[Reboot, ...] = ()
@@ -174,6 +175,7 @@ def ended(run: Run, at: datetime) -> TaskEnded:
         exit_code=code,
         reason=reason,
         stop_code=stop_code,
+        stopped_at=run.at,
     )
 
 

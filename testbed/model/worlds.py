@@ -23,6 +23,16 @@ QUICK: dict[str, Bounds] = {
     "two verdicts and no retry": Bounds(verdicts=("healthy", "reboot"), policy=NO_RETRY),
     "a check before the first start": Bounds(failures=0, check_first=True, asks=1),
     "a node dies, and its task says 0": replace(LOSS, lies=True, verdicts=("healthy",)),
+    "a node dies, and its agent reports later than it is back": replace(
+        LOSS,
+        nodes=1,
+        lies=True,
+        blind=True,
+        noticed=True,
+        late_stamps=True,
+        slow_reports=True,
+        verdicts=("healthy",),
+    ),
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
 }

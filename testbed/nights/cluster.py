@@ -253,6 +253,7 @@ class SimulatedCluster:
             exit_code=task.exit_code,
             reason=task.reason,
             stop_code=task.stop_code,
+            stopped_at=self._world.stamp(task.ended),
         )
 
     def checked(self, task: Task) -> NodeChecked:

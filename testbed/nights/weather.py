@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 from ecs_gpu_recovery.core.policy import Policy
 
@@ -49,6 +50,7 @@ class Weather:
     flaps: float = 0.0
     terminations: float = 0.0
     lies: float = 0.0  #: a task that died with its node says exit code 0
+    report_s: float = 0.0  #: up to so long after it is back, an agent tells how its tasks ended meanwhile
     refused: float = 0.0  #: a start is refused, or fails after it was accepted
     # Repairs.
     no_cure: float = 0.0
@@ -209,6 +211,26 @@ def anew(rng: Random, more: Random) -> Weather:
     )
 
 
+def restarts(rng: Random, more: Random) -> Weather:
+    """As on ECS, nodes tell no boot id. Hosts restart under their tasks, which then say exit code 0, and for a while
+    the cluster calls them running though their agents are back. All news arrives: a restart that nobody could have
+    noticed is not the question."""
+    weather = draw(rng, more)
+    quiet: dict[str, Any] = dict.fromkeys((*_DELIVERY, *_PROCESS, "reordered", "throttles"), 0.0)
+    return replace(
+        weather,
+        **quiet,
+        skew_s=0.0,
+        jolt_s=0.0,
+        blind=True,
+        lies=1.0,
+        report_s=100.0,
+        sweep_s=60.0,
+        power_cuts=max(weather.power_cuts, 1.0),
+        policy=replace(weather.policy, max_retries=3),
+    )
+
+
 def _old_news(weather: Weather) -> Weather:
     return replace(
         weather,
@@ -227,4 +249,9 @@ def _old_news(weather: Weather) -> Weather:
 
 
 #: Skies with a name, for those who look for one kind of trouble.
-SKIES: dict[str, Callable[[Random, Random], Weather]] = {"any": draw, "late-news": late_news, "anew": anew}
+SKIES: dict[str, Callable[[Random, Random], Weather]] = {
+    "any": draw,
+    "late-news": late_news,
+    "anew": anew,
+    "restarts": restarts,
+}

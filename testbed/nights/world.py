@@ -43,7 +43,7 @@ class Task:
     exit_code: int | None = None
     reason: str = ""
     stop_code: str = ""
-    ended: float = -1.0
+    ended: float = -1.0  #: as the cluster sees it
     finished: bool = False  #: did its work to the end
     told: bool = False  #: the cluster knows that it has ended
     stray: bool = False  #: its start had been withdrawn when it got through
@@ -245,7 +245,7 @@ class World:
             self._tell_end(task)
 
     def _tell_end(self, task: Task) -> None:
-        task.told = True
+        task.told, task.ended = True, self.now
         self.news("ended", task.machine, task)
 
     def _examine(self, task: Task) -> None:
@@ -329,6 +329,17 @@ class World:
             self._registers_anew(machine)
         self.changed(machine)
         if not machine.connected:
+            return
+        if self.weather.report_s:
+            self.after(
+                self.rng.uniform(0, self.weather.report_s), lambda: self._report(machine, machine.boot)
+            )
+        else:
+            self._report(machine, machine.boot)
+
+    def _report(self, machine: Machine, boot: int) -> None:
+        """The agent tells what has become of its tasks while it was away."""
+        if not machine.connected or machine.boot != boot:
             return
         for task in machine.tasks:
             if task.forgotten:

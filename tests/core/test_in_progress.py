@@ -309,8 +309,36 @@ def test_a_flap_of_a_node_without_a_boot_id_casts_doubt_until_its_task_is_seen_r
     assert job.rank(0).doubted
     old_news = TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True)
     assert job.hears(old_news).rank(0).doubted, "seen running before the flap proves nothing about after"
-    job.now += MINUTE
+    job.now += POLICY.agent_report
     assert job.starts(0).finishes(0).status is JobStatus.COMPLETE
+
+
+def test_a_success_that_a_restart_faked_is_not_believed_for_a_look_before_the_agent_has_reported() -> None:
+    """The agent is back, the cluster still calls the dead task running, and then its end is told with exit code 0."""
+    job = a_running_job(nodes=2, boot_id="").is_seen(0, connected=False)
+    job.now += MINUTE
+    job.is_seen(0)
+    job.now += POLICY.agent_report / 2
+    assert job.starts(0).rank(0).doubted
+    assert job.finishes(0).rank(0).exit is Exit.LOST
+    assert job.status is JobStatus.PENDING_HEALTHCHECK
+
+
+def test_a_rank_that_nobody_sees_running_while_the_others_have_finished_is_lost_in_the_end() -> None:
+    job = a_running_job(nodes=2).finishes(0)
+    for _ in range(3):
+        job.now += POLICY.start_timeout * 0.9
+        job.starts(1).after(MINUTE)
+        assert job.status is JobStatus.IN_PROGRESS, "it takes its time, and is seen to"
+    job.after(POLICY.start_timeout)
+    assert (job.status, job.rank(1).exit) == (JobStatus.PENDING_HEALTHCHECK, Exit.LOST)
+
+
+def test_looks_at_a_rank_that_runs_longer_than_the_others_are_not_written_down_each_time() -> None:
+    job = a_running_job(nodes=2).finishes(0)
+    before = job.job
+    job.now += MINUTE
+    assert job.starts(1).job is before
 
 
 def test_a_doubted_exit_0_is_lost() -> None:

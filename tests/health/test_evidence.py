@@ -95,6 +95,26 @@ def test_a_free_node_keeps_its_faults_in_its_own_timeline(tmp_path: Path) -> Non
         assert live.side.node("node-1").status is NodeStatus.AVAILABLE, "evidence is no verdict"
 
 
+def test_a_fault_from_before_the_last_reboot_is_not_told_again_of_the_node_that_its_job_gives_back(
+    tmp_path: Path,
+) -> None:
+    """The job's timeline has it. The node that comes back was rebooted for it."""
+    with live_controller(tmp_path, 1) as live:
+        live.submit("job", WAITS, **ONE)
+        live.started("job")
+        live.cluster.inject("node-1", "off-bus")
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert told(job, FAULT)
+        assert boots(live) == 1
+        eventually(lambda: live.side.node("node-1").status is NodeStatus.AVAILABLE, "the node is given back")
+        live.cluster.inject("node-1", "xid", xid=92)
+        news = eventually(
+            lambda: [e.evidence for e in live.side.node("node-1").timeline if e.why == FAULT],
+            "a new fault is told",
+        )
+        assert all("Xid 92" in line for line in news), news
+
+
 def test_a_controller_that_starts_again_tells_nothing_twice_and_misses_nothing(tmp_path: Path) -> None:
     with live_controller(tmp_path, 1) as live:
         live.submit("job", WAITS, **ONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import pytest
@@ -47,6 +48,13 @@ def trusts_an_exit_0_after_a_reboot(patch: Patch, model: Model) -> None:
     patch.setattr(
         rules, "classify", lambda ev, doubted, policy: exits.classify(ev, doubted=False, policy=policy)
     )
+
+
+def believes_a_look_before_the_agent_has_reported(patch: Patch, model: Model) -> None:
+    def sure(draft: Draft, rank: Rank, at: datetime | None) -> bool:
+        return rank.connected and at is not None and rank.back_at is not None and at > rank.back_at
+
+    patch.setattr(rules, "_ran_for_sure", sure)
 
 
 def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
@@ -172,6 +180,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "trusts an exit 0 after a reboot": Mutant(
         trusts_an_exit_0_after_a_reboot, replace(LOSS, lies=True), "did not finish its work"
+    ),
+    "believes a look before the agent has reported": Mutant(
+        believes_a_look_before_the_agent_has_reported,
+        QUICK["a node dies, and its agent reports later than it is back"],
+        "did not finish its work",
     ),
     "forgets the deadline of a reboot": Mutant(
         forgets_the_deadline_of_a_reboot, RECOVERY, "nothing to wait for"

@@ -106,6 +106,6 @@ def test_the_model_counts_what_it_searched(monkeypatch: pytest.MonkeyPatch) -> N
     told: list[str] = []
     found = evidence.model(Extent(slow=False), told.append)
     assert found["model_worlds"] == 3
-    assert found["model_states"] == 6 + 2 * 11
+    assert found["model_states"] == 7 + 2 * 11
     assert found["model_failed"] == found["model_worlds_cut_short"] == 0
-    assert told == ["nothing goes wrong: 6 states"]
+    assert told == ["nothing goes wrong: 7 states"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
-from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.model import JobStatus, Verdict
 from tests.stories.ends import check_end
 from tests.stories.plots import gpu_fault
 from tests.stories.world import CHECK, CLUSTER, TRAIN, World
@@ -119,3 +121,20 @@ def test_a_check_that_nobody_ordered_changes_nothing(world: World) -> None:
     )
     world.pass_time(5)
     assert world.job().version == version
+
+
+def test_the_answer_of_a_check_without_our_marks_counts_if_the_record_knows_the_check(world: World) -> None:
+    world.begin(2)
+    world.cloud.control.script(family=CHECK, exit_code=0, after_s=1000)
+    world.fail_rank(0)
+    world.until(lambda: all(rank.check_id for rank in world.job().ranks), step=1)
+    known = world.job().ranks[1].check_id
+    told = [e for e in world.cloud.control.events() if known in str(e["detail"].get("taskArn"))]
+    for check_id, verdict in (("f" * 32, None), (known, Verdict.REBOOT)):
+        event = copy.deepcopy(told[-1])
+        detail = event["detail"]
+        detail |= {"lastStatus": "STOPPED", "stopCode": "EssentialContainerExited", "overrides": {}}
+        detail["taskArn"] = detail["taskArn"].replace(known, check_id)
+        detail["containers"][0] |= {"lastStatus": "STOPPED", "exitCode": 1}
+        world.deliver(event)
+        assert world.job().ranks[1].verdict is verdict

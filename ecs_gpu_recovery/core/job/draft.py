@@ -15,7 +15,7 @@ from .. import edges, keys
 from ..effects import Archive, CheckNode, Effect, Order, RebootNode, StartTask, StopTask, WriteRows
 from ..errors import Bug
 from ..exits import our_reason
-from ..model import Ending, Entry, Job, JobStatus, NodeStatus, Rank
+from ..model import Ending, Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus
 from ..policy import Policy
 
 
@@ -125,6 +125,22 @@ class Draft:
             )
         self.note(rank.node, rank.node_status.value, status.value, why, evidence)
         self.set(index, node_status=status)
+
+    @property
+    def finishing(self) -> bool:
+        return any(rank.task_status is TaskStatus.COMPLETE for rank in self.ranks)
+
+    def next_sign(self, rank: Rank) -> datetime | None:
+        """By when a rank that was just seen to run must be seen again, or have ended.
+
+        A gang ends together. So once a rank has finished, the others may not sink into silence. One look a minute
+        must not be one write a minute: the time is renewed when half of it is over.
+        """
+        if not self.finishing:
+            return None
+        wait = self.policy.start_timeout
+        renew = rank.deadline is None or rank.deadline - self.at < wait / 2
+        return self.at + wait if renew else rank.deadline
 
     # -- the job -----------------------------------------------------------------------------------------------
 

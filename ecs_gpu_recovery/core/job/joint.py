@@ -57,6 +57,10 @@ def running(draft: Draft) -> None:
         _close_when_quiet(draft)
     elif all(r.task_status is TaskStatus.COMPLETE for r in draft.ranks):
         _close(draft, JobStatus.COMPLETE, "every rank ended with success")
+    else:
+        for rank in list(draft.ranks):
+            if rank.live and rank.deadline is None:
+                draft.set(rank.index, deadline=draft.next_sign(rank))
 
 
 def _examine(draft: Draft, suspects: list[Rank]) -> None:

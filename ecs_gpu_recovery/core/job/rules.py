@@ -6,6 +6,7 @@ A rule records; it never concludes. So the order in which facts arrive does not 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from .. import messages
 from ..effects import CheckNode, Notify, StartTask
@@ -81,8 +82,18 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
         draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
         rank = draft.ranks[rank.index]
     if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
-        sure = rank.connected and not rank.boot_id and rank.back_at is not None and ev.at > rank.back_at
-        draft.set(rank.index, deadline=None, doubted=rank.doubted and not sure)
+        doubted = rank.doubted and not _ran_for_sure(draft, rank, ev.at)
+        draft.set(rank.index, deadline=draft.next_sign(rank), doubted=doubted)
+
+
+def _ran_for_sure(draft: Draft, rank: Rank, at: datetime | None) -> bool:
+    """Whether a task that the cluster called running at that moment has outlived the last absence of its node.
+
+    An agent that is back needs a while to report its tasks, and until then the cluster calls even those running that
+    a restart of the host has killed. Where boot ids are told, they alone tell of restarts.
+    """
+    told = at is not None and rank.back_at is not None and at >= rank.back_at + draft.policy.agent_report
+    return told and rank.connected and not rank.boot_id
 
 
 def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
@@ -104,7 +115,8 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
     rank = _rank_of(draft, ev)
     if rank is None or rank.ended:
         return
-    end_kind = classify(ev, doubted=rank.doubted, policy=draft.policy)
+    doubted = rank.doubted and not _ran_for_sure(draft, rank, ev.stopped_at)
+    end_kind = classify(ev, doubted=doubted, policy=draft.policy)
     retry = (
         end_kind is Exit.NEVER_STARTED
         and is_passing(ev.reason)
@@ -258,6 +270,9 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
             )
             if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
                 draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif status is JobStatus.IN_PROGRESS and rank.live and draft.finishing:
+        why = "others of its gang have finished, and it was not seen to run since"
+        draft.set(rank.index, exit=Exit.LOST, exit_reason=why)
     elif status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
         waiting = draft.pending(draft.start_key(rank))
         why = (
