@@ -155,7 +155,7 @@ class Deployment(SharedSettings):
     CONSOLE_OIDC_ISSUER: str = setting("", _https, "OpenID Connect: the provider")
     CONSOLE_OIDC_AUTHORIZATION_URL: str = setting("", _https, "where it signs people in")
     CONSOLE_OIDC_TOKEN_URL: str = setting("", _https, "where it hands out tokens")
-    CONSOLE_OIDC_USER_INFO_URL: str = setting("", _https, "where it says who somebody is")
+    CONSOLE_OIDC_USER_INFO_URL: str = setting("", _https, "where it says who a person is")
     CONSOLE_OIDC_CLIENT_ID: str = setting(
         "", read.optional(matching(r"[\w.:@/-]{1,256}", "use the client's id")), "the console's id there"
     )

@@ -1,7 +1,7 @@
 """The keys of a job, one row each: what fits, where it goes, what it is for, and how people give it.
 
 The job file, the options of `gpu-recovery submit`, the console's form, the API's model and docs/settings.md are made
-from this table. Whoever adds a key writes one row and its use.
+from this table. A new key is one row and its use.
 """
 
 from __future__ import annotations

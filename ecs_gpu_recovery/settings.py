@@ -161,7 +161,7 @@ class LambdaSettings(SharedSettings):
 
     SNS_TOPIC_ARN: str = setting("", topic_arn, "where messages to people go", needed=True)
     DEAD_LETTER_QUEUE_URL: str = setting(
-        "", any_text, "where events end that nobody could handle; `gpu-recovery letters` looks there"
+        "", any_text, "where events end that no function could handle; `gpu-recovery letters` looks there"
     )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"

@@ -1,4 +1,4 @@
-"""Commands about dead letters: events that nobody could handle. Only AWS has them."""
+"""Commands about dead letters: events that no function could handle. Only AWS has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..control.backend import Letter, Sent
 
 letters_app = typer.Typer(
-    help="Events that nobody could handle (AWS). List them, send them again, or put them away.",
+    help="Events that no function could handle (AWS). List them, send them again, or put them away.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -46,7 +46,7 @@ def list_letters(
     as_json: JsonOption = False,
     backend: BackendOption = "local",
 ) -> None:
-    """List the events that nobody could handle: who left them, the error, and what the event says."""
+    """List the events that no function could handle: who left them, the error, and what the event says."""
     from . import render
     from .opened import opened
     from .terminal import printable
@@ -71,7 +71,7 @@ def list_letters(
                 print(f"    {name:6} {printable(text or '-')}")
         if seen.more:
             print(
-                f"About {seen.more} more are in the queue, or in somebody's hands: look again in half a minute."
+                f"About {seen.more} more are in the queue, or in another reader's hands: look again in half a minute."
             )
         elif not seen.letters:
             print("No dead letters: every event was handled.")
@@ -128,9 +128,7 @@ def _tell(sent: Sequence[Sent], as_json: bool) -> None:
 @letters_app.command("discard")
 def discard(
     name: Annotated[str, typer.Argument(metavar="ID", help="The letter, or the beginning of its id.")],
-    why: Annotated[
-        str, typer.Option("--why", help="The reason; everybody who hears of failures is told it.")
-    ],
+    why: Annotated[str, typer.Option("--why", help="The reason; all who hear of failures are told it.")],
     as_json: JsonOption = False,
     backend: BackendOption = "local",
 ) -> None:
@@ -142,7 +140,7 @@ def discard(
     from .opened import opened
 
     if not why.strip():
-        raise typer.BadParameter("--why: whoever misses the event will ask for the reason")
+        raise typer.BadParameter("--why: the person who misses the event will ask for the reason")
     if backend == "local":
         render.emit_json({"discarded": None, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return

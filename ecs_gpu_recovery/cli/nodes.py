@@ -142,7 +142,7 @@ def _ask(
     from .opened import opened, remark
 
     if lacks_reason(ask, why):
-        raise typer.BadParameter(f"--why: give a reason; whoever looks at {name} later will ask for it")
+        raise typer.BadParameter(f"--why: give a reason; the next person who looks at {name} will ask for it")
     _must_be_level(level)
     with opened(backend, state) as side:
         node = side.ask_node(name, ask, why=why, level=level)

@@ -62,7 +62,7 @@ class Actions:
         if first != asked:
             raise BadField({"Idempotency-Key": ["this key was used for another request"]})
         try:
-            chosen = bool(data.get("id")) and fresh  # somebody else may have a job of this very name
+            chosen = bool(data.get("id")) and fresh  # another person may have a job of this very name
             job, new = await self._console.pool.ask(lambda side: self._once(side, data, job_id, chosen))
         except RecoveryError as exc:
             if not isinstance(exc, Transient):  # nothing was made, so the key is free again

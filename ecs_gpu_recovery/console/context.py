@@ -42,7 +42,7 @@ class Console:
     letters: Letters = field(default_factory=Letters)
 
     def moved(self) -> None:
-        """Somebody changed something here: the next look is a new one."""
+        """A person changed something here: the next look is a new one."""
         self.snapshots.forget()
         self.shared.forget()
 
@@ -53,7 +53,7 @@ def console_of(request: Request) -> Console:
 
 
 def identity_of(request: Request) -> Identity:
-    """The guard has let nobody through without one."""
+    """The guard has let no request through without one."""
     found: Identity = request.state.identity
     return found
 

@@ -1,4 +1,4 @@
-"""Dead letters on the page of alerts: what a deployment's queue holds, looked at once a minute for everybody.
+"""Dead letters on the page of alerts: what a deployment's queue holds, looked at once a minute for all viewers.
 
 To look at a queue is to take its messages for a moment. So viewers share a look, and the event itself is not shown: it
 may hold variables of a job that are secret.
@@ -39,7 +39,7 @@ class DiscardBody(LetterBody):
 
 
 class LetterView(Answer):
-    """An event that nobody could handle."""
+    """An event that no function could handle."""
 
     id: str
     at: str | None
@@ -75,7 +75,7 @@ class Look:
 
 
 class Letters:
-    """The last look, for everybody who asks within a minute."""
+    """The last look, for all who ask within a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -134,7 +134,7 @@ def discard(side: RecordsBackend, letter_id: str, *, by: str, why: str) -> dict[
     """Put the event away unhandled; the others of the deployment are told, and the audit keeps who and why."""
     _must_be_named(letter_id)
     if not why.strip():
-        raise Refused("give a reason: whoever misses the event will ask for it")
+        raise Refused("give a reason: the person who misses the event will ask for it")
     return _view(side.discard_letter(letter_id, by=by, why=why))
 
 

@@ -27,7 +27,7 @@ __all__ = ["EMPTY", "LARGEST_SCRIPT", "TEMPLATES", "Desktop", "Template", "from_
 
 LARGEST_SCRIPT = 256 * 1024
 FIELDS = (*KEYS, "script_text")
-#: What a refusal says to somebody at a terminal, and not to somebody who sees the nodes.
+#: What a refusal says to a person at a terminal, and not to one who sees the nodes.
 _FOR_THE_TERMINAL = r"^the job was not submitted:\s*|\s*See: gpu-recovery nodes$"
 
 
@@ -85,7 +85,7 @@ def _take(key: JobKey, text: str, data: dict[str, Any], wrong: dict[str, list[st
 
 
 def _others(data: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What else is wrong, with something harmless in place of what can't be read: nobody mends a form twice."""
+    """What else is wrong, with something harmless in place of what can't be read: a form is mended once."""
     harmless = {"any_nodes": 1, "command": ["true"]}
     rest = {key: value for key, value in data.items() if key in KEYS and value not in ("", {})}
     rest |= {key: harmless[key] for key in wrong if key in harmless}
@@ -171,7 +171,7 @@ def read_request(
     elif path is not None:
         data["script"] = str(path)
     elif (data.get("command") or [""])[0] in ("python", "python3") and local:
-        # Whoever writes into a browser has no PATH of their own; this one has what the examples need.
+        # A person who writes into a browser has no PATH of their own; this one has what the examples need.
         data["command"] = [sys.executable, *data["command"][1:]]
     try:
         return parse(
@@ -198,7 +198,7 @@ def submit(
 
 
 def refusal_of(exc: RecoveryError) -> str:
-    """Why it was refused, for somebody who looks at the nodes already."""
+    """Why it was refused, for a person who looks at the nodes already."""
     return re.sub(_FOR_THE_TERMINAL, "", str(exc))
 
 

@@ -22,7 +22,7 @@ _SECRET_OPTION = re.compile(
     r"(?i)^(--?[a-z0-9_-]*(?:password|passwd|secret|token|api[-_]?key|credential)[a-z0-9_-]*)(=(.*))?$"
 )
 _ADDRESS_WITH_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^/\s:@]*):[^@/\s]+@")
-#: Words that can be nothing but a secret, whoever they belong to.
+#: Words that can be nothing but a secret, in any program.
 _ALWAYS_SECRET = re.compile(
     r"\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|hf_[A-Za-z0-9]{20,}"
     r"|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|gpurec_[A-Za-z0-9_-]{20,}"

@@ -263,7 +263,7 @@ class AwsBackend(RecordsBackend):
                 )
             return aws_logs.read(self.client("logs"), place, position, self.where.region)
 
-    # -- events that nobody could handle -----------------------------------------------------------------------
+    # -- events that no function could handle -----------------------------------------------------------------------
 
     def letters(self) -> Seen:
         with self.plainly():
@@ -275,7 +275,7 @@ class AwsBackend(RecordsBackend):
             return self._queue().send_again(*ids)
 
     def discard_letter(self, name: str, *, why: str, by: str) -> Letter:
-        """Whoever hears of failures hears of this too, before it is done: nothing else of the account keeps it."""
+        """The people who hear of failures hear of this too, before it is done: nothing else of the account keeps it."""
         tell = self._runtime.notifier.notify
         with self.plainly():
             return self._queue().discard(name, lambda letter: tell(put_away(letter, by, why)))

@@ -18,11 +18,11 @@ from ..core.setting import rows
 from ..settings import LambdaSettings, lambda_settings, policy_from
 from .aws_errors import NO_REGION, Where, explained
 
-#: Nothing can stand in for these; where all are set, nobody is asked.
+#: Nothing can stand in for these; where all are set, AWS is not asked.
 NEEDED = tuple(row.name for row in rows(LambdaSettings) if row.needed)
 #: The function whose environment is read; all four have the same.
 ASKED = "EcsTaskHandler"
-#: Where events end that nobody could handle. Only whoever looks at them asks for it.
+#: Where events end that no function could handle. It is asked for only to look at them.
 QUEUE = "DEAD_LETTER_QUEUE_URL"
 
 
@@ -55,7 +55,7 @@ def settings(env: Mapping[str, str], made: Any) -> LambdaSettings:
 
 
 def rules_of(env: Mapping[str, str], backend: str) -> Rules:
-    """What events are judged by: the deployment's own word, or what can be known without asking anybody."""
+    """What events are judged by: the deployment's own word, or what can be known without asking AWS."""
     here = [row.name for row in rows(Policy) if env.get(row.name, "").strip()]
     mine = f"variables of this shell ({', '.join(here)})" if here else ""
     if backend != "aws":

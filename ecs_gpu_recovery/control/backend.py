@@ -34,11 +34,11 @@ class LogSource(TaskLine):
 
 
 class NotAllowed(Refused):
-    """The caller's rights don't suffice; somebody else's may."""
+    """The caller's rights don't suffice; another person's may."""
 
 
 class Backend(Protocol):
-    """What can be asked for, whichever side it is. Where `by` is left out, it is whoever runs this."""
+    """What can be asked for, whichever side it is. Where `by` is left out, it is the person who runs this."""
 
     name: str
     local_files: bool  #: whether scripts and folders of a job are on this machine
@@ -60,7 +60,7 @@ class Backend(Protocol):
     def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]: ...
     def notices(self, limit: int) -> Sequence[Notice]: ...
     def letters(self) -> Seen | None:
-        """Events that nobody could handle; nothing where no queue keeps them."""
+        """Events that no function could handle; nothing where no queue keeps them."""
 
     def send_letters_again(self, *ids: str) -> Sequence[Sent]:
         """These, or all."""

@@ -1,4 +1,4 @@
-"""The embedded side: the store is the only channel between whoever asks and the controller."""
+"""The embedded side: the store is the only channel between a front end and the controller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def free_port(taken: Container[int] = ()) -> int:
-    """A port that nobody uses and that no other job was promised."""
+    """A port that is free and that no other job was promised."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -140,7 +140,7 @@ class LocalBackend(RecordsBackend):
             )
         except RecoveryError:
             if made:
-                with suppress(OSError):  # somebody else uses it already
+                with suppress(OSError):  # another program uses it already
                     folder.rmdir()
             raise
 
@@ -166,7 +166,7 @@ class LocalBackend(RecordsBackend):
         return folder_of(self._state / "nodes" / task.node, task.task_id) / "log"
 
     def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
-        """New whole lines. A last line without its end waits for it, unless nobody writes any more."""
+        """New whole lines. A last line without its end waits for it, unless its writer has ended."""
         if source.path is None or not source.path.exists():
             return [], position
         start = int(position or 0)

@@ -1,4 +1,4 @@
-"""Logs and progress of a job, by byte position: whoever knows where they stopped can go on without a gap."""
+"""Logs and progress of a job, by byte position: a reader who knows where they stopped can go on without a gap."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LIVE = tuple(status for status in JobStatus if not status.final)
 MOST_BY_STATE = 200
 #: Orders of so many records are looked at.
 MOST_DUE = 300
-#: Whoever has an order to send waits for a moment before this.
+#: A record with an order to send waits for a moment before this.
 SOME_DAY = timedelta(days=3650)
 
 
@@ -133,7 +133,7 @@ class RecordsBackend(Backend):
         if ask not in ASKS:
             raise NotFound(f"nodes can be asked to {', '.join(ASKS)}, not to {ask}")
         if lacks_reason(ask, why):
-            raise Refused(f"give a reason: whoever looks at {name} later will ask for it")
+            raise Refused(f"give a reason: the next person who looks at {name} will ask for it")
         fact = NodeAsked(at=self.now(), node=name, ask=ask, by=by or self.who(), why=why, level=level)
         with self._about("node", name):
             self._act(

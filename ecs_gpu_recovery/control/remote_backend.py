@@ -68,7 +68,7 @@ class RemoteBackend:
             if parts.scheme == "http" and not _here(parts.hostname) and env.get(INSECURE_VARIABLE) != "1":
                 raise Refused(
                     f"a password or token is not sent to {parts.hostname} without TLS: use https, or set"
-                    f" {INSECURE_VARIABLE}=1 if nobody can listen in between"
+                    f" {INSECURE_VARIABLE}=1 if no one can listen in between"
                 )
             self._headers["authorization"] = word
         handlers: list[Any] = [_NoRedirects()]
@@ -177,7 +177,7 @@ class RemoteBackend:
     def notices(self, limit: int) -> Sequence[Notice]:
         return list(islice(self._pages("/api/alerts", "alerts", limit=min(limit, 200)), limit))
 
-    # -- events that nobody could handle -----------------------------------------------------------------------
+    # -- events that no function could handle -----------------------------------------------------------------------
 
     def whoami(self) -> dict[str, str]:
         """Name and role as the console knows them, and its backend and version."""

@@ -12,7 +12,7 @@ from ..core.model import Job, Node
 from ..engine.ports import Store
 from ..jobfile import JobRequest
 
-#: Somebody else may take the nodes that were free a moment ago; then others are chosen.
+#: Another job may take the nodes that were free a moment ago; then others are chosen.
 CLAIM_TRIES = 5
 
 
@@ -65,7 +65,7 @@ def not_submitted(reasons: Mapping[str, str]) -> str:
 
 
 def must_be_new(store: Store, job_id: str) -> None:
-    """An id is used once: whoever sends a job twice by mistake runs it once."""
+    """An id is used once: a job that is sent twice by mistake runs once."""
     try:
         found = store.job(job_id)
     except NotFound:
@@ -88,7 +88,7 @@ def must_be_unshared(folder: str, live: Mapping[str, str]) -> None:
 
 
 def claimed(request: JobRequest, submit: Callable[[], Job]) -> Job:
-    """What a submission comes to. Where any nodes will do, others are tried if somebody was faster."""
+    """What a submission comes to. Where any nodes will do, others are tried if another job was faster."""
     for _ in range(CLAIM_TRIES):
         try:
             return submit()

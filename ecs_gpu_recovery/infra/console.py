@@ -1,6 +1,6 @@
 """The web console as a service, for those who ask for it: one small task behind a load balancer that signs people in.
 
-Nobody reaches the task but the balancer, and the balancer lets nobody through who has not signed in with your
+Only the balancer reaches the task, and it lets only people through who have signed in with your
 provider. The console checks the balancer's signature on top of that. Without operators named, it may only look.
 """
 
@@ -100,7 +100,7 @@ class Console(Construct):
     # -- the way in ------------------------------------------------------------------------------------------
 
     def _groups(self) -> tuple[ec2.CfnSecurityGroup, ec2.CfnSecurityGroup]:
-        """People reach the balancer, the balancer reaches the task, and nobody else reaches anything."""
+        """People reach the balancer, the balancer reaches the task, and nothing else reaches either."""
         config = self._config
         out = ec2.CfnSecurityGroup.EgressProperty(
             ip_protocol="tcp",
@@ -141,7 +141,7 @@ class Console(Construct):
             **ports,
         )
         if "0.0.0.0/0" in config.CONSOLE_ALLOWED_CIDRS:
-            accept(door, "EC23", "CONSOLE_ALLOWED_CIDRS says so; whoever comes has to sign in first.")
+            accept(door, "EC23", "CONSOLE_ALLOWED_CIDRS says so; a visitor has to sign in first.")
         return door, inside
 
     def _balancer(self, door: ec2.CfnSecurityGroup) -> elb.CfnLoadBalancer:
@@ -220,7 +220,7 @@ class Console(Construct):
     # -- the task --------------------------------------------------------------------------------------------
 
     def _role(self, topic_arn: str, queue_arn: str, role_arns: Sequence[str]) -> iam.Role:
-        """What a person with the same policy may do; a viewer's where nobody may act."""
+        """What a person with the same policy may do; a viewer's where no one may act."""
         config = self._config
         who = people.OPERATOR if config.CONSOLE_OPERATORS else people.VIEWER
         where = {"account": Aws.ACCOUNT_ID, "region": Aws.REGION, "partition": Aws.PARTITION}

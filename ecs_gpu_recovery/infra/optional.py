@@ -19,7 +19,7 @@ _LUSTRE = ((988, 988), (1018, 1023))
 
 
 class NodeNetwork(Construct):
-    """A place in a network of yours, with a group whose members may talk to each other and to nobody else."""
+    """A place in a network of yours, with a group whose members may talk to each other only."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
         super().__init__(scope, construct_id)

@@ -16,7 +16,7 @@ from ..config import Config
 
 VIEWER, OPERATOR = "viewer", "operator"
 ROLES = (VIEWER, OPERATOR)
-#: Everybody may ask who they are, with or without a policy.
+#: All may ask who they are, with or without a policy.
 FREE = frozenset({"sts:GetCallerIdentity"})
 
 

@@ -12,7 +12,7 @@ from .naming import Name
 
 
 class RebootDocument(Construct):
-    """A change of the script is a new version of the same document: nobody needs a right to another one."""
+    """A change of the script is a new version of the same document: no role needs a right to another one."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
         super().__init__(scope, construct_id)

@@ -1,8 +1,8 @@
 """Which events reach which function.
 
 Every rule names the cluster by its full ARN, so that `name-2` is not `name`. A task's family is told by the
-ARN of its task definition up to the colon before the revision: `group` would be simpler, but whoever starts a
-task may set it. Tasks of services are nobody's training.
+ARN of its task definition up to the colon before the revision: `group` would be simpler, but the starter of a
+task may set it. Tasks of services are no training.
 """
 
 from __future__ import annotations

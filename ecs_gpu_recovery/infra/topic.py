@@ -1,4 +1,4 @@
-"""Where people hear of what needs them, and where events end that nobody could handle."""
+"""Where people hear of what needs them, and where events end that no function could handle."""
 
 from __future__ import annotations
 

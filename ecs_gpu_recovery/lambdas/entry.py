@@ -37,7 +37,7 @@ class EventClock:
 
 
 class Session:
-    """Makes clients as boto3 would, without it: what it adds to botocore nobody needs here, and it is slow to load."""
+    """Makes clients as boto3 would, without it: what it adds to botocore is not needed here, and it is slow to load."""
 
     def __init__(self) -> None:
         import botocore.session
@@ -87,7 +87,7 @@ def _start_up() -> Iterator[None]:
 
 
 def receive(event: object, handler: str) -> Mapping[str, Any]:
-    """Take one event. The answer is for whoever invokes the function by hand; EventBridge ignores it."""
+    """Take one event. The answer is for a person who invokes the function by hand; EventBridge ignores it."""
     with _start_up():
         from . import metrics
 

@@ -84,7 +84,7 @@ class Collector:
         return sample
 
     def _keep(self, sample: Sample) -> None:
-        """The file is opened here, so that a slow disk delays nobody's start."""
+        """The file is opened here, so that a slow disk delays no start."""
         if self._store is None:
             self._store = SeriesStore(self.path)
         try:

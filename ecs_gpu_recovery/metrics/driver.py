@@ -1,7 +1,7 @@
 """The program that asks the NVIDIA driver, over and over, and prints one JSON line for each round.
 
 It is a process of its own because any of these questions may hang. It ends when its standard input does,
-which is when whoever started it is gone.
+which is when its parent is gone.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Endpoint:
 
 
 class _Server(HTTPServer):
-    """One request at a time is enough for a scraper, and nobody can make us start threads without end."""
+    """One request at a time is enough for a scraper, and no client can make us start threads without end."""
 
     request_queue_size = 32
 

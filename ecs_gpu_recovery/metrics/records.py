@@ -22,7 +22,7 @@ from .sample import Sample
 _AFTERGLOW = timedelta(minutes=15)
 #: At most so many jobs have series of their own; the newest come first.
 _MOST_JOBS = 200
-#: Whoever waits for anything at all waits for something before this.
+#: A record that waits for anything at all waits for something before this.
 _SOME_DAY = timedelta(days=3650)
 _MOST_BYTES = 4 * 1024 * 1024
 

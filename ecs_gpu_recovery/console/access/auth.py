@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 #: About 50 ms and 16 MiB for each guess.
 _N, _R, _P = 2**14, 8, 5
 SHORTEST_PASSWORD = 10
-#: Tokens begin with this, so that whoever finds one knows what it is.
+#: Tokens begin with this, so that a finder knows what it is.
 TOKEN_PREFIX = "gpurec_"  # noqa: S105 (every token begins so)
 
 
@@ -38,9 +38,7 @@ class Identity:
     role: str
     csrf: str = ""
     session: bool = False  #: signed in here, so signing out means something
-    until: float = (
-        0.0  #: when the word of whoever vouches for them ends, in seconds since 1970; 0: it does not
-    )
+    until: float = 0.0  #: when the load balancer's word on them ends, in seconds since 1970; 0: it does not
     ambient: bool = True  #: the browser sends the proof by itself, so a CSRF token is needed as well
 
     @property
@@ -88,7 +86,7 @@ def _matches(password: str, stored: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Lines of NAME:ROLE:HASH, of a password or of a program's token. Empty: nobody can sign in."""
+    """Lines of NAME:ROLE:HASH, of a password or of a program's token. Empty: no one can sign in."""
 
     known: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tokens: Mapping[str, str] = field(default_factory=dict)  #: the kept word of each token, and its name
@@ -127,7 +125,7 @@ class Users:
             raise Refused(f"the users file {path} cannot be read: {exc}") from exc
 
     def role(self, name: str) -> str:
-        """Looked up at every request, so that a changed file counts at once; empty for nobody."""
+        """Looked up at every request, so that a changed file counts at once; empty for a stranger."""
         return self.known.get(name, ("", ""))[0]
 
     def check(self, name: str, password: str) -> bool:
@@ -138,7 +136,7 @@ class Users:
         return right and real
 
     def of_token(self, token: str) -> str:
-        """Whose token this is; empty for nobody's. The digest is looked up, so time tells nothing of a token."""
+        """Whose token this is; empty if no user has it. The digest is looked up, so time tells nothing of a token."""
         return self.tokens.get(_kept(token), "") if token.startswith(TOKEN_PREFIX) else ""
 
 
@@ -180,14 +178,14 @@ class UserFile:
             if stamp != self._stamp:
                 self._users, self._stamp = Users.load(self._path, self._env), stamp
         except (OSError, Refused):
-            return Users()  # a users file that is gone or broken lets nobody in
+            return Users()  # a users file that is gone or broken lets no one in
         return self._users
 
 
 class Attempts:
     """How often one may guess, over a sliding window: from one address, and at one name from anywhere.
 
-    An address has few tries, whichever names it tries. A name has more: whoever guesses at it from many places
+    An address has few tries, whichever names it tries. A name has more: a guesser with many addresses
     is slowed, and its owner is not shut out by a single one of them.
     """
 
@@ -222,7 +220,7 @@ class Attempts:
 
     def failed(self, *keys: str) -> None:
         with self._lock:
-            if len(self._failed) > 10_000:  # somebody tries many names; the oldest are forgotten first
+            if len(self._failed) > 10_000:  # an attacker tries many names; the oldest are forgotten first
                 for key in list(self._failed)[:5_000]:
                     del self._failed[key]
             for key in keys:
@@ -262,7 +260,7 @@ class Proxy:
         )
 
     def identity(self, peer: str, headers: Mapping[str, str], csrf: Callable[[str], str]) -> Identity | None:
-        """Whoever the balancer names; nobody where it names nobody, or where it was not the balancer."""
+        """The person that the balancer names; None where it names none, or where it was not the balancer."""
         if not self.trusts(peer):
             return None
         until, names = 0.0, [headers.get(self.header, "").strip()]

@@ -29,7 +29,7 @@ from .sessions import Sessions
 
 COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
-#: Whoever sends a body sends it within this time.
+#: A client that sends a body sends it within this time.
 BODY_S = 30.0
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = SAFE | {"POST", "PUT", "PATCH", "DELETE"}
@@ -68,7 +68,7 @@ class Door:
     passwords: Passwords = field(default_factory=lambda: Passwords())
 
     def address(self, scope: Scope, headers: Headers) -> str:
-        """Where the request comes from. A load balancer's word on that is believed, and nobody else's."""
+        """Where the request comes from. A load balancer's word on that is believed, and no other header."""
         here = peer(scope)
         return self.proxy.client(here, headers.get("x-forwarded-for", "")) if self.proxy else here
 
@@ -173,7 +173,7 @@ class Guard:
     async def _heard(
         self, headers: Headers, method: str, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
-        """Whether it is a request for us at all, and its body, whoever sent it."""
+        """Whether it is a request for us at all, and its body, from a person or a stranger."""
         if method not in METHODS:
             allow = {"allow": ", ".join(sorted(METHODS))}
             return problem(405, "not possible", "no such method", headers=allow), None
@@ -184,7 +184,7 @@ class Guard:
         if not _same_origin(headers):
             return problem(403, "another site asked", "the request came from another site"), None
         if "transfer-encoding" in headers and "content-length" in headers:
-            # Two lengths: whoever stands in front of us may believe the other one.
+            # Two lengths: a proxy in front of us may believe the other one.
             return problem(400, "bad request", "a body has one length, not two"), None
         try:
             return None, await asyncio.wait_for(_body(headers, receive), BODY_S)
@@ -219,7 +219,7 @@ class Guard:
         return None, None
 
     def _still(self, who: Identity, headers: Headers) -> bool:
-        """Whether somebody who was let in would be let in now; asked while a stream is open."""
+        """Whether a person who was let in would be let in now; asked while a stream is open."""
         door = self._door
         if door.open_as:
             return True

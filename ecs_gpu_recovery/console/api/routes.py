@@ -280,7 +280,7 @@ async def send_again(body: OrderBody, request: Request, console: ConsoleArg, who
 
 @router.get("/letters", tags=["system"], **_shape(LetterList))
 async def letters(console: ConsoleArg) -> Response:
-    """Events that nobody could handle, as the queue of the deployment held them within the last minute."""
+    """Events that no function could handle, as the queue of the deployment held them within the last minute."""
     return _said(await console.pool.ask(console.letters.listed))
 
 

@@ -1,4 +1,4 @@
-"""What all viewers look at. It is read once per moment, whoever asks, and what did not change is not read again.
+"""What all viewers look at. It is read once per moment for all of them, and what did not change is not read again.
 
 Fifty people on the overview must cost the control plane as much as one. On AWS every read is a paid call, so a
 moment is as long as the pages' tick there; in the embedded mode asking for versions costs next to nothing, so
@@ -48,7 +48,7 @@ class Snapshots:
         self._rendered: OrderedDict[Hashable, str] = OrderedDict()
 
     def forget(self) -> None:
-        """Whoever changed something sees it at once."""
+        """A person who changed something sees it at once."""
         self._read_at = float("-inf")
 
     def notices(self, side: RecordsBackend) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class Shared:
         self._made: dict[tuple[str, ...], tuple[float, asyncio.Future[Any]]] = {}
 
     def forget(self) -> None:
-        """Whoever changed something sees it at once."""
+        """A person who changed something sees it at once."""
         self._made = {}
 
     async def get(self, key: tuple[str, ...], make: Callable[[], Awaitable[Any]]) -> Any:
@@ -123,6 +123,6 @@ class Shared:
         return await asyncio.shield(work)
 
     def _finished(self, key: tuple[str, ...], work: asyncio.Future[Any]) -> None:
-        """An error is told to whoever waits for it, and not kept for the next."""
+        """An error is told to the requests that wait for it, and not kept for the next."""
         if (work.cancelled() or work.exception() is not None) and self._made.get(key, (0, None))[1] is work:
             del self._made[key]

@@ -1,8 +1,8 @@
 """Server-sent events: what changed, with ids that survive a lost connection and a restarted console.
 
-An id is EPOCH.NUMBER. The epoch is the life of the stream's memory: whoever comes back with a number of it gets
+An id is EPOCH.NUMBER. The epoch is the life of the stream's memory: a viewer who comes back with a number of it gets
 what was missed, in order and once, even if the console was restarted meanwhile. A number of another life means
-nothing, so whoever has one gets a whole snapshot instead of a gap.
+nothing, so a viewer who has one gets a whole snapshot instead of a gap.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .snapshot import Shared, Snapshots
 __all__ = ["CSRF", "Hub", "Part", "Shared", "digest", "frame", "page_stream"]
 #: A stream that says nothing for longer than this is taken for dead by proxies.
 BREATH_S = 15.0
-#: A stream ends after a while and is opened again, so that whoever may no longer look is asked for their name.
+#: A stream ends after a while and is opened again, so that a viewer who may no longer look is asked for their name.
 LONGEST_S = 900.0
 #: How often it is asked meanwhile whether the viewer may still look.
 DOUBT_S = 5.0
 JOBS = 200
-#: Stands in shared parts of pages where each viewer's own token belongs. Nobody can write it into a record.
+#: Stands in shared parts of pages where each viewer's own token belongs. It can't be written into a record.
 CSRF = f"csrf-{secrets.token_hex(16)}"
 
 
@@ -44,7 +44,7 @@ def frame(data: str, *, event: str = "", id: str = "") -> str:
 
 
 class Hub:
-    """Looks at the backend while anybody listens, and tells all of them what changed since the last look."""
+    """Looks at the backend while viewers listen, and tells all of them what changed since the last look."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Hub:
     async def _publish(
         self, told: list[tuple[str, dict[str, Any]]], known: dict[tuple[str, str], Any]
     ) -> None:
-        """Written down first: a number that somebody has seen is never given to something else."""
+        """Written down first: a number that a viewer has seen is never given to something else."""
         if not told and not known:
             return
         first = self._number + 1
@@ -340,7 +340,7 @@ async def page_stream(
 ) -> AsyncIterator[str]:
     """Fragments of a page as they change. `build` gives regions and named facts; nothing is sent again.
 
-    A frame holds whole regions, so there is nothing to miss: its id is the digest of all of them, and whoever
+    A frame holds whole regions, so there is nothing to miss: its id is the digest of all of them, and a viewer who
     comes back with the current one, even after a restart, is sent nothing.
     """
     sent: dict[str, str] = {}

@@ -90,7 +90,7 @@ class Renderer:
         return f"{label} · {self.text('drained')}" if node["hold"] else label
 
     def by_word(self, nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-        """Many nodes by what is said of them; those that need somebody first, those that are free last."""
+        """Many nodes by what is said of them; those that need a person first, those that are free last."""
         found: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
         for node in nodes:
             place = 1 if node["hold"] else _URGENCY.index(node["status"]) + node["free"]

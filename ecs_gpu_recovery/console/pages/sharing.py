@@ -35,10 +35,10 @@ async def shared(
     wanted = ARGS.get(page)
     known = {k: str(v)[:400] for k, v in args.items() if v and (wanted is None or k in wanted)}
     role = renderer.who.role if renderer.who else ""
-    somebody = replace(renderer, who=Identity(name="", role=role, csrf=CSRF) if renderer.who else None)
+    viewer = replace(renderer, who=Identity(name="", role=role, csrf=CSRF) if renderer.who else None)
 
     async def make() -> fragments.Fragments:
-        made, facts = await fragments.PAGES[page](console, somebody, {**dict.fromkeys(args, ""), **known})
+        made, facts = await fragments.PAGES[page](console, viewer, {**dict.fromkeys(args, ""), **known})
         return {name: Part(html) for name, html in made.items()}, facts
 
     key = (page, renderer.language, role, json.dumps(known, sort_keys=True))

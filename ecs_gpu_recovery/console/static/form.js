@@ -64,7 +64,7 @@ const preview = document.getElementById("preview");
 const invitation = [...preview.childNodes];
 let asked = 0;
 
-// With `all`, every problem is told; otherwise only those of fields that somebody has been in.
+// With `all`, every problem is told; otherwise only those of fields that the person has been in.
 async function examine(all = false) {
   const mine = ++asked;
   try {
