@@ -36,17 +36,16 @@ def examine(env: Mapping[str, str]) -> list[Finding]:
     if session is None:
         return findings
     findings.append(Finding("region", True, str(session.region_name)))
-    checks = _Checks(session, aws_settings.stack_name(env))
-    who = made("credentials", checks.who)
+    who = made("credentials", lambda: _who(session))
     if who is None:
         return findings
     findings.append(who)
-    settings = made("settings", lambda: checks.asked(lambda: aws_settings.settings(env, session)))
+    settings = made("settings", lambda: aws_settings.settings(env, session))
     if settings is None:
         return findings
     said = f"cluster {settings.ECS_CLUSTER_NAME}, check {settings.DCGM_HEALTH_CHECK_TASK}"
     findings.append(Finding("settings", True, said))
-    checks.settings = settings
+    checks = _Checks(session, aws_settings.stack_name(env), settings)
     looks: dict[str, Callable[[], list[Finding]]] = {
         "tables": checks.tables,
         "cluster": checks.cluster,
@@ -59,24 +58,22 @@ def examine(env: Mapping[str, str]) -> list[Finding]:
     return findings
 
 
+def _who(session: Any) -> Finding:
+    with explained(Where(region=str(session.region_name))):
+        found = session.client("sts").get_caller_identity()
+    return Finding("credentials", True, f"{found['Arn']} in account {found['Account']}")
+
+
 class _Checks:
     """One method per check, each a few calls that change nothing."""
 
-    settings: LambdaSettings
-
-    def __init__(self, session: Any, stack: str) -> None:
-        self._session, self._stack = session, stack
+    def __init__(self, session: Any, stack: str, settings: LambdaSettings) -> None:
+        self._session, self._stack, self.settings = session, stack, settings
         self._region = str(session.region_name)
 
     def asked(self, look: Callable[[], Any]) -> Any:
-        cluster = self.settings.ECS_CLUSTER_NAME if hasattr(self, "settings") else ""
-        with explained(Where(region=self._region, cluster=cluster)):
+        with explained(Where(region=self._region, cluster=self.settings.ECS_CLUSTER_NAME)):
             return look()
-
-    def who(self) -> Finding:
-        with explained(Where(region=self._region)):
-            found = self._session.client("sts").get_caller_identity()
-        return Finding("credentials", True, f"{found['Arn']} in account {found['Account']}")
 
     def tables(self) -> list[Finding]:
         dynamodb, found = self._session.client("dynamodb"), []

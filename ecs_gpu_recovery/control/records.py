@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,7 @@ class RecordsBackend(Backend):
     # -- what was written and told -----------------------------------------------------------------------------
 
     def log_sources(self, job: Job) -> Sequence[LogSource]:
-        return [
-            LogSource(
-                rank=task.rank,
-                attempt=task.attempt,
-                node=task.node,
-                task_id=task.task_id,
-                path=self._log_path(task),
-            )
-            for task in self._reads.tasks(job)
-        ]
+        return [LogSource(**asdict(task), path=self._log_path(task)) for task in self._reads.tasks(job)]
 
     def _log_path(self, task: TaskLine) -> Path | None:
         return None
