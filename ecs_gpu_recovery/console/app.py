@@ -16,9 +16,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -153,8 +151,7 @@ def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> Fas
     app.include_router(pages.router)
     app.mount("/static", _Static(directory=STATIC), name="static")
     _document(app)
-    problems.install(app)
-    _errors_for_people(app)
+    problems.install(app, pages.error_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     app.add_middleware(_guarded, door=door)
     return app
@@ -178,31 +175,6 @@ def _document(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = made  # type: ignore[method-assign]
-
-
-def _errors_for_people(app: FastAPI) -> None:
-    """Pages get pages; everything below /api keeps its problem documents."""
-    plain: dict[Any, Any] = dict(app.exception_handlers)
-
-    def for_machine(request: Request) -> bool:
-        return request.url.path.startswith(("/api/", "/live/")) or "text/html" not in request.headers.get(
-            "accept", ""
-        )
-
-    async def ours(request: Request, exc: Exception) -> Response:
-        if for_machine(request) or not isinstance(exc, RecoveryError):
-            found: Response = await plain[RecoveryError](request, exc)
-            return found
-        return pages.refused_page(request, exc)
-
-    async def http(request: Request, exc: Exception) -> Response:
-        if for_machine(request) or not isinstance(exc, HTTPException):
-            found: Response = await plain[HTTPException](request, exc)
-            return found
-        return pages.error_page(request, exc.status_code, str(exc.detail))
-
-    app.add_exception_handler(RecoveryError, ours)
-    app.add_exception_handler(HTTPException, http)
 
 
 @dataclass(slots=True)

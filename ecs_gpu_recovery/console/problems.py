@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -84,8 +84,12 @@ def allowed(app: FastAPI, request: Request) -> str:
     return ", ".join(name for name in _METHODS if name in found)
 
 
-def install(app: FastAPI) -> None:
-    """Turn every kind of error into a problem document; pages have a way of their own."""
+def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
+    """Turn every kind of error into a problem document, or into a page where a person looks at it."""
+
+    def for_person(request: Request) -> bool:
+        machines = request.url.path.startswith(("/api/", "/live/"))
+        return not machines and "text/html" in request.headers.get("accept", "")
 
     @app.exception_handler(RequestValidationError)
     async def not_valid(request: Request, exc: RequestValidationError) -> Response:
@@ -104,11 +108,15 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RecoveryError)
     async def ours(request: Request, exc: RecoveryError) -> Response:
         status, title, more = of_error(exc)
+        if for_person(request):
+            return page(request, status, str(exc))
         headers = {"retry-after": "5"} if status == 503 else {}
         return problem(status, title, str(exc), headers=headers, **more)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, exc: HTTPException) -> Response:
+        if for_person(request):
+            return page(request, exc.status_code, str(exc.detail))
         headers = {name: value for name, value in (exc.headers or {}).items() if name.lower() != "allow"}
         if exc.status_code == 405:
             headers["allow"] = allowed(app, request)
@@ -133,7 +141,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     }
     for status, text in {
         400: "The request can't be read.",
-        401: "Nobody is signed in.",
+        401: "No one is signed in.",
         403: "Not allowed for this person, or not sent from this console.",
         404: "No such thing.",
         405: "This path does not know this method; `Allow` names those it knows.",

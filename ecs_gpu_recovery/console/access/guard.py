@@ -101,8 +101,16 @@ class Passwords:
         return True
 
 
-class TooLarge(Exception):
-    """The body is larger than anything the console takes."""
+class _Refusal(Exception):
+    """The request ends here, with this response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+def _refused(status: int, title: str, detail: str, **headers: str) -> _Refusal:
+    return _Refusal(problem(status, title, detail, headers=headers))
 
 
 def peer(scope: Scope) -> str:
@@ -142,56 +150,44 @@ class Guard:
             return
         headers, path, method = Headers(scope=scope), str(scope["path"]), str(scope["method"])
         send = _with_headers(send, path)
-        refusal, body = await self._judge(scope, headers, path, method, receive)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        try:
+            body = await self._heard(headers, method, receive)
+            await self._judge(scope, headers, path, method, body or b"")
+        except _Refusal as refusal:
+            await refusal.response(scope, receive, send)
             return
         await self._app(scope, receive if body is None else _replay(body, receive), send)
 
-    async def _judge(
-        self, scope: Scope, headers: Headers, path: str, method: str, receive: Receive
-    ) -> tuple[Response | None, bytes | None]:
-        """A refusal, or the body that was read on the way."""
-        refusal, body = await self._heard(headers, method, receive)
-        if refusal is not None:
-            return refusal, None
-        who, refusal = await self._identify(scope, headers)
-        if refusal is not None:
-            return refusal, body
+    async def _judge(self, scope: Scope, headers: Headers, path: str, method: str, body: bytes) -> None:
+        who = await self._identify(scope, headers)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["identity"] = who
         state["address"] = self._door.address(scope, headers)
         state["still"] = lambda: who is not None and self._still(who, headers)
         if path.startswith(OPEN_PATHS):
-            return None, body
+            return
         if who is None:
-            return _ask_to_sign_in(path, method, headers), body
+            raise _Refusal(_ask_to_sign_in(path, method, headers))
         if method not in SAFE:
-            return self._may_change(who, headers, body or b"", path, scope), body
-        return None, body
+            self._may_change(who, headers, body, path, scope)
 
-    async def _heard(
-        self, headers: Headers, method: str, receive: Receive
-    ) -> tuple[Response | None, bytes | None]:
-        """Whether it is a request for us at all, and its body, from a person or a stranger."""
+    async def _heard(self, headers: Headers, method: str, receive: Receive) -> bytes | None:
+        """Whether it is a request for us at all, from a person or a stranger; and its body, if it may have one."""
         if method not in METHODS:
-            allow = {"allow": ", ".join(sorted(METHODS))}
-            return problem(405, "not possible", "no such method", headers=allow), None
+            raise _refused(405, "not possible", "no such method", allow=", ".join(sorted(METHODS)))
         if not self._knows_host(headers):
-            return problem(421, "wrong host", "the console does not answer to this name"), None
+            raise _refused(421, "wrong host", "the console does not answer to this name")
         if method in SAFE:
-            return None, None
+            return None
         if not _same_origin(headers):
-            return problem(403, "another site asked", "the request came from another site"), None
+            raise _refused(403, "another site asked", "the request came from another site")
         if "transfer-encoding" in headers and "content-length" in headers:
             # Two lengths: a proxy in front of us may believe the other one.
-            return problem(400, "bad request", "a body has one length, not two"), None
+            raise _refused(400, "bad request", "a body has one length, not two")
         try:
-            return None, await asyncio.wait_for(_body(headers, receive), BODY_S)
+            return await asyncio.wait_for(_body(headers, receive), BODY_S)
         except TimeoutError:
-            return problem(408, "too slow", "the body did not arrive"), None
-        except TooLarge:
-            return problem(413, "too large", f"the console takes up to {LARGEST_BODY >> 20} MiB"), None
+            raise _refused(408, "too slow", "the body did not arrive") from None
 
     def _knows_host(self, headers: Headers) -> bool:
         if not self._door.hosts:
@@ -199,24 +195,24 @@ class Guard:
         name = urlsplit("//" + headers.get("host", "")).hostname or ""
         return name in self._door.hosts or (self._door.open_as != "" and is_loopback(name))
 
-    async def _identify(self, scope: Scope, headers: Headers) -> tuple[Identity | None, Response | None]:
+    async def _identify(self, scope: Scope, headers: Headers) -> Identity | None:
         door = self._door
         if door.open_as:
-            return Identity(name=door.open_as, role=OPERATOR, csrf=door.csrf_for(door.open_as)), None
+            return Identity(name=door.open_as, role=OPERATOR, csrf=door.csrf_for(door.open_as))
         if door.proxy is not None:
             named = await asyncio.to_thread(door.proxy.identity, peer(scope), headers, door.csrf_for)
             if named is not None:
-                return named, None
+                return named
         token = session_token(headers)
         session = door.sessions.find(token) if token else None
         if session is not None and (role := door.users().role(session.who)):
-            return Identity(name=session.who, role=role, csrf=session.csrf, session=True), None
+            return Identity(name=session.who, role=role, csrf=session.csrf, session=True)
         kind, _, word = headers.get("authorization", "").partition(" ")
         if kind.lower() == "basic":
             return await self._basic(word.strip(), door.address(scope, headers))
         if kind.lower() == "bearer":
             return self._bearer(word.strip(), door.address(scope, headers))
-        return None, None
+        return None
 
     def _still(self, who: Identity, headers: Headers) -> bool:
         """Whether a person who was let in would be let in now; asked while a stream is open."""
@@ -230,51 +226,44 @@ class Guard:
             return not who.until or time.time() < who.until
         return door.users().role(who.name) == who.role
 
-    async def _basic(self, word: str, address: str) -> tuple[Identity | None, Response | None]:
+    async def _basic(self, word: str, address: str) -> Identity:
         """For programs: a name and a password with every request. Guesses are counted as at the page."""
         try:
             name, _, password = base64.b64decode(word, validate=True).decode().partition(":")
         except (ValueError, UnicodeDecodeError):
-            return None, problem(400, "bad request", "the Authorization header can't be read")
+            raise _refused(400, "bad request", "the Authorization header can't be read") from None
         keys = (f"address {address}", f"name {name[:64]}")
-        if refusal := self._too_often(*keys):
-            return None, refusal
+        self._not_too_often(*keys)
         users = self._door.users()
         if not await self._door.passwords.right(users, name, password[:1024]):
             self._door.attempts.failed(*keys)
-            return None, problem(401, "not signed in", "the name or the password is wrong")
-        return Identity(name=name, role=users.role(name), ambient=False), None
+            raise _refused(401, "not signed in", "the name or the password is wrong")
+        return Identity(name=name, role=users.role(name), ambient=False)
 
-    def _bearer(self, token: str, address: str) -> tuple[Identity | None, Response | None]:
+    def _bearer(self, token: str, address: str) -> Identity:
         """For programs: a token of the users file."""
-        if refusal := self._too_often(f"address {address}"):
-            return None, refusal
+        self._not_too_often(f"address {address}")
         users = self._door.users()
         name = users.of_token(token)
         if not name:
             self._door.attempts.failed(f"address {address}")
-            return None, problem(401, "not signed in", "the token is not known")
-        return Identity(name=name, role=users.role(name), ambient=False), None
+            raise _refused(401, "not signed in", "the token is not known")
+        return Identity(name=name, role=users.role(name), ambient=False)
 
-    def _too_often(self, *keys: str) -> Response | None:
+    def _not_too_often(self, *keys: str) -> None:
         wait = self._door.attempts.wait_s(*keys)
-        if wait <= 0:
-            return None
-        headers = {"retry-after": str(int(wait) + 1)}
-        return problem(429, "too many tries", "wait before trying again", headers=headers)
+        if wait > 0:
+            retry = {"retry-after": str(int(wait) + 1)}
+            raise _refused(429, "too many tries", "wait before trying again", **retry)
 
-    def _may_change(
-        self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope
-    ) -> Response | None:
+    def _may_change(self, who: Identity, headers: Headers, body: bytes, path: str, scope: Scope) -> None:
         if not self._has_token(who, headers, body):
             self._note(who, path, "refused: no CSRF token", scope)
-            return problem(
-                403, "not from this page", "the request carries no valid CSRF token; load the page again"
-            )
+            told = "the request carries no valid CSRF token; load the page again"
+            raise _refused(403, "not from this page", told)
         if not who.may_act and path != "/signout":
             self._note(who, path, "refused: a viewer may only look", scope)
-            return problem(403, "not allowed", "a viewer may look at everything and change nothing")
-        return None
+            raise _refused(403, "not allowed", "a viewer may look at everything and change nothing")
 
     def _note(self, who: Identity, path: str, outcome: str, scope: Scope) -> None:
         entry = AuditEntry(
@@ -315,22 +304,18 @@ def _same_origin(headers: Headers) -> bool:
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes:
+    too_large = _refused(413, "too large", f"the console takes up to {LARGEST_BODY >> 20} MiB")
     length = headers.get("content-length", "0")
     if not length.isdigit() or int(length) > LARGEST_BODY:
-        raise TooLarge
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        part = message.get("body", b"")
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise TooLarge
-        parts.append(part)
+        raise too_large
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise too_large
         if not message.get("more_body", False):
             break
-    return b"".join(parts)
+    return body
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

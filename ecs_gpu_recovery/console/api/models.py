@@ -288,7 +288,7 @@ class AlertList(Answer):
     next: str
 
 
-class DeedView(Answer):
+class AuditLine(Answer):
     """Who did what, why, from where, and how it ended."""
 
     id: int
@@ -302,10 +302,10 @@ class DeedView(Answer):
     address: str
 
 
-class DeedList(Answer):
+class AuditList(Answer):
     """Newest first; `next` asks for older ones, and is 0 at the end."""
 
-    audit: list[DeedView]
+    audit: list[AuditLine]
     next: int
 
 

@@ -254,7 +254,7 @@ async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> R
     return _said(await console.pool.ask(lambda side: lists.alerts(side, limit, after)))
 
 
-@router.get("/audit", tags=["system"], **_shape(models.DeedList))
+@router.get("/audit", tags=["system"], **_shape(models.AuditList))
 async def audit(console: ConsoleArg, limit: Limit = 100, before: Place = 0) -> Response:
     """What people did through this console, newest first; `next` is the `before` of the rest."""
     found = console.audit.entries(limit=limit + 1, before=before)

@@ -40,6 +40,11 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     return fields(await request.body())
 
 
+def said(form: Mapping[str, list[str]], key: str, most: int = 400, default: str = "") -> str:
+    """What a field holds, cut where no sensible text goes on."""
+    return form.get(key, [default])[-1][:most]
+
+
 def see(path: str) -> Response:
     """After a change the browser is sent to look at the result."""
     return RedirectResponse(path, status_code=303)
@@ -86,10 +91,6 @@ def error_page(request: Request, status: int, detail: str) -> Response:
         "error.html", page="", title=title, detail=detail, path=request.url.path, regions={}, stream=""
     )
     return HTMLResponse(html, status_code=status)
-
-
-def refused_page(request: Request, exc: RecoveryError) -> Response:
-    return error_page(request, of_error(exc)[0], str(exc))
 
 
 # -- looking ----------------------------------------------------------------------------------------------
@@ -188,24 +189,14 @@ def _values(form: Mapping[str, list[str]]) -> dict[str, str]:
 @router.post("/jobs/new")
 async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     form = await form_of(request)
-    once = form.get("once", [""])[-1][:100]
+    once = said(form, "once", 100)
     try:
         made, _ = await Actions(console, who, request).submit(forms.from_form(form), once)
-    except BadField as exc:
-        return await _form(
-            request, console, _values(form), exc.fields, chosen=",".join(form.get("nodes", [])), status=422
-        )
     except RecoveryError as exc:
-        said = forms.refusal_of(exc)
-        known = {"": [line.strip() for line in said.splitlines() if line.strip()]}
-        return await _form(
-            request,
-            console,
-            _values(form),
-            known,
-            chosen=",".join(form.get("nodes", [])),
-            status=of_error(exc)[0],
-        )
+        lines = [line.strip() for line in forms.refusal_of(exc).splitlines() if line.strip()]
+        problems = exc.fields if isinstance(exc, BadField) else {"": lines}
+        chosen = ",".join(form.get("nodes", []))
+        return await _form(request, console, _values(form), problems, chosen=chosen, status=of_error(exc)[0])
     return see(f"/jobs/{quote(made.id)}")
 
 
@@ -228,7 +219,7 @@ async def preview(request: Request, console: ConsoleArg) -> Response:
 @router.post("/jobs/{job_id}/stop")
 async def stop(request: Request, console: ConsoleArg, who: IdentityArg, job_id: str) -> Response:
     form = await form_of(request)
-    await Actions(console, who, request).stop(job_id, form.get("why", [""])[-1][:400])
+    await Actions(console, who, request).stop(job_id, said(form, "why"))
     return see(f"/jobs/{quote(job_id)}")
 
 
@@ -241,8 +232,8 @@ async def retry(request: Request, console: ConsoleArg, who: IdentityArg, job_id:
 @router.post("/nodes/{name}/ask")
 async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name: str) -> Response:
     form = await form_of(request)
-    ask, why = form.get("ask", [""])[-1], form.get("why", [""])[-1][:400]
-    level = form.get("level", ["quick"])[-1]
+    ask, why = said(form, "ask"), said(form, "why")
+    level = said(form, "level", default="quick")
     if level not in LEVELS or level == "none":
         level = "quick"
     try:
@@ -259,21 +250,21 @@ async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name
 @router.post("/orders/again")
 async def again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     form = await form_of(request)
-    await Actions(console, who, request).send_again(form.get("record", [""])[-1], form.get("key", [""])[-1])
+    await Actions(console, who, request).send_again(said(form, "record"), said(form, "key"))
     return see("/alerts")
 
 
 @router.post("/letters/again")
 async def letter_again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     form = await form_of(request)
-    await Actions(console, who, request).send_letter(form.get("id", [""])[-1][:100])
+    await Actions(console, who, request).send_letter(said(form, "id", 100))
     return see("/alerts")
 
 
 @router.post("/letters/discard")
 async def letter_away(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
     form = await form_of(request)
-    letter, why = form.get("id", [""])[-1][:100], form.get("why", [""])[-1][:400]
+    letter, why = said(form, "id", 100), said(form, "why")
     await Actions(console, who, request).discard_letter(letter, why)
     return see("/alerts")
 
@@ -310,8 +301,8 @@ def _sign_in(request: Request, next: str, problem: str, status: int) -> Response
 @router.post("/signin")
 async def sign_in(request: Request, console: ConsoleArg) -> Response:
     form = await form_of(request)
-    name, password = form.get("name", [""])[-1][:64], form.get("password", [""])[-1][:1024]
-    next = _inside(form.get("next", ["/"])[-1])
+    name, password = said(form, "name", 64), said(form, "password", 1024)
+    next = _inside(said(form, "next", 2000, "/"))
     door, address = console.door, address_of(request)
     keys = (f"address {address}", f"name {name}")
     if (wait := door.attempts.wait_s(*keys)) > 0:
