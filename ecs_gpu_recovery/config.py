@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from . import settings as read
 from .core.policy import Policy
 from .core.setting import boolean, matching, one_of, rows, setting, text_of, whole
-from .settings import ConfigError, Reader, SharedSettings, policy_from
+from .settings import ConfigError, Reader, SharedSettings, policy_from, reboot_too_short
 
 __all__ = ["CONSOLE_NEEDS", "Config", "ConfigError", "Deployment"]
 
@@ -41,7 +41,7 @@ class Deployment(SharedSettings):
     """What a deployment can choose, one row for each setting."""
 
     DELETION_PROTECTION: bool = setting(
-        False, boolean, "tables and shared storage stay when the stack is destroyed"
+        True, boolean, "tables, archived timelines and shared storage stay when the stack is destroyed"
     )
     CREATE_ECS_CLUSTER: bool = setting(False, boolean, "make the cluster; else it is one of yours")
     TRAINING_TASK: str = setting("gpu-training", read.family, "the family of the example of a training task")
@@ -49,6 +49,11 @@ class Deployment(SharedSettings):
     TRAINING_TASK_FAMILIES: str = setting("*", _families, "families that may be started again, with commas")
     TASK_ROLE_ARNS: str = setting(
         "", read.optional(read.each(read.role_arn)), "roles of those families that are not the stack's own"
+    )
+    TRAINING_LOG_GROUPS: str = setting(
+        "/gpu/*",
+        read.each(matching(r"[\w./#-]{1,512}\*?", "use names of log groups, with * at the end if need be")),
+        "log groups that ranks write to, beside the stack's own; people and nodes may use these and no others",
     )
     IMAGE: str = setting(
         "",
@@ -213,6 +218,8 @@ class Deployment(SharedSettings):
                 ("DISPATCH_LEASE_S", "LAMBDA_TIMEOUT_SECONDS"),
                 f"DISPATCH_LEASE_S must be longer than LAMBDA_TIMEOUT_SECONDS, {why}",
             )
+        if problem := reboot_too_short(self.policy):
+            yield ("REBOOT_TIMEOUT_S",), problem
         if self.check_family == self.TRAINING_TASK:
             both = ("TRAINING_TASK", "DCGM_HEALTH_CHECK_TASK")
             yield both, "TRAINING_TASK and DCGM_HEALTH_CHECK_TASK must be two families"
@@ -226,6 +233,11 @@ class Deployment(SharedSettings):
     def node_tag(self) -> tuple[str, str]:
         key, _, value = self.NODE_TAG.partition("=")
         return key, value.replace("{cluster}", self.ECS_CLUSTER_NAME)
+
+    @property
+    def training_log_groups(self) -> list[str]:
+        """The stack's own, and those that were named."""
+        return list(dict.fromkeys([f"/ecs/{self.STACK_NAME}", *self.TRAINING_LOG_GROUPS.split(",")]))
 
     @property
     def check_family(self) -> str:

@@ -16,8 +16,10 @@ from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
 from .infra.functions import Functions
 from .infra.image import Image
+from .infra.logs import timeline_group
 from .infra.metrics import NodeMetrics
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
+from .infra.people import Made
 from .infra.people_policies import People
 from .infra.permissions import SWEEPER, Permissions
 from .infra.reboot_document import RebootDocument
@@ -39,6 +41,7 @@ class EcsGpuRecoveryStack(Stack):
         tables = Tables(self, "Tables", config=config)
         messages = Messages(self, "Messages", config=config)
         dead_letters = DeadLetters(self, "DeadLetters").queue
+        timeline = timeline_group(self, "Timeline", config)
         image = Image(self, "Image", config=config)
         tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
         cluster = self._cluster()
@@ -49,6 +52,8 @@ class EcsGpuRecoveryStack(Stack):
             config=config,
             tables=tables,
             topic_arn=messages.topic.topic_arn,
+            key_arn=messages.key.key_arn,
+            timeline_arn=timeline.log_group_arn,
             role_arns=[*tasks.roles, *extra_roles],
             daemons=daemons,
         )
@@ -61,6 +66,7 @@ class EcsGpuRecoveryStack(Stack):
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
             "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+            "TIMELINE_LOG_GROUP": timeline.log_group_name,
         }
         if daemons:
             environment["NODE_DAEMON_TASKS"] = ",".join(daemon.family for daemon in daemons)
@@ -77,23 +83,29 @@ class EcsGpuRecoveryStack(Stack):
         functions = made.by_name
         Rules(self, "Rules", config=config, functions=functions, dead_letters=dead_letters)
         Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)
-        Alarms(self, "Alarms", functions=functions, dead_letters=dead_letters, topic=messages.topic)
+        Alarms(
+            self,
+            "Alarms",
+            config=config,
+            functions=functions,
+            dead_letters=dead_letters,
+            topic=messages.topic,
+        )
         Dashboard(
             self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
         )
+        names = Made(topic=messages.topic.topic_arn, key=messages.key.key_arn, queue=dead_letters.queue_arn)
         People.if_wanted(
             self,
             config=config,
-            topic_arn=messages.topic.topic_arn,
-            queue_arn=dead_letters.queue_arn,
+            made=names,
             role_arns=[*tasks.roles, *extra_roles],
         )
         Console.if_wanted(
             self,
             config=config,
             environment=environment,
-            topic_arn=messages.topic.topic_arn,
-            queue_arn=dead_letters.queue_arn,
+            made=names,
             role_arns=[*tasks.roles, *extra_roles],
             after=cluster,
         )

@@ -121,6 +121,23 @@ def policy_from(env: Mapping[str, str], base: Policy | None = None, reader: Read
     return replace(policy, **values)
 
 
+#: For how long SSM tries to deliver a reboot: one that reaches its host later than that is not carried out.
+REBOOT_DELIVERY = timedelta(minutes=10)
+
+
+def reboot_too_short(policy: Policy) -> str:
+    """What is wrong with the policy on AWS, where an order may be under way for a while."""
+    if policy.reboot_timeout >= REBOOT_DELIVERY:
+        return ""
+    least = f"{REBOOT_DELIVERY.total_seconds():g}"
+    return f"REBOOT_TIMEOUT_S must be {least} or more: an order that was given up could still be delivered until then"
+
+
+def timeline_group(stack: str) -> str:
+    """The log group where the older lines of timelines are kept."""
+    return f"/gpu-recovery/{stack}/timeline"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedSettings:
     """What a deployment chooses and its functions are told, under one name."""
@@ -163,6 +180,11 @@ class LambdaSettings(SharedSettings):
     DEAD_LETTER_QUEUE_URL: str = setting(
         "", any_text, "where events end that no function could handle; `gpu-recovery letters` looks there"
     )
+    TIMELINE_LOG_GROUP: str = setting(
+        "",
+        optional(matching(r"[\w./#-]{1,512}", "use the name of a log group")),
+        "where the older lines of timelines are kept; without it they go to the function's own log",
+    )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"
     )
@@ -186,5 +208,7 @@ def lambda_settings(env: Mapping[str, str]) -> LambdaSettings:
     reader = Reader(env)
     values = {row.name: reader.needed(row) for row in rows(LambdaSettings)}
     found = LambdaSettings(**values, policy=policy_from(env, reader=reader))
+    if (problem := reboot_too_short(found.policy)) and reader.fine("REBOOT_TIMEOUT_S"):
+        reader.problems.append(problem)
     reader.finish()
     return found

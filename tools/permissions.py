@@ -43,8 +43,11 @@ PEOPLE = """\
 
 ## What people need
 
-Commands with `--backend aws`, and the console that somebody starts with it, act with the rights of that person. A
-viewer looks; an operator also submits, stops, drains, examines and reboots. Three ways to give the rights:
+Commands with `--backend aws`, and the console that somebody starts with it, act with the rights of that person. An
+operator submits, stops, drains, examines and reboots. A viewer lists jobs and asks the doctor; for the rest, records,
+logs and dead letters, viewers use the console: its pages, or the same commands with `--backend https://CONSOLE`. The
+console also sends dead letters to their functions again, which no person may: whoever calls a function can tell it
+anything. Three ways to give the rights:
 
 - `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: the stack makes two managed policies. Their ARNs are the
   outputs `ViewerPolicyArn` and `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
@@ -65,6 +68,7 @@ _ONLY = {
     "": "",
     "cluster": "`ecs:cluster` is `cluster/{cluster}`",
     "tag": "the machine has the tag in `NODE_TAG`",
+    "sns": "`kms:ViaService` is SNS",
     "ecs": "`iam:PassedToService` is `ecs-tasks.amazonaws.com`",
 }
 DEPLOY = """\
@@ -143,6 +147,16 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "iam:DeleteRolePolicy",
         "iam:UpdateAssumeRolePolicy",
         "iam:TagRole",
+    ),
+    "AWS::KMS::Key": (
+        "kms:CreateKey",
+        "kms:DescribeKey",
+        "kms:GetKeyPolicy",
+        "kms:PutKeyPolicy",
+        "kms:EnableKeyRotation",
+        "kms:GetKeyRotationStatus",
+        "kms:ScheduleKeyDeletion",
+        "kms:TagResource",
     ),
     "AWS::Lambda::EventInvokeConfig": (
         "lambda:PutFunctionEventInvokeConfig",
@@ -230,7 +244,7 @@ def _people() -> Iterator[str]:
         on = ", ".join(place if "`" in place else f"`{place}`" for place in places)
         may = ", ".join(f"`{action}`" for action in grant.actions)
         only = _ONLY[grant.only].format(cluster=config.ECS_CLUSTER_NAME)
-        who = "viewer, operator" if people.VIEWER in grant.who else "operator"
+        who = ", ".join(grant.who)
         yield f"| {may} | {on} | {only} | {who} | {grant.why} |\n"
 
 

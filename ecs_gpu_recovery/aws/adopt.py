@@ -355,15 +355,10 @@ def adopted_node(job: Job, rank: Rank, row: Row, at: datetime) -> Node:
 
 
 def _definition(tasks: Mapping[str, Row], described: Mapping[str, Row]) -> str:
+    """What ECS really runs; what a row says only where ECS has forgotten every task of the job."""
+    told = [str(task.get("taskDefinitionArn", "")) for task in described.values()]
     said = [str(row.get("task_def_arn", "")) for row in tasks.values()]
-    return next(
-        (
-            name
-            for name in (*said, *(str(task.get("taskDefinitionArn", "")) for task in described.values()))
-            if name
-        ),
-        "",
-    )
+    return next((name for name in (*told, *said) if name), "")
 
 
 def _number(value: object) -> int:

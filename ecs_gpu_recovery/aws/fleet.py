@@ -14,6 +14,7 @@ from ..core.errors import ClusterRefused
 from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..environment import training_environment
+from ..settings import REBOOT_DELIVERY
 from . import reboots
 from .errors import translated
 from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
@@ -289,7 +290,7 @@ class EcsFleet:
                 away.add(fact.node)
             yield fact
         yield from self._see_tasks(job)
-        since = self._now() - timedelta(seconds=reboots.DELIVERY_TIMEOUT_S)
+        since = self._now() - REBOOT_DELIVERY
         down = {
             r.node for r in job.ranks if r.node in away and (r.away_since is None or r.away_since > since)
         }

@@ -1,25 +1,83 @@
-"""Messages through SNS; older timeline lines go to the log, where they are kept as long as the log group says."""
+"""Messages through SNS; older lines of a timeline go to a log group that outlives the functions' own."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..core.effects import Archive, Notify
 from .errors import translated
 
 if TYPE_CHECKING:
+    from mypy_boto3_logs import CloudWatchLogsClient
     from mypy_boto3_sns import SNSClient
 
-log = logging.getLogger("ecs_gpu_recovery")
+#: The record of what was decided, not news for whoever follows the log: written whatever level that is set to.
+_timeline = logging.getLogger("ecs_gpu_recovery.timeline")
+_timeline.setLevel(logging.INFO)
+
+
+class TimelineArchive:
+    """A stream of the log group for each record. Lines that were kept twice are the same lines."""
+
+    def __init__(self, logs: CloudWatchLogsClient, group: str, now: Callable[[], datetime]) -> None:
+        self._logs, self._group, self._now = logs, group, now
+
+    def keep(self, record: str, order: Archive) -> None:
+        if not self._group:
+            for line in order.lines:
+                _timeline.info("timeline", extra={"record": record, "line": line})
+            return
+        from botocore.exceptions import ClientError
+
+        try:
+            self._put(record, order)
+        except ClientError as exc:
+            if exc.response.get("Error", {}).get("Code") != "ResourceNotFoundException":
+                raise
+            self._make_stream(record)
+            self._put(record, order)
+
+    def _put(self, record: str, order: Archive) -> None:
+        """At the time of now: CloudWatch takes no line that is older than two weeks. Each says when it was itself."""
+        at = int(self._now().timestamp() * 1000)
+        events = [
+            {"timestamp": at, "message": json.dumps({"record": record, "line": line})} for line in order.lines
+        ]
+        with translated(f"archiving the timeline of {record}"):
+            self._logs.put_log_events(
+                logGroupName=self._group,
+                logStreamName=stream(record),
+                logEvents=events,  # type: ignore[arg-type]
+            )
+
+    def _make_stream(self, record: str) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            with translated(f"archiving the timeline of {record}"):
+                self._logs.create_log_stream(logGroupName=self._group, logStreamName=stream(record))
+        except ClientError as exc:  # another function was faster
+            if exc.response.get("Error", {}).get("Code") != "ResourceAlreadyExistsException":
+                raise
+
+
+def stream(record: str) -> str:
+    """A job of another tool may have any name; two names that become the same are told apart by a digest."""
+    plain = re.sub(r"[^A-Za-z0-9._/=@+-]", "_", record)[:400]
+    return plain if plain == record else f"{plain}-{hashlib.sha256(record.encode()).hexdigest()[:12]}"
 
 
 class SnsNotifier:
     """One message per incident, readable as mail; the same parts again as JSON for machines."""
 
-    def __init__(self, sns: SNSClient, topic: str) -> None:
-        self._sns, self._topic = sns, topic
+    def __init__(self, sns: SNSClient, topic: str, archive: TimelineArchive) -> None:
+        self._sns, self._topic, self._archive = sns, topic, archive
 
     def notify(self, message: Notify) -> None:
         with translated("publishing a message"):
@@ -31,8 +89,7 @@ class SnsNotifier:
             )
 
     def archive(self, record: str, order: Archive) -> None:
-        for line in order.lines:
-            log.info("timeline", extra={"record": record, "line": line})
+        self._archive.keep(record, order)
 
 
 def _subject(text: str) -> str:

@@ -358,8 +358,8 @@ def _fault(ev: _Event) -> Parsed:
     seen = Parsed(
         kind=Kind.FAULT, why="", at=ev.at, cluster=cluster, status=read.text(ev.detail.get("action"))
     )
-    if cluster and ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
-        return replace(seen, why=f"happened in cluster {cluster}, not in {ev.cluster}")
+    if ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
+        return replace(seen, why=f"happened in cluster {cluster or '(not named)'}, not in {ev.cluster}")
     line = read.line(ev.detail.get("evidence"), 200)
     fact = FaultSeen(
         at=ev.at,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
+from ..settings import REBOOT_DELIVERY
 from .errors import translated
 from .reboot_document import arguments
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
 log = logging.getLogger("ecs_gpu_recovery")
-#: An undelivered order must not reboot the node hours later.
-DELIVERY_TIMEOUT_S = 600
 #: A command that is older belongs to an earlier order, even if that was called the same.
 REMEMBERED = timedelta(days=2)
 SUCCESS = "Success"
@@ -80,7 +79,7 @@ class Reboots:
                     InstanceIds=[host],
                     DocumentName=self._document,
                     Comment=self.comment(key),
-                    TimeoutSeconds=DELIVERY_TIMEOUT_S,
+                    TimeoutSeconds=int(REBOOT_DELIVERY.total_seconds()),
                     Parameters=arguments(self._document, self._cluster, key),
                 )
         except ClientError as exc:

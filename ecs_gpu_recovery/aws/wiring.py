@@ -16,7 +16,7 @@ from .adopt import StoreAdopter
 from .event_fields import family
 from .fleet import EcsFleet
 from .intake import Intake
-from .notify import SnsNotifier
+from .notify import SnsNotifier, TimelineArchive
 from .store import DynamoStore
 from .upkeep import Upkeep
 
@@ -109,7 +109,8 @@ def build(
         reboot_document=reboot_document.name(chosen.STACK_NAME),
         now=now,
     )
-    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN)
+    archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)
+    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive)
 
     def committed(old: Job | None, job: Job) -> None:
         intake.committed(job)

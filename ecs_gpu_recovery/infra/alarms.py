@@ -12,8 +12,9 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from ..config import Config
 from ..lambdas.entry import SERVICE
-from ..lambdas.metrics import NAMESPACE
+from ..lambdas.metrics import NAMESPACE, dimensions
 from .permissions import SWEEPER
 
 MISSING_IS_FINE = cloudwatch.TreatMissingData.NOT_BREACHING
@@ -28,12 +29,13 @@ class Alarms(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        config: Config,
         functions: Mapping[str, lambda_.Function],
         dead_letters: sqs.IQueue,
         topic: sns.ITopic,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._topic = topic
+        self._topic, self._cluster = topic, config.ECS_CLUSTER_NAME
         minutes = Duration.minutes
         letters = dead_letters.metric_approximate_number_of_messages_visible(
             period=minutes(1), statistic="Maximum"
@@ -54,11 +56,11 @@ class Alarms(Construct):
             periods=2,
             missing=MISSING_IS_BAD,
         )
-        stuck = own_metric("StuckJobs", period=minutes(5), statistic="Maximum")
+        stuck = own_metric(config, "StuckJobs", period=minutes(5), statistic="Maximum")
         self._alarm(
             "StuckJobs", "stuck-jobs", stuck, "A job is past its deadline and does not move.", periods=3
         )
-        bad = own_metric("UnhealthyNodes", period=minutes(5), statistic="Maximum")
+        bad = own_metric(config, "UnhealthyNodes", period=minutes(5), statistic="Maximum")
         self._alarm(
             "UnhealthyNodes",
             "unhealthy-nodes",
@@ -66,7 +68,7 @@ class Alarms(Construct):
             "A node is out of use and waits for a person.",
             periods=3,
         )
-        broken = own_metric("BrokenInvariants", period=minutes(5), statistic="Sum")
+        broken = own_metric(config, "BrokenInvariants", period=minutes(5), statistic="Sum")
         self._alarm("BrokenInvariants", "broken-invariants", broken, "A record says what must never be true.")
 
     def _alarm(
@@ -86,7 +88,7 @@ class Alarms(Construct):
             self,
             name,
             alarm_name=f"{Stack.of(self).stack_name}-{name}",
-            alarm_description=f"{text} What to do: docs/runbooks/{runbook}.md",
+            alarm_description=f"{self._cluster}: {text} What to do: docs/runbooks/{runbook}.md",
             metric=metric,
             threshold=above if below is None else below,
             comparison_operator=comparison.GREATER_THAN_THRESHOLD
@@ -98,12 +100,12 @@ class Alarms(Construct):
         alarm.add_alarm_action(actions.SnsAction(self._topic))
 
 
-def own_metric(name: str, *, period: Duration, statistic: str) -> cloudwatch.Metric:
-    """One that the functions count themselves."""
+def own_metric(config: Config, name: str, *, period: Duration, statistic: str) -> cloudwatch.Metric:
+    """One that the functions of this stack count themselves."""
     return cloudwatch.Metric(
         namespace=NAMESPACE,
         metric_name=name,
-        dimensions_map={"service": SERVICE},
+        dimensions_map={"service": SERVICE, **dimensions(config.STACK_NAME, config.ECS_CLUSTER_NAME)},
         period=period,
         statistic=statistic,
     )

@@ -52,8 +52,7 @@ class Console(Construct):
         *,
         config: Config,
         environment: Mapping[str, str],
-        topic_arn: str,
-        queue_arn: str,
+        made: people.Made,
         role_arns: Sequence[str],
         after: ecs.CfnCluster | None = None,
     ) -> None:
@@ -64,7 +63,7 @@ class Console(Construct):
         balancer = self._balancer(door)
         target = self._target()
         listener = self._listener(balancer, target)
-        role = self._role(topic_arn, queue_arn, role_arns)
+        role = self._role(made, role_arns)
         definition = self._task(balancer, role, environment)
         service = self._service(definition, target, inside)
         service.node.add_dependency(listener)
@@ -80,8 +79,7 @@ class Console(Construct):
         *,
         config: Config,
         environment: Mapping[str, str],
-        topic_arn: str,
-        queue_arn: str,
+        made: people.Made,
         role_arns: Sequence[str],
         after: ecs.CfnCluster | None,
     ) -> None:
@@ -91,8 +89,7 @@ class Console(Construct):
                 "Console",
                 config=config,
                 environment=environment,
-                topic_arn=topic_arn,
-                queue_arn=queue_arn,
+                made=made,
                 role_arns=role_arns,
                 after=after,
             )
@@ -219,14 +216,12 @@ class Console(Construct):
 
     # -- the task --------------------------------------------------------------------------------------------
 
-    def _role(self, topic_arn: str, queue_arn: str, role_arns: Sequence[str]) -> iam.Role:
-        """What a person with the same policy may do; a viewer's where no one may act."""
+    def _role(self, made: people.Made, role_arns: Sequence[str]) -> iam.Role:
+        """What it takes to show everything, and to act where a person may."""
         config = self._config
-        who = people.OPERATOR if config.CONSOLE_OPERATORS else people.VIEWER
+        who = people.ACTING if config.CONSOLE_OPERATORS else people.SHOWING
         where = {"account": Aws.ACCOUNT_ID, "region": Aws.REGION, "partition": Aws.PARTITION}
-        allowed = people.document(
-            who, config, role_arns=role_arns, topic_arn=topic_arn, queue_arn=queue_arn, **where
-        )
+        allowed = people.document(who, config, role_arns=role_arns, made=made, **where)
         for actions, places in extra_grants(config):
             named = [place.spelled(Aws.PARTITION, Aws.REGION, Aws.ACCOUNT_ID) for place in places]
             allowed["Statement"].append({"Effect": "Allow", "Action": list(actions), "Resource": named})
@@ -234,7 +229,7 @@ class Console(Construct):
             self,
             "Role",
             assumed_by=_tasks(),
-            description=f"What the console does for a signed-in {who}",
+            description="What the console shows, and does for those who may act",
             inline_policies={"Console": iam.PolicyDocument.from_json(allowed)},
         )
         for place in people.wildcards(who, config):

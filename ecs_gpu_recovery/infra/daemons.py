@@ -18,8 +18,9 @@ from .naming import Name, accept
 from .task_definitions import TaskDefinitions
 
 _Definition = ecs.CfnTaskDefinition
-#: Where the watch remembers, on the node, what it has told: its container may be replaced at any time.
-_MEMORY = "/var/lib/gpu-recovery"
+#: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
+#: own: the markers of reboots lie beside it.
+_MEMORY = "/var/lib/gpu-recovery/watch"
 
 
 def ecs_tasks() -> iam.ServicePrincipal:
@@ -107,7 +108,7 @@ class NodeWatch(Construct):
                         "--ecs",
                         "--eventbridge",
                         "--state",
-                        f"{_MEMORY}/watch.json",
+                        f"{_MEMORY}/told.json",
                     ],
                     essential=True,
                     cpu=32,

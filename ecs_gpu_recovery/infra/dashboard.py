@@ -42,9 +42,9 @@ class Dashboard(Construct):
             )
         )
         made.add_widgets(
-            _graph("Now", _own("LiveJobs", "StuckJobs", "UnhealthyNodes", statistic="Maximum")),
-            _graph("Jobs", _own("JobsCompleted", "JobsFailed", "RecoveriesStarted")),
-            _graph("Nodes", _own("NodesRebooted", "NodesFailed")),
+            _graph("Now", _own(config, "LiveJobs", "StuckJobs", "UnhealthyNodes", statistic="Maximum")),
+            _graph("Jobs", _own(config, "JobsCompleted", "JobsFailed", "RecoveriesStarted")),
+            _graph("Nodes", _own(config, "NodesRebooted", "NodesFailed")),
         )
         made.add_widgets(
             _graph("Calls", [f.metric_invocations(label=name) for name, f in functions.items()]),
@@ -63,7 +63,7 @@ class Dashboard(Construct):
         ]
         made.add_widgets(
             _graph("Dead letters", [letters]),
-            _graph("Events", _own("EventsTaken", "EventsDropped")),
+            _graph("Events", _own(config, "EventsTaken", "EventsDropped")),
             _graph("Throttled requests", throttled),
         )
 
@@ -72,5 +72,5 @@ def _graph(title: str, metrics: list[cloudwatch.IMetric]) -> cloudwatch.GraphWid
     return cloudwatch.GraphWidget(title=title, left=metrics, width=8, height=6)
 
 
-def _own(*names: str, statistic: str = "Sum") -> list[cloudwatch.IMetric]:
-    return [own_metric(name, period=_FIVE_MINUTES, statistic=statistic) for name in names]
+def _own(config: Config, *names: str, statistic: str = "Sum") -> list[cloudwatch.IMetric]:
+    return [own_metric(config, name, period=_FIVE_MINUTES, statistic=statistic) for name in names]

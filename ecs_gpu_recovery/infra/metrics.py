@@ -70,8 +70,10 @@ class NodeMetrics(Construct):
             execution_role_arn=execution.role_arn,
             volumes=[
                 _Definition.VolumeProperty(
-                    name="host", host=_Definition.HostVolumePropertiesProperty(source_path="/")
+                    name=inside.rpartition("/")[2],
+                    host=_Definition.HostVolumePropertiesProperty(source_path=outside),
                 )
+                for inside, outside in agent.DISKS.items()
             ],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
@@ -92,8 +94,9 @@ class NodeMetrics(Construct):
                     ],
                     mount_points=[
                         _Definition.MountPointProperty(
-                            source_volume="host", container_path=agent.HOST_ROOT, read_only=True
+                            source_volume=inside.rpartition("/")[2], container_path=inside, read_only=True
                         )
+                        for inside in agent.DISKS
                     ],
                     log_configuration=_Definition.LogConfigurationProperty(
                         log_driver="awslogs",

@@ -10,10 +10,26 @@ from constructs import Construct
 
 from ..config import Config
 from .naming import Name, accept
+from .node_role import node_role
 from .task_definitions import SHARED
 
 #: AWS's own image for GPU container instances, the newest at the time of the deployment.
 GPU_IMAGE = "/aws/service/ecs/optimized-ami/amazon-linux-2023/gpu/recommended/image_id"
+#: Keeps tasks from the instance's role. With the host's network a hop limit does not: the agent puts every task below
+#: one control group, and what is below it does not reach the metadata. Without this the node must stay away.
+_NO_METADATA = """\
+[Unit]
+Requires=ecstasks.slice
+After=ecstasks.slice network-online.target
+Wants=network-online.target
+Before=ecs.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=iptables -w -I OUTPUT -d 169.254.169.254 -m cgroup --path ecstasks.slice -j REJECT
+[Install]
+RequiredBy=ecs.service
+"""
 #: Lustre's own ports.
 _LUSTRE = ((988, 988), (1018, 1023))
 
@@ -115,12 +131,9 @@ class GpuNode(Construct):
         super().__init__(scope, construct_id)
         if too_small := _too_small(config):
             Annotations.of(self).add_warning_v2("ecs-gpu-recovery:gpus", too_small)
-        role = iam.Role(
-            self,
-            "Role",
-            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
-            managed_policies=_agent_policies(self),
-        )
+        machines = Name("ec2", "instance/*", why="A node does not know its own id when its role is made.")
+        ec2_service = iam.ServicePrincipal("ec2.amazonaws.com")
+        role = node_role(self, "Role", config=config, principal=ec2_service, machines=machines)
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
         key, value = config.node_tag
         image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
@@ -129,7 +142,7 @@ class GpuNode(Construct):
             "Template",
             launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
                 metadata_options=ec2.CfnLaunchTemplate.MetadataOptionsProperty(
-                    http_tokens="required", http_put_response_hop_limit=2
+                    http_tokens="required", http_put_response_hop_limit=1
                 )
             ),
         )
@@ -176,7 +189,10 @@ class AnywhereRole(Construct):
                 "ArnLike": {"aws:SourceArn": managed},
             },
         )
-        role = iam.Role(self, "Role", assumed_by=principal, managed_policies=_agent_policies(self))
+        machines = Name(
+            "ssm", "managed-instance/*", why="A node gets its id when it is activated with this role."
+        )
+        role = node_role(self, "Role", config=config, principal=principal, machines=machines)
         key, value = config.node_tag
         command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10"
         command += f" --tags Key={key},Value={value}"
@@ -196,15 +212,6 @@ def _too_small(config: Config) -> str:
     )
 
 
-def _agent_policies(scope: Construct) -> list[iam.IManagedPolicy]:
-    """What the ECS and SSM agents of a node need is AWS's to say."""
-    names = ("service-role/AmazonEC2ContainerServiceforEC2Role", "AmazonSSMManagedInstanceCore")
-    for name in names:
-        why = "AWS maintains what its own agents need in this policy."
-        accept(scope, f"IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/{name}]", why)
-    return [iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in names]
-
-
 def _output(scope: Construct, name: str, value: str, description: str) -> None:
     CfnOutput(scope, name, value=value, description=description).override_logical_id(name)
 
@@ -214,6 +221,7 @@ def _user_data(config: Config, storage: SharedStorage | None) -> str:
     made.add_commands(
         f"echo ECS_CLUSTER={config.ECS_CLUSTER_NAME} >> /etc/ecs/ecs.config",
         "echo ECS_ENABLE_GPU_SUPPORT=true >> /etc/ecs/ecs.config",
+        "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
         f"mkdir -p {SHARED}",
     )
     if storage is not None:
@@ -226,4 +234,9 @@ def _user_data(config: Config, storage: SharedStorage | None) -> str:
             "systemctl daemon-reload",
             "mount -a",
         )
+    made.add_commands(
+        f"cat > /etc/systemd/system/no-metadata.service <<'END'\n{_NO_METADATA}END",
+        "systemctl daemon-reload",
+        "systemctl enable --now no-metadata.service",
+    )
     return str(Fn.base64(made.render()))

@@ -1,7 +1,10 @@
-"""What people need who use the command and the console: a viewer looks, an operator acts. One list for both.
+"""What people need who use the command, and what the console needs that does the rest for them. One list for all.
 
-The same list makes the managed policies of the stack, the page about permissions, and a document for accounts where
-policies are made elsewhere. A test holds it against the calls that the commands make. It needs no CDK.
+Records hold what programs were given, and a queue shows a message by taking it: so a viewer's own rights list jobs and
+look at the deployment, and the console shows the rest. Whoever may call a function can tell it anything: so that is the
+console's alone too. The same list makes the managed policies of the stack, the console's role, the page about
+permissions, and a document for accounts where policies are made elsewhere. A test holds it against the calls that the
+commands make. It needs no CDK.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from typing import Any
 from ..aws import dead_letters, reboot_document
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS
 from ..config import Config
+from ..settings import timeline_group
 
 VIEWER, OPERATOR = "viewer", "operator"
 ROLES = (VIEWER, OPERATOR)
+#: The console as a service: one that only shows, and one that acts for the operators it knows.
+SHOWING, ACTING = "console", "acting console"
 #: All may ask who they are, with or without a policy.
 FREE = frozenset({"sts:GetCallerIdentity"})
 
@@ -60,10 +66,18 @@ def _tables(config: Config) -> list[Place]:
     return [Place("dynamodb", f"table/{name}") for name in names]
 
 
-def _indexes(config: Config) -> list[Place]:
-    jobs, nodes = config.JOB_TABLE_NAME, config.NODE_TABLE_NAME
-    places = ((jobs, BY_CLUSTER), (jobs, BY_STATUS), (nodes, BY_CLUSTER), (nodes, BY_INSTANCE))
-    return [Place("dynamodb", f"table/{table}/index/{index}") for table, index in places]
+def _job_lists(config: Config) -> list[Place]:
+    """Indexes that carry a line per job, and no record."""
+    return [
+        Place("dynamodb", f"table/{config.JOB_TABLE_NAME}/index/{index}") for index in (BY_CLUSTER, BY_STATUS)
+    ]
+
+
+def _node_indexes(config: Config) -> list[Place]:
+    return [
+        Place("dynamodb", f"table/{config.NODE_TABLE_NAME}/index/{index}")
+        for index in (BY_CLUSTER, BY_INSTANCE)
+    ]
 
 
 def _cluster(config: Config) -> list[Place]:
@@ -87,8 +101,21 @@ def _definitions(config: Config) -> list[Place]:
 
 
 def _logs(config: Config) -> list[Place]:
-    why = "Jobs name the log group that their ranks write to; it may be any."
-    return [Place("logs", "log-group:*:log-stream:*", why=why)]
+    why = "Ranks write to streams of these groups. TRAINING_LOG_GROUPS names them."
+    return [Place("logs", f"log-group:{group}:log-stream:*", why=why) for group in config.training_log_groups]
+
+
+def _timeline(config: Config) -> list[Place]:
+    why = "Each record has a stream of its own in this group."
+    return [Place("logs", f"log-group:{timeline_group(config.STACK_NAME)}:log-stream:*", why=why)]
+
+
+def _key(config: Config) -> list[Place]:
+    return [
+        Place(
+            "kms", "key/*", why="The key of the topic is known when the stack is made; only SNS may use it."
+        )
+    ]
 
 
 def _topic(config: Config) -> list[Place]:
@@ -126,47 +153,51 @@ def _no_names(config: Config) -> list[Place]:
     return []
 
 
-_BOTH, _ACTS = (VIEWER, OPERATOR), (OPERATOR,)
+_ALL = (VIEWER, OPERATOR, SHOWING, ACTING)
+_READS, _ACTS = (OPERATOR, SHOWING, ACTING), (OPERATOR, ACTING)
 GRANTS: tuple[Grant, ...] = (
+    Grant(who=_ALL, why="list jobs", actions=("dynamodb:Query",), on=_job_lists),
+    Grant(who=_ALL, why="the doctor looks at the tables", actions=("dynamodb:DescribeTable",), on=_tables),
+    Grant(who=_ALL, why="find the cluster's nodes", actions=("ecs:ListContainerInstances",), on=_cluster),
     Grant(
-        who=_BOTH,
-        why="show jobs, tasks and nodes; the doctor looks at the tables",
-        actions=("dynamodb:DescribeTable", "dynamodb:GetItem"),
-        on=_tables,
-    ),
-    Grant(who=_BOTH, why="list jobs and nodes", actions=("dynamodb:Query",), on=_indexes),
-    Grant(who=_BOTH, why="find the cluster's nodes", actions=("ecs:ListContainerInstances",), on=_cluster),
-    Grant(
-        who=_BOTH,
+        who=_ALL,
         why="see whether a node is connected and how many GPUs it has",
         actions=("ecs:DescribeContainerInstances",),
         on=_instances,
         only="cluster",
     ),
     Grant(
-        who=_BOTH,
-        why="find a task's log; see whether SSM reaches a node",
-        actions=("ecs:DescribeTaskDefinition", "ssm:DescribeInstanceInformation"),
+        who=_ALL,
+        why="see whether SSM reaches a node",
+        actions=("ssm:DescribeInstanceInformation",),
         on=_anything,
     ),
-    Grant(who=_BOTH, why="read what the ranks wrote", actions=("logs:GetLogEvents",), on=_logs),
     Grant(
-        who=_BOTH, why="the doctor asks who hears of failures", actions=("sns:GetTopicAttributes",), on=_topic
+        who=_ALL, why="the doctor asks who hears of failures", actions=("sns:GetTopicAttributes",), on=_topic
     ),
     Grant(
-        who=_BOTH,
+        who=_ALL,
         why="learn names and policy from the deployment",
         actions=("lambda:GetFunctionConfiguration",),
         on=_functions,
     ),
+    Grant(who=_READS, why="show jobs, tasks and nodes", actions=("dynamodb:GetItem",), on=_tables),
+    Grant(who=_READS, why="list nodes", actions=("dynamodb:Query",), on=_node_indexes),
     Grant(
-        who=_BOTH,
+        who=_READS,
+        why="find a task's log; the doctor looks at the check",
+        actions=("ecs:DescribeTaskDefinition",),
+        on=_anything,
+    ),
+    Grant(who=_READS, why="read what the ranks wrote", actions=("logs:GetLogEvents",), on=_logs),
+    Grant(
+        who=_READS,
         why="look at dead letters, and let them go again",
         actions=("sqs:ChangeMessageVisibility", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"),
         on=_queue,
     ),
     Grant(
-        who=_ACTS,
+        who=(ACTING,),
         why="give a dead letter to its function again",
         actions=("lambda:InvokeFunction",),
         on=_called,
@@ -215,6 +246,19 @@ GRANTS: tuple[Grant, ...] = (
         actions=("sns:Publish",),
         on=_topic,
     ),
+    Grant(
+        who=_ACTS,
+        why="publish to a topic that is encrypted",
+        actions=("kms:Decrypt", "kms:GenerateDataKey"),
+        on=_key,
+        only="sns",
+    ),
+    Grant(
+        who=_ACTS,
+        why="keep the older lines of a timeline",
+        actions=("logs:CreateLogStream", "logs:PutLogEvents"),
+        on=_timeline,
+    ),
 )
 
 
@@ -226,6 +270,15 @@ def actions(who: str) -> set[str]:
     return {action for grant in grants(who) for action in grant.actions}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """ARNs that only the stack itself knows."""
+
+    topic: str
+    key: str
+    queue: str
+
+
 def document(
     who: str,
     config: Config,
@@ -234,26 +287,28 @@ def document(
     account: str,
     region: str,
     partition: str = "aws",
-    topic_arn: str = "",
-    queue_arn: str = "",
+    made: Made | None = None,
 ) -> dict[str, Any]:
-    """The policy as IAM takes it."""
-    statements = []
+    """The policy as IAM takes it. `made`: what the stack knows by its own name.
+
+    What is allowed on the same things is one statement: a managed policy has room for 6,144 characters.
+    """
+    statements: dict[str, dict[str, Any]] = {}
+    known = {_topic: made.topic, _queue: made.queue, _key: made.key} if made else {}
     for grant in grants(who):
         places = [place.spelled(partition, region, account) for place in grant.on(config)]
-        if grant.on is _topic and topic_arn:
-            places = [topic_arn]
-        if grant.on is _queue and queue_arn:
-            places = [queue_arn]
+        if grant.on in known:
+            places = [known[grant.on]]
         if grant.only == "ecs":
             places = list(role_arns)
         if not places:
             continue
-        statement: dict[str, Any] = {"Effect": "Allow", "Action": list(grant.actions), "Resource": places}
-        if condition := _condition(grant.only, config, partition, region, account):
+        condition = _condition(grant.only, config, partition, region, account)
+        statement: dict[str, Any] = {"Effect": "Allow", "Action": [], "Resource": places}
+        if condition:
             statement["Condition"] = condition
-        statements.append(statement)
-    return {"Version": "2012-10-17", "Statement": statements}
+        statements.setdefault(f"{places} {condition}", statement)["Action"] += grant.actions
+    return {"Version": "2012-10-17", "Statement": list(statements.values())}
 
 
 def _condition(only: str, config: Config, partition: str, region: str, account: str) -> Mapping[str, Any]:
@@ -261,6 +316,8 @@ def _condition(only: str, config: Config, partition: str, region: str, account: 
     if only == "cluster":
         (place,) = _cluster(config)
         return {"ArnEquals": {"ecs:cluster": place.spelled(partition, region, account)}}
+    if only == "sns":
+        return {"StringLike": {"kms:ViaService": "sns.*"}}
     if only == "ecs":
         return {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
     return {"StringEquals": {f"ssm:resourceTag/{key}": value}} if only == "tag" else {}
@@ -268,6 +325,6 @@ def _condition(only: str, config: Config, partition: str, region: str, account: 
 
 def wildcards(who: str, config: Config) -> list[Place]:
     """Everything in a policy of the stack that stands for more than one thing, with the reason. The stack knows the
-    name of its queue."""
-    named = [grant for grant in grants(who) if grant.on is not _queue]
+    names of its queue and its key."""
+    named = [grant for grant in grants(who) if grant.on not in (_queue, _key)]
     return [place for grant in named for place in grant.on(config) if "*" in place.resource]

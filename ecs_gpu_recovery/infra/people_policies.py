@@ -22,27 +22,25 @@ class People(Construct):
         construct_id: str,
         *,
         config: Config,
-        topic_arn: str,
-        queue_arn: str,
+        made: people.Made,
         role_arns: Sequence[str],
     ) -> None:
         super().__init__(scope, construct_id)
         for who in people.ROLES:
-            made = people.document(
+            allowed = people.document(
                 who,
                 config,
                 role_arns=role_arns,
                 account=Aws.ACCOUNT_ID,
                 region=Aws.REGION,
                 partition=Aws.PARTITION,
-                topic_arn=topic_arn,
-                queue_arn=queue_arn,
+                made=made,
             )
             policy = iam.ManagedPolicy(
                 self,
                 who.capitalize(),
                 description=f"GPU recovery on {config.ECS_CLUSTER_NAME}: what a {who} of the command needs",
-                document=iam.PolicyDocument.from_json(made),
+                document=iam.PolicyDocument.from_json(allowed),
             )
             for place in people.wildcards(who, config):
                 shown = place.spelled("<AWS::Partition>", "<AWS::Region>", "<AWS::AccountId>")
@@ -52,7 +50,7 @@ class People(Construct):
 
     @classmethod
     def if_wanted(
-        cls, scope: Construct, *, config: Config, topic_arn: str, queue_arn: str, role_arns: Sequence[str]
+        cls, scope: Construct, *, config: Config, made: people.Made, role_arns: Sequence[str]
     ) -> None:
         if config.CREATE_PEOPLE_POLICIES:
-            cls(scope, "People", config=config, topic_arn=topic_arn, queue_arn=queue_arn, role_arns=role_arns)
+            cls(scope, "People", config=config, made=made, role_arns=role_arns)

@@ -79,16 +79,25 @@ class Permissions:
         config: Config,
         tables: Tables,
         topic_arn: str,
+        key_arn: str,
+        timeline_arn: str,
         role_arns: Sequence[str],
         daemons: Sequence[Daemon] = (),
     ) -> None:
-        self._config, self._tables, self._topic, self._roles = config, tables, topic_arn, role_arns
+        self._config, self._tables, self._roles = config, tables, role_arns
+        self._topic, self._key, self._timeline = topic_arn, key_arn, timeline_arn
         self._daemons = daemons
 
     def of(self, function: str) -> list[iam.PolicyStatement]:
         needs = FUNCTIONS[function]
         keeping = self._keeping() if function == SWEEPER and self._daemons else []
-        return [*self._records(needs), *self._cluster(needs), *keeping, *self._hosts(needs), self._messages()]
+        return [
+            *self._records(needs),
+            *self._cluster(needs),
+            *keeping,
+            *self._hosts(needs),
+            *self._messages(),
+        ]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
@@ -175,8 +184,13 @@ class Permissions:
         why = "A node that joins tomorrow must be rebootable too, if it has the tag."
         return Name("ec2", "instance/*", why=why), Name("ssm", "managed-instance/*", why=why)
 
-    def _messages(self) -> iam.PolicyStatement:
-        return _allow("sns:{Publish}", [self._topic])
+    def _messages(self) -> list[iam.PolicyStatement]:
+        """The topic is encrypted: whoever publishes uses its key. What the records have no room for goes to a log."""
+        return [
+            _allow("sns:{Publish}", [self._topic]),
+            _allow("kms:{Decrypt,GenerateDataKey}", [self._key]),
+            _allow("logs:{CreateLogStream,PutLogEvents}", [self._timeline]),
+        ]
 
 
 def cluster(config: Config) -> Name:

@@ -102,7 +102,7 @@ def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
             {
                 "source": [WATCH_SOURCE],
                 "detail-type": [WATCH_TYPE],
-                "detail": {"cluster": [absent, config.ECS_CLUSTER_NAME]},
+                "detail": {"cluster": [config.ECS_CLUSTER_NAME]},
             },
         ),
         "Command": (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Aws, Duration, RemovalPolicy
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
@@ -12,26 +13,43 @@ from constructs import Construct
 from ..config import Config
 from .naming import accept
 
+#: What it takes to publish to a topic that is encrypted.
+USES_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
+
 
 class Messages(Construct):
-    """The topic, with an e-mail address on it if one was given."""
+    """The topic, encrypted with a key of its own, with an e-mail address on it if one was given.
+
+    Whoever publishes needs the key too. CloudWatch can't use the key that AWS keeps for topics: hence one of ours.
+    """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
         super().__init__(scope, construct_id)
+        self.key = kms.Key(
+            self,
+            "Key",
+            description=f"Messages of {config.STACK_NAME} to people",
+            enable_key_rotation=True,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        alarms = {
+            "principals": [iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+            "conditions": {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+        }
+        self.key.add_to_resource_policy(
+            iam.PolicyStatement(sid="AlarmsMaySpeak", actions=list(USES_KEY), resources=["*"], **alarms)
+        )
         self.topic = sns.Topic(
             self,
             "Topic",
             topic_name=config.SNS_TOPIC_NAME,
             display_name=config.SNS_TOPIC_DISPLAY_NAME,
             enforce_ssl=True,
+            master_key=self.key,
         )
         self.topic.add_to_resource_policy(
             iam.PolicyStatement(
-                sid="AlarmsMaySpeak",
-                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
-                actions=["sns:Publish"],
-                resources=[self.topic.topic_arn],
-                conditions={"StringEquals": {"aws:SourceAccount": self.topic.env.account}},
+                sid="AlarmsMaySpeak", actions=["sns:Publish"], resources=[self.topic.topic_arn], **alarms
             )
         )
         if config.NOTIFICATION_EMAIL:

@@ -57,7 +57,9 @@ def intake() -> Intake:
     from . import metrics
 
     _log_as_json()
-    return build(os.environ, now=CLOCK.now, on_commit=metrics.job_moved, session=Session()).intake
+    side = build(os.environ, now=CLOCK.now, on_commit=metrics.job_moved, session=Session())
+    metrics.of(side.settings.STACK_NAME, side.settings.ECS_CLUSTER_NAME)
+    return side.intake
 
 
 def _log_as_json() -> None:

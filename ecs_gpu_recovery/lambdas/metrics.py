@@ -21,6 +21,15 @@ def _metrics() -> Metrics:
     return Metrics(namespace=NAMESPACE, service="ecs-gpu-recovery")
 
 
+def of(stack: str, cluster: str) -> None:
+    """Whose numbers these are: other stacks in the account, or on the cluster, count under the same names."""
+    _metrics().set_default_dimensions(**dimensions(stack, cluster))
+
+
+def dimensions(stack: str, cluster: str) -> dict[str, str]:
+    return {"stack": stack, "cluster": cluster}
+
+
 def _add(name: str, value: float = 1) -> None:
     from aws_lambda_powertools.metrics import MetricUnit
 

@@ -17,8 +17,9 @@ from typing import Any
 NAMESPACE = "EcsGpuRecovery/Nodes"
 CLUSTER = "Cluster"
 INTERVAL_S = 60
-#: Where the agent's container sees the host's file systems.
-HOST_ROOT = "/rootfs"
+#: How full a file system is, any folder on it tells: where the agent's container sees one, and which of the host it is.
+#: Of the host's own disk that is an empty one, so that the agent can read nothing else there.
+DISKS = {"/host/root": "/var/lib/gpu-recovery/disk", "/host/fsx": "/fsx"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ PLUGINS: dict[str, Plugin] = {
     "disk": Plugin(
         measures=("used_percent",),
         prefix="disk",
-        more={"resources": [HOST_ROOT, f"{HOST_ROOT}/fsx"], "drop_device": True},
+        more={"resources": list(DISKS), "drop_device": True},
     ),
     "diskio": Plugin(
         measures=("read_bytes", "write_bytes", "io_time"), prefix="diskio", more={"resources": ["*"]}

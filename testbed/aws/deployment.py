@@ -87,12 +87,13 @@ class Deployment:
         """Once per account and region. It needs no app, and so runs where there is none."""
         self.cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}", cwd=self.folder)
 
-    def deploy(self) -> None:
+    def deploy(self, *options: str) -> None:
         """The app is synthesized on the way; the functions are built for this machine."""
         outputs = self.folder / "outputs.json"
         self.cdk(
             *("deploy", "--require-approval", "never", "--outputs-file", outputs),
             *("--output", self._assembly, "-c", f"arch={machine()}"),
+            *options,
         )
         self.outputs = json.loads(outputs.read_text(encoding="utf-8"))[STACK]
 

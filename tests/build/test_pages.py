@@ -117,6 +117,13 @@ INTERNAL = {
 }
 
 
+def test_every_test_that_holds_a_promise_about_security_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8")))
+    assert len(named) > 10
+    there = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert sorted(name for name in named if f"def {name}(" not in there) == []
+
+
 def test_every_variable_that_people_may_set_is_on_a_page() -> None:
     pages = text_of(ROOT / "docs/settings.md") + text_of(ROOT / "docs/environment.md")
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "ecs_gpu_recovery").rglob("*.py"))

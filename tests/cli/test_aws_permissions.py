@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ecs_gpu_recovery.aws.tables import TABLES
 from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.infra import people
 from tests.aws.letter_queue import of_rule
@@ -23,8 +24,12 @@ PARTS = {
     "lambda:Invoke": {"lambda:InvokeFunction"},
     "sqs:ChangeMessageVisibilityBatch": {"sqs:ChangeMessageVisibility"},
 }
-#: To look at a queue is to take its messages for a moment, and to let them go again.
-LOOKING = {"sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"}
+#: Nobody's right: whoever calls a function can tell it anything. The console sends a letter again for an operator.
+THE_CONSOLES = {"lambda:InvokeFunction"}
+#: SNS uses the topic's key in the publisher's name.
+ENCRYPTED = {"kms:Decrypt", "kms:GenerateDataKey"}
+#: Only of a timeline that has become long; the tests of the archive show it.
+ARCHIVED = {"logs:CreateLogStream", "logs:PutLogEvents"}
 #: Needed with a task definition that names roles; RegisterTaskDefinition asks for it.
 WITH_ROLES = {"iam:PassRole"}
 #: Only where a start is sent again or a stop comes before the task's name; the tests of the fleet show it.
@@ -102,23 +107,56 @@ def taken_back(person: Person) -> None:
     assert person.submit("--nodes", "n2").code == 4
 
 
-def test_an_operator_may_do_all_that_the_commands_do_and_nothing_else(person: Person) -> None:
+def test_an_operator_may_do_all_that_the_commands_do_but_call_a_function(person: Person) -> None:
     use_everything(person)
     look_at_everything(person)
-    assert asked(person) == people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE
+    rest = people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE - ENCRYPTED - ARCHIVED
+    assert asked(person) - THE_CONSOLES == rest
+    assert not THE_CONSOLES & people.actions(people.OPERATOR)
+    assert people.actions(people.ACTING) >= THE_CONSOLES
 
 
-def test_a_viewer_may_see_everything_and_change_nothing(person: Person) -> None:
+def test_a_viewer_lists_jobs_and_asks_the_doctor_with_rights_of_their_own(person: Person) -> None:
+    """All else, a console shows: records hold what programs were given, and a queue shows by taking.
+
+    AWS can't narrow the right to look at a task definition, and definitions hold variables: the doctor says it can't.
+    """
     use_everything(person)
     person.mine.clear()
-    look_at_everything(person)
-    assert asked(person) == people.actions(people.VIEWER)
-    verbs = {action.partition(":")[2] for action in people.actions(people.VIEWER) - LOOKING}
-    assert all(verb.startswith(("BatchGet", "Describe", "Get", "List", "Query")) for verb in verbs)
+    for args in (("jobs",), ("jobs", "--status", "FAILED"), ("doctor",)):
+        assert person(*args).code in (0, 1), args
+    assert asked(person) - {"ecs:DescribeTaskDefinition"} == people.actions(people.VIEWER)
+    verbs = {action.partition(":")[2] for action in people.actions(people.VIEWER)}
+    assert all(verb.startswith(("Describe", "Get", "List", "Query")) for verb in verbs)
+
+
+def test_a_viewer_reads_no_record_no_log_and_no_dead_letter() -> None:
+    made = people.document(people.VIEWER, Config.from_env({}), role_arns=[ROLE], **WHERE)
+    places = {action: s["Resource"] for s in made["Statement"] for action in s["Action"]}
+    assert not {"dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Scan"} & set(places)
+    assert not {"logs:GetLogEvents", "ecs:DescribeTaskDefinition"} & set(places)
+    assert not {"sqs:ReceiveMessage", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage"} & set(places)
+    carried = {
+        index.name: index.carries for table in TABLES if table.name == "ecs_job" for index in table.indexes
+    }
+    for place in places["dynamodb:Query"]:
+        table, _, index = place.partition(":table/")[2].partition("/index/")
+        assert table == "ecs_job"
+        assert "record" not in carried[index]
+        assert "*" not in carried[index]
+
+
+@pytest.mark.parametrize("who", [people.OPERATOR, people.SHOWING, people.ACTING])
+def test_nobody_reads_a_log_group_that_no_rank_writes_to(who: str) -> None:
+    config = Config.from_env({"TRAINING_LOG_GROUPS": "/llm/*,/bert", "STACK_NAME": "Mine"})
+    made = people.document(who, config, role_arns=[ROLE], **WHERE)
+    (read,) = [s["Resource"] for s in made["Statement"] if "logs:GetLogEvents" in s["Action"]]
+    groups = [place.partition(":log-group:")[2].removesuffix(":log-stream:*") for place in read]
+    assert groups == ["/ecs/Mine", "/llm/*", "/bert"]
 
 
 @pytest.mark.parametrize("who", people.ROLES)
-@pytest.mark.parametrize("tag", ["", "GpuRecovery=yes"])
+@pytest.mark.parametrize("tag", ["", "Fleet=training"])
 def test_every_action_exists_and_fits_its_resources_and_conditions(who: str, tag: str) -> None:
     config = Config.from_env({"NODE_TAG": tag, "TRAINING_TASK_FAMILIES": "llm-*,bert"})
     made = people.document(who, config, role_arns=[ROLE], **WHERE)

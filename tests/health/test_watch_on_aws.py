@@ -144,11 +144,15 @@ def test_a_fault_on_a_free_node_stays_with_the_node(world: World) -> None:
     assert node.claimable, "evidence is no verdict"
 
 
-def test_a_watch_without_an_ecs_agent_names_its_node(world: World) -> None:
+def test_a_watch_without_an_ecs_agent_names_its_cluster_and_its_node(world: World) -> None:
+    """Another stack in the account may have a node of that name."""
     names = world.begin(2)
     event = seen_on(world, names[1], BAD_GPU)
-    del event["detail"]["containerInstanceArn"], event["detail"]["cluster"]
+    del event["detail"]["containerInstanceArn"]
     event["detail"]["node"] = names[1]
+    nowhere = {key: value for key, value in event["detail"].items() if key != "cluster"}
+    world.deliver({**event, "detail": nowhere})
+    assert told(world.job(), FAULT) == []
     world.deliver(event)
     assert [entry.subject for entry in told(world.job(), FAULT)] == [names[1]]
 

@@ -26,7 +26,6 @@ EVERYTHING = {
     "NOTIFICATION_EMAIL": "ops@example.com",
     "IMAGE": "example.com/team/health:3",
     "DCGM_HEALTH_CHECK_TASK": "arn:aws:ecs:region:account:task-definition/my-check:1",
-    "DELETION_PROTECTION": "true",
     "TRAINING_TASK_FAMILIES": "train-a,train-b*",
     "TASK_ROLE_ARNS": "arn:aws:iam::123456789012:role/mine",
     "MAX_RETRIES": "3",

@@ -179,6 +179,17 @@ def test_a_function_takes_a_cluster_by_name_or_arn() -> None:
     assert lambda_settings(TOLD).ECS_CLUSTER_NAME == "gpus"
 
 
+def test_a_reboot_is_waited_for_at_least_as_long_as_it_may_be_on_its_way() -> None:
+    """A node that was given up would be rebooted in other hands."""
+    short = (
+        "REBOOT_TIMEOUT_S must be 600 or more: an order that was given up could still be delivered until then"
+    )
+    assert problems({"REBOOT_TIMEOUT_S": "599"}) == [short]
+    with pytest.raises(ConfigError, match="REBOOT_TIMEOUT_S must be 600 or more"):
+        lambda_settings({**TOLD, "REBOOT_TIMEOUT_S": "599"})
+    assert lambda_settings({**TOLD, "REBOOT_TIMEOUT_S": "600"}).policy.reboot_timeout.total_seconds() == 600
+
+
 def test_no_deployment_may_reboot_machines_that_are_not_tagged() -> None:
     assert Config.from_env({"ECS_CLUSTER_NAME": "mine"}).node_tag == ("GpuRecovery", "mine")
     assert Config.from_env({"NODE_TAG": "Fleet=training"}).node_tag == ("Fleet", "training")

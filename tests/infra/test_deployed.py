@@ -295,12 +295,41 @@ def test_every_function_did_its_part_under_its_own_role(stack: Deployment) -> No
     assert any(row["action"] == "iam:PassRole" for row in rows)
 
 
-def test_destroying_the_stack_leaves_nothing_of_it(stack: Deployment) -> None:
+def test_a_machine_without_the_tag_is_not_rebooted(people: People) -> None:
+    """Whatever the code asks for: the role does not allow it."""
+    (story,) = begin(people, {"untagged": 1})
+    story.server.control("tag_host", node=story.nodes[0], tags={})
+    story.server.control("health", node=story.nodes[0], verdict=1)
+    story.exit(0, 1)
+
+    def refused() -> list[dict[str, Any]]:
+        rows = story.server.control("rights")
+        return [row for row in rows if row["action"] == "ssm:SendCommand" and not row["allowed"]]
+
+    (row, *_) = story.wait_for(refused)
+    assert row["resource"].endswith(story.server.control("node", node=story.nodes[0])["host_id"])
+    assert story.boots() == [1]
+    people.stop("untagged", "it can't be healed")
+
+
+def test_a_destroyed_stack_leaves_its_records_and_the_next_takes_them_over(stack: Deployment) -> None:
+    """The last one: what is left afterwards is a fresh deployment with the records of the one before."""
+    db, ask = stack.server.client("dynamodb"), stack.server.client
+
+    def jobs() -> set[str]:
+        return {item["job_id"]["S"] for item in db.scan(TableName="ecs_job", ConsistentRead=True)["Items"]}
+
+    before = jobs()
+    assert before
     stack.destroy()
-    ask = stack.server.client
-    assert ask("dynamodb").list_tables()["TableNames"] == []
+    assert set(db.list_tables()["TableNames"]) == {"ecs_job", "ecs_node", "ecs_task"}
+    groups = ask("logs").describe_log_groups(logGroupNamePrefix="/gpu-recovery/")["logGroups"]
+    assert [group["logGroupName"] for group in groups] == [f"/gpu-recovery/{STACK}/timeline"]
     assert ask("lambda").list_functions()["Functions"] == []
     assert ask("events").list_rules()["Rules"] == []
     assert stack.outputs["NotificationTopicArn"] not in str(ask("sns").list_topics()["Topics"])
     left = ask("cloudformation").list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
     assert [one["StackName"] for one in left] == ["CDKToolkit"]
+    stack.deploy("--import-existing-resources")
+    assert jobs() == before
+    assert stack.outputs["JobTable"] == "ecs_job"

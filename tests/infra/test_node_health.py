@@ -88,6 +88,9 @@ def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
     assert not container.get("Privileged")
     assert container["ReadonlyRootFilesystem"] is True
     (mount,) = container["MountPoints"]
+    (volume,) = definition["Volumes"]
+    markers = "/var/lib/gpu-recovery/reboots"
+    assert not markers.startswith(volume["Host"]["SourcePath"]), "it can't write markers of reboots"
     assert container["Command"][-1].startswith(mount["ContainerPath"] + "/"), (
         "what it remembers is on the node"
     )
@@ -197,8 +200,10 @@ def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -
     }
     event = {"source": sinks.SOURCE, "detail-type": sinks.DETAIL_TYPE, "detail": {"cluster": "gpu-cluster"}}
     assert takers(patterns, event) == ["EcsInstanceMonitor"]
-    assert takers(patterns, {**event, "detail": {"node": "n1"}}) == ["EcsInstanceMonitor"]
-    assert takers(patterns, {**event, "detail": {"cluster": "gpu-cluster-2"}}) == []
+    for elsewhere in ({"cluster": "gpu-cluster-2"}, {"node": "n1"}):
+        assert takers(patterns, {**event, "detail": elsewhere}) == [], (
+            "another stack's node has that name too"
+        )
     assert takers(patterns, {**event, "detail-type": "something else"}) == []
     (rule,) = [rule for rule in rules if rule["EventPattern"]["source"] == [sinks.SOURCE]]
     (target,) = rule["Targets"]

@@ -12,6 +12,8 @@ import pytest
 from policy_sentry.querying.actions import get_action_data
 
 from ecs_gpu_recovery.infra import permissions
+from ecs_gpu_recovery.infra.node_role import AGENTS
+from ecs_gpu_recovery.infra.topic import USES_KEY
 from tools import permissions as page
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 #: AWS knows no narrower resource for these.
 NO_RESOURCE = {
-    "ecr:GetAuthorizationToken",
+    *AGENTS,
     "ecs:DescribeTaskDefinition",
     "ecs:ListTasks",
     "ssm:ListCommandInvocations",
@@ -33,6 +35,7 @@ OPTIONAL = {"ecs:ListContainerInstances"}
 #: What resources of the template are called in ARNs.
 ARNS = {
     "AWS::DynamoDB::Table": "arn:aws:dynamodb:us-east-1:123456789012:table/name",
+    "AWS::KMS::Key": "arn:aws:kms:us-east-1:123456789012:key/name",
     "AWS::IAM::Role": "arn:aws:iam::123456789012:role/name",
     "AWS::Lambda::Function": "arn:aws:lambda:us-east-1:123456789012:function:name",
     "AWS::Logs::LogGroup": "arn:aws:logs:us-east-1:123456789012:log-group:name:log-stream:*",
@@ -171,7 +174,7 @@ def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
     assert sweeper >= of(stack, "DcgmTaskMonitor")
 
 
-SERVICES = {"client": "dynamodb", "ecs": "ecs", "ssm": "ssm", "sns": "sns"}
+SERVICES = {"client": "dynamodb", "ecs": "ecs", "logs": "logs", "ssm": "ssm", "sns": "sns"}
 Wanted = tuple[str, str | None]  # a module, and one name of it or all
 
 
@@ -243,7 +246,7 @@ def test_the_functions_may_do_all_that_their_code_does_and_nothing_else(stack: M
     assert "dynamodb:TransactWriteItems" in made  # IAM has no such action: it asks for the parts
     made |= {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
     made.remove("dynamodb:TransactWriteItems")
-    platform = {"iam:PassRole", "logs:CreateLogStream", "logs:PutLogEvents"}
+    platform = {"iam:PassRole", *USES_KEY}
     platform |= {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"}
     allowed = {action for function in permissions.FUNCTIONS for action in of(stack, function)}
     assert allowed - platform == made - PEOPLES - OPTIONAL

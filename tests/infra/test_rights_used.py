@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 _LOG = "Lambda writes the log, not our code"
 _FAILED = "Lambda sends what failed to the dead-letter queue, not our code"
+_ENCRYPTED = "SNS uses the topic's key in the publisher's name"
 #: Granted, and yet no story's call needs it: by function ("" for all) and action, with the reason. Of what our own code
 #: may do there is nothing that no story does.
 UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:CreateLogStream"): _LOG,
     ("", "logs:PutLogEvents"): _LOG,
+    ("", "kms:Decrypt"): _ENCRYPTED,
+    ("", "kms:GenerateDataKey"): _ENCRYPTED,
     ("", "sqs:GetQueueAttributes"): _FAILED,
     ("", "sqs:GetQueueUrl"): _FAILED,
     ("", "sqs:SendMessage"): _FAILED,

@@ -12,6 +12,7 @@ from ecs_gpu_recovery.aws import dead_letters
 from ecs_gpu_recovery.aws.tables import TABLES
 from ecs_gpu_recovery.lambdas.metrics import NAMESPACE
 from ecs_gpu_recovery.settings import lambda_settings
+from tests.infra.stacks import synthesize
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
@@ -45,17 +46,83 @@ def test_the_tables_can_be_restored_and_nothing_in_them_expires(stack: Made) -> 
         assert "TimeToLiveSpecification" not in table
 
 
-def test_a_destroyed_stack_takes_its_tables_along_unless_they_are_protected(
-    stack: Made, everything: Made
+def test_a_destroyed_stack_leaves_its_records_behind_unless_it_is_told_not_to(
+    stack: Made, tmp_path: Path
 ) -> None:
+    to_go = synthesize(tmp_path, {"DELETION_PROTECTION": "false"})
+
     def fate(made: Made) -> set[tuple[Any, ...]]:
         tables = made.all("AWS::DynamoDB::Table").values()
         return {
             (t["DeletionPolicy"], t["Properties"].get("DeletionProtectionEnabled", False)) for t in tables
         }
 
-    assert fate(stack) == {("Delete", False)}
-    assert fate(everything) == {("Retain", True)}
+    assert fate(stack) == {("Retain", True)}
+    assert fate(to_go) == {("Delete", False)}
+    for made, policy in ((stack, "Retain"), (to_go, "Delete")):
+        (timeline,) = [one for name, one in made.all("AWS::Logs::LogGroup").items() if "Timeline" in name]
+        assert timeline["DeletionPolicy"] == policy
+        assert "RetentionInDays" not in timeline["Properties"], "it outlives the functions' logs"
+
+
+def test_what_a_destroyed_stack_leaves_has_a_name_by_which_the_next_takes_it_over(stack: Made) -> None:
+    """CloudFormation imports what exists only by a name that is written in the template."""
+    kept = [r for r in stack.template["Resources"].values() if r.get("DeletionPolicy") == "Retain"]
+    named = {"AWS::DynamoDB::Table": "TableName", "AWS::Logs::LogGroup": "LogGroupName"}
+    assert len(kept) == 4
+    assert all(isinstance(one["Properties"][named[one["Type"]]], str) for one in kept)
+
+
+def test_messages_are_encrypted_with_a_key_that_alarms_may_use(stack: Made) -> None:
+    (topic,) = stack.properties("AWS::SNS::Topic")
+    ((name, key),) = stack.all("AWS::KMS::Key").items()
+    assert stack.name(topic["KmsMasterKeyId"]) == name
+    assert key["Properties"]["EnableKeyRotation"] is True
+    (alarms,) = [s for s in key["Properties"]["KeyPolicy"]["Statement"] if "Service" in s["Principal"]]
+    assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert alarms["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+
+
+def test_numbers_and_alarms_are_of_one_stack_and_one_cluster(stack: Made, everything: Made) -> None:
+    for made, name in ((stack, "EcsGpuRecoveryStack"), (everything, "SecondCluster")):
+        own = [a for a in made.properties("AWS::CloudWatch::Alarm") if a["Namespace"] == NAMESPACE]
+        assert len(own) == 3
+        for alarm in own:
+            told = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
+            assert told == {"service": "ecs-gpu-recovery", "stack": name, "cluster": "gpu-cluster"}
+            assert alarm["AlarmDescription"].startswith("gpu-cluster: ")
+
+
+def test_a_node_closes_the_instance_metadata_to_tasks_before_it_joins(everything: Made) -> None:
+    """Host networking reaches it whatever the hop limit says. Without the rule the agent does not start."""
+    script = _user_data(everything)
+    rule = "iptables -w -I OUTPUT -d 169.254.169.254 -m cgroup --path ecstasks.slice -j REJECT"
+    assert f"ExecStart={rule}\n[Install]\nRequiredBy=ecs.service\n" in script
+    assert "Before=ecs.service" in script
+    assert script.rstrip().endswith("systemctl enable --now no-metadata.service")
+    (template,) = everything.properties("AWS::EC2::LaunchTemplate")
+    assert template["LaunchTemplateData"]["MetadataOptions"] == {
+        "HttpTokens": "required",
+        "HttpPutResponseHopLimit": 1,
+    }
+
+
+def test_a_node_may_act_for_its_own_cluster_and_read_no_parameter(everything: Made) -> None:
+    roles = [
+        r for r in everything.properties("AWS::IAM::Role") if "What a node of" in str(r.get("Description"))
+    ]
+    assert len(roles) == 2
+    for role in roles:
+        assert "ManagedPolicyArns" not in role
+        (policy,) = role["Policies"]
+        for statement in policy["PolicyDocument"]["Statement"]:
+            actions, places = (
+                [value] if isinstance(value, str | dict) else value
+                for value in (statement["Action"], statement["Resource"])
+            )
+            assert not [action for action in actions if action.startswith("ssm:Get")]
+            if actions[0].startswith("ecs:") and places != ["*"]:
+                assert all("/gpu-cluster" in str(place) for place in places)
 
 
 def test_four_functions_share_one_asset_on_arm(stack: Made) -> None:
@@ -179,7 +246,7 @@ def test_messages_go_to_the_topic_and_an_address_may_be_on_it(stack: Made, every
 
 
 def test_logs_are_kept_for_a_while_and_not_for_ever(stack: Made) -> None:
-    groups = stack.all("AWS::Logs::LogGroup").values()
+    groups = [one for name, one in stack.all("AWS::Logs::LogGroup").items() if "Timeline" not in name]
     assert {group["Properties"]["RetentionInDays"] for group in groups} == {90}
     assert {group["DeletionPolicy"] for group in groups} == {"Delete"}
     named = {f["LoggingConfig"]["LogGroup"]["Ref"] for f in stack.functions().values()}

@@ -135,7 +135,12 @@ def test_ec2_nodes_get_the_agent_from_a_daemon(template: dict[str, Any]) -> None
     assert definition["NetworkMode"] == "host", "the one mode that external nodes share"
     (container,) = definition["ContainerDefinitions"]
     assert "ResourceRequirements" not in container, "a GPU that the agent holds is one the training lacks"
-    assert container["MountPoints"][0]["ReadOnly"] is True
+    mounted = {volume["Name"]: volume["Host"]["SourcePath"] for volume in definition["Volumes"]}
+    seen = {mount["ContainerPath"]: mounted[mount["SourceVolume"]] for mount in container["MountPoints"]}
+    assert seen == {"/host/root": "/var/lib/gpu-recovery/disk", "/host/fsx": "/fsx"}, (
+        "no more than it measures"
+    )
+    assert all(mount["ReadOnly"] for mount in container["MountPoints"])
     assert [secret["Name"] for secret in container["Secrets"]] == ["CW_CONFIG_CONTENT"]
     assert not container.get("Privileged")
 

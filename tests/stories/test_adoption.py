@@ -62,6 +62,19 @@ def test_a_restart_uses_what_the_task_was_first_started_with(world: World) -> No
         assert task["taskDefinitionArn"].endswith(f"{TRAIN}:1")
 
 
+def test_a_restart_starts_what_ecs_ran_whatever_the_row_says(world: World) -> None:
+    """A row is text of whoever may write the table; it must not choose what runs with the training's role."""
+    other = OtherTool(world)
+    tasks = other.submit()
+    for rank, task in enumerate(tasks):
+        other.write_task(task, NODES[rank], rank, task_def_arn="evil:7")
+    world.finish_attempt(1)
+    world.cloud.control.health("gpu-a", 1)
+    world.cloud.control.exit_task(tasks[1], 1)
+    assert world.run("t1").spec.task_def.endswith(f"task-definition/{TRAIN}:1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
 def test_their_healthy_job_fails_with_one_message(world: World) -> None:
     tasks = OtherTool(world).submit()
     world.cloud.control.exit_task(tasks[0], 1)

@@ -244,7 +244,8 @@ def _logs(
 def _sinks(options: argparse.Namespace) -> list[Sink]:
     sinks: list[Sink] = [FileSink(path) for path in options.events]
     if options.eventbridge is not None:
-        sinks.append(EventBridgeSink(options.eventbridge, EcsAgent() if options.ecs else None))
+        here = {"cluster": options.cluster} if options.cluster else {}
+        sinks.append(EventBridgeSink(options.eventbridge, EcsAgent() if options.ecs else lambda: here))
     return sinks
 
 
@@ -285,6 +286,7 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add("--ecs", action="store_true", help="on an ECS node: let its agent say which node this is")
     name = os.environ.get("GPU_RECOVERY_NODE") or os.uname().nodename
     add("--node", default=name, metavar="NAME", help="what this node is called (GPU_RECOVERY_NODE)")
+    add("--cluster", default="", metavar="NAME", help="whose node this is, where --ecs does not tell")
     add("--poll", type=float, default=0.2, metavar="S", help="how often to look (default 0.2)")
     add("--once", action="store_true", help="tell what is new and end")
     add("--policy", type=Path, metavar="FILE", help="rules in front of the built-in ones (TOML)")
