@@ -61,7 +61,7 @@ _WORDED: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"\bnvidia ({_PCI_ID}):.{{0,40}}?(?:can't recover \(no error_detected"
             r"|Uncorrect(?:ed|able) \(Fatal\)|Unable to change power state .{0,40}device inaccessible)",
         ),
-        ("xid-cut", r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]{0,24})(?:\)\s*:?\s*)?$"),
+        ("xid-cut", r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]{0,24})(?:\)\s*:?\s*)?(?:$|[\x00\\\"])"),
     )
 )
 _PID = re.compile(r"\s*,?\s*pid='?`?<?[\w ]+>?`?'?")
@@ -71,11 +71,11 @@ _BOOT = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;\"])\s*Linux 
 _ESCAPED_LINE_END = re.compile(r"\\[nr]")
 _MESSAGE = re.compile(r"NVRM:|nvidia-nvswitch[0-9]{1,3}: SXid")
 _LOOKS_LIKE = re.compile(
-    r"NVRM:|SXid|\bnvidia[\w-]{0,40}(?: [0-9A-Fa-f:.]{7,16})?: |\bkernel(?:\[[0-9]+\])?: |^<[0-9]{1,3}>"
+    r"NVRM:|SXid|\bnvidia[\w-]{0,40}(?: [0-9A-Fa-f:.]{7,16})?: |\bkernel(?:\[[0-9]+\])?:\s|^<[0-9]{1,3}>"
     r"|\bkern\s*:\s*\w+\s*:"
-    r"|^(?:\x1b\[[0-9;]*m)?\[\s*\+?[0-9]{1,10}\.[0-9]{1,9}\]|^\[[A-Z][a-z]{2} ?[0-9]{1,2} [0-9]{2}:[0-9]{2}\]"
+    r"|(?:^|[:>] )(?:\x1b\[[0-9;]*m)?\[\s*\+?[0-9]{1,10}\.[0-9]{1,9}\]|^\[[A-Z][a-z]{2} ?[0-9]{1,2} [0-9]{2}:[0-9]{2}\]"
     r"|\"?_TRANSPORT\"?\s*[:=]\s*\"?kernel|^[0-9]{1,4},[0-9]{1,20},[0-9]{1,18},"
-    r"|\[\w{3} \w{3} +[0-9]{1,2} [0-9:]{8} [0-9]{4}\]"
+    r"|\[[^\]\n]{3,30} [0-9]{1,2} [0-9:]{8} [0-9]{4}\]"
     r"|^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8},[0-9]{6}[+-]",
     re.MULTILINE | re.ASCII,
 )
