@@ -180,6 +180,14 @@ JOB = (
         "6f0c…",
     ),
     Attribute(
+        "rows_owed",
+        "NS",
+        False,
+        "ranks whose task and node rows are still to be written; absent if none are",
+        "任务行和节点行尚待写入的 rank；没有时不存在",
+        '["0", "1"]',
+    ),
+    Attribute(
         "wake_at",
         "S",
         False,
@@ -282,6 +290,14 @@ NODE = (
         "the name of the last write, so that its repetition is known",
         "最后一次写入的标识，用于识别重复写入",
         "02be…",
+    ),
+    Attribute(
+        "story",
+        "L",
+        False,
+        "what its job has said of the node since `record` was written; absent if nothing",
+        "自 `record` 写入以来其作业对该节点的记录；没有时不存在",
+        '[{"at":"2026-11-15T03:08:07+00:00","subject":"gpu-01",...}]',
     ),
     Attribute(
         "wake_at",

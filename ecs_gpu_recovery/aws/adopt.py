@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core import keys
-from ..core.effects import Order, StopTask, WriteRows
+from ..core.effects import Order, StopTask
 from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
 from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
@@ -224,7 +224,6 @@ def adopted_job(
         attempt=attempt,
         policy=policy.version,
     )
-    orders.append(Order(due=at, effect=WriteRows(key=keys.rows(job_id, 1), version=1)))
     return Job(
         id=job_id,
         cluster=cluster,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What one transaction, or one batch of reads, may hold.
 MOST_ACTIONS = 100
+#: How many lines are kept beside a node's record before somebody must open it.
+LONGEST_STORY = 25
 #: How often the rest of a batch is asked for before the table counts as too busy.
 BATCH_TRIES = 8
 
@@ -188,28 +190,42 @@ class Dynamo:
         condition = f"attribute_not_exists(#{fence}) OR #{fence} < :{fence}"
         return {"Update": {"TableName": table, "ConditionExpression": condition, **update}}
 
-    def shown(self, table: str, item: Item, *, fence: str, same: Item) -> Item:
+    def shown(self, table: str, item: Item, *, fence: str, same: Item, story: Item) -> Item:
         """These attributes over an item with a smaller number in `fence`, and its next version, without reading it.
 
         What else is in it stays as it is: its `record` is then a version behind. Attributes in `same` must be equal.
+        `story` is added to the list of that name, while that is short: whoever opens the record takes it in.
         """
         update = assignment(item, key=self._keys[table])
+        values = {":one": number(1), **{f":{name}": value for name, value in same.items()}}
+        where = " AND ".join(
+            ("attribute_exists(#record)", f"#{fence} < :{fence}", *(f"#{name} = :{name}" for name in same))
+        )
+        if story["L"]:
+            update["UpdateExpression"] += ", #story = list_append(if_not_exists(#story, :none), :story)"
+            update["ExpressionAttributeNames"]["#story"] = "story"
+            values |= {":none": {"L": []}, ":story": story, ":most": number(LONGEST_STORY)}
+            where = f"{where} AND attribute_not_exists(#story) OR {where} AND size(#story) < :most"
         update["UpdateExpression"] += " ADD #version :one"
         update["ExpressionAttributeNames"] |= {
             "#version": "version",
             "#record": "record",
             **{f"#{name}": name for name in same},
         }
-        update["ExpressionAttributeValues"] |= {
-            ":one": number(1),
-            **{f":{name}": value for name, value in same.items()},
-        }
-        where = [
-            "attribute_exists(#record)",
-            f"#{fence} < :{fence}",
-            *(f"#{name} = :{name}" for name in same),
-        ]
-        return {"Update": {"TableName": table, "ConditionExpression": " AND ".join(where), **update}}
+        update["ExpressionAttributeValues"] |= values
+        return {"Update": {"TableName": table, "ConditionExpression": where, **update}}
+
+    def same_version(self, table: str, item: Item, version: int, what: str, *, sparse: Iterable[str]) -> bool:
+        """Change attributes beside a record that is still at this version; False if it is not."""
+        update = assignment(item, key=self._keys[table], sparse=sparse)
+        update["ExpressionAttributeNames"]["#version"] = "version"
+        update.setdefault("ExpressionAttributeValues", {})[":now"] = number(version)
+        try:
+            with translated(what):
+                self._client.update_item(TableName=table, ConditionExpression="#version = :now", **update)
+        except (ConditionFailed, InTheWay):
+            return False
+        return True
 
     def absent(self, table: str, value: str) -> Item:
         key = self._keys[table]

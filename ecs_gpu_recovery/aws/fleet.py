@@ -13,6 +13,7 @@ from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused
 from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
+from ..engine.dispatch import node_of
 from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
 from . import reboots
@@ -285,10 +286,12 @@ class EcsFleet:
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         away: set[str] = set()
-        for fact in self.see_instances({r.instance: r.node for r in job.ranks if r.instance}):
+        shown: dict[str, str] = {}
+        for fact in self.see_instances({r.instance: r.node for r in job.ranks if r.instance}, shown):
             if isinstance(fact, NodeSeen) and not fact.connected:
                 away.add(fact.node)
             yield fact
+        self._mend_labels([node_of(job, rank) for rank in job.ranks], shown)
         yield from self._see_tasks(job)
         since = self._now() - REBOOT_DELIVERY
         down = {
@@ -308,21 +311,18 @@ class EcsFleet:
                 key = keys.reboot(job.id, job.attempt, rank.index)
                 yield from self._see_reboot(rank.node, self.host_of(rank), key)
 
+    def _mend_labels(self, nodes: Sequence[Node], shown: Mapping[str, str]) -> None:
+        """A label that was missed, or came late, is put right on the way: the answer shows it."""
+        self.label_nodes([node for node in nodes if shown.get(node.name, node.status) != node.status.value])
+
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
-        """A label that was missed is put right on the way: the answer shows it."""
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
         for fact in self.see_instances(
             {instance: node.name for instance, node in by_instance.items()}, shown
         ):
             yield getattr(fact, "node", ""), fact
-        self.label_nodes(
-            [
-                node
-                for node in by_instance.values()
-                if shown.get(node.name, node.status.value) != node.status.value
-            ]
-        )
+        self._mend_labels(list(by_instance.values()), shown)
         checking = {
             node.check_id: node
             for node in nodes

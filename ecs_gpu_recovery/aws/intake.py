@@ -70,14 +70,9 @@ class Intake:
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
         self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
-        self._last: Job | None = None  #: the record that this process wrote last
         self._strangers: set[str] = set()  #: young instances whose hosts were looked for
         self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
         self._running = Roll()
-
-    def committed(self, job: Job) -> None:
-        """To be told of every record that this process has written."""
-        self._last = job
 
     def take(self, event: object) -> Answer:
         seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
@@ -125,7 +120,7 @@ class Intake:
         job_id = seen.job or self._runtime.store.job_of_task(seen.task_id)
         if not job_id:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
-        known = self._last if self._last is not None and self._last.id == job_id else None
+        known = self._runtime.store.last(job_id)
         if seen.status == "RUNNING" and known is not None and self._running.keep(known, seen.facts):
             return Answer(seen.kind, True, "kept until the whole gang runs", job_id)
         try:
@@ -146,8 +141,8 @@ class Intake:
         """A check that our own record names has started: its event says so once more, and costs no read."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
-        ours = (self._last is not None and self._last.id == seen.job and self._last.ranks) or ()
-        if seen.status != "STOPPED" and any(rank.check_id == seen.task_id for rank in ours):
+        ours = self._runtime.store.last(seen.job)
+        if seen.status != "STOPPED" and ours and any(r.check_id == seen.task_id for r in ours.ranks):
             return Answer(seen.kind, True, "nothing new", seen.job)
         try:
             if seen.job:
@@ -271,8 +266,7 @@ class Intake:
     def _known(self, job_id: str) -> Job:
         """The record as this process wrote it last, or else as it is now: for what does not change, or may be asked
         in vain."""
-        last = self._last
-        return last if last is not None and last.id == job_id else self._runtime.store.job(job_id)
+        return self._runtime.store.last(job_id) or self._runtime.store.job(job_id)
 
     def _command(self, seen: Parsed) -> Answer:
         """A reboot of ours ended somewhere. Its comment tells for whom."""

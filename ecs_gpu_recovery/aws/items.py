@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..core import codec, rows
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import JobLine
 from .errors import ForeignRecord
 
@@ -20,8 +20,10 @@ Item = dict[str, Any]
 #: write is paid for by size, and one item takes only so many kilobytes a second.
 READABLE = 16_000
 #: Attributes an item has only while they mean something. Absent, they keep it out of the sparse indexes.
-JOB_SPARSE = ("wake_at", "live")
-NODE_SPARSE = ("wake_at", "job_id", "container_instance_id")
+JOB_SPARSE = ("wake_at", "live", "rows_owed")
+NODE_SPARSE = ("wake_at", "job_id", "container_instance_id", "story")
+#: Whoever owes rows pays them at once. If it died, the sweeper finds the job due after this time.
+PAY_WITHIN = timedelta(minutes=1)
 _STATUSES = {status.value: status for status in NodeStatus}
 
 
@@ -39,14 +41,21 @@ def stamp(at: datetime) -> str:
 
 
 def job_item(job: Job, lost_after: timedelta) -> Item:
-    wake_at = job.wake_at(lost_after)
     item = _attributes(rows.job_row(job))
-    item |= {"job_name": text(job.spec.name), "version": number(job.version), "record": _pack(job)}
-    if wake_at is not None:
-        item["wake_at"] = text(stamp(wake_at))
+    record = _pack(replace(job, owed=()))
+    item |= {"job_name": text(job.spec.name), "version": number(job.version), "record": record}
     if not job.status.final:
         item["live"] = text("1")
-    return item
+    if job.owed:
+        item["rows_owed"] = {"NS": [str(index) for index in job.owed]}
+    return item | wake_up(job, lost_after)
+
+
+def wake_up(job: Job, lost_after: timedelta) -> Item:
+    """When the sweeper must look at a job: for what it waits for, or for rows that are owed."""
+    times = [job.wake_at(lost_after), job.updated_at + PAY_WITHIN if job.owed else None]
+    soonest = min((at for at in times if at is not None), default=None)
+    return {"wake_at": text(stamp(soonest))} if soonest is not None else {}
 
 
 def node_item(node: Node, lost_after: timedelta) -> Item:
@@ -73,31 +82,26 @@ def shown_node(job: Job, rank: Rank) -> Item:
     }
 
 
-def task_items(job: Job, ranks: Iterable[Rank]) -> dict[str, Item]:
-    """The rows of the tasks that these ranks have, by task id, each with the version that wrote it."""
-    found = {}
-    for rank in ranks:
-        row = rows.task_row(job, rank)
-        if row is not None:
-            found[rank.task_id] = _attributes(row) | {"job_version": number(job.version)}
-    return found
+def story(lines: Iterable[Entry]) -> Item:
+    """Lines of a node's timeline that are put beside its record, without opening it."""
+    return {"L": [text(json.dumps(codec.dump(line), separators=(",", ":"))) for line in lines]}
 
 
-def past_task_items(job: Job, ranks: Iterable[Rank]) -> dict[str, Item]:
-    """How the row of each rank's task before this one ends, if nothing else was written of it."""
-    ended = {
-        "task_status": text(TaskStatus.TERMINATED.value),
-        "updated_at": text(job.updated_at.isoformat()),
-        "job_version": number(job.version),
-    }
-    past = [rank.past_tasks[-1].partition("/")[2] for rank in ranks if rank.past_tasks]
-    return {task_id: {"ecs_task_id": text(task_id), **ended} for task_id in past}
+def task_item(row: Mapping[str, str], version: int) -> Item:
+    """A task's row, with the version of the job that wrote it."""
+    return _attributes(row) | {"job_version": number(version)}
 
 
 def read_job(item: Mapping[str, Any]) -> Job:
     if "record" not in item:
         raise ForeignRecord(f"job {item['job_id']['S']}", plain(item))
-    return codec.load_job(_unpack(item["record"]))
+    record = _unpack(item["record"])
+    owed = tuple(sorted(int(index) for index in item.get("rows_owed", {}).get("NS", ())))
+    # In older records the rows are an order in the outbox, which does not always say whose.
+    kept = [order for order in record.get("outbox", ()) if order["effect"].get("do") != "WriteRows"]
+    if len(kept) < len(record.get("outbox", ())):
+        record, owed = record | {"outbox": kept}, tuple(range(len(record["ranks"])))
+    return replace(codec.load_job(record), owed=owed)
 
 
 def read_node(item: Mapping[str, Any]) -> Node:
@@ -108,8 +112,10 @@ def read_node(item: Mapping[str, Any]) -> Node:
         return node
     # The job that holds it has moved it without opening the record: see `shown_node`.
     status = str(item.get("node_status", {}).get("S", ""))
+    more = [codec.load_entry(json.loads(line["S"])) for line in item.get("story", {}).get("L", ())]
     return replace(
         node,
+        timeline=(*node.timeline, *more),
         status=_STATUSES.get(status, node.status),
         job_version=version_of(item, "job_version"),
         updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
@@ -145,10 +151,10 @@ def assignment(
     sets = [f"#{a} = if_not_exists(#{a}, :{a})" if a in once else f"#{a} = :{a}" for a in names.values()]
     gone = [name for name in sparse if name not in item]
     names |= {f"#{name}": name for name in gone}
+    parts = [("SET", sets), ("REMOVE", [f"#{name}" for name in gone])]
     return {
         "Key": {key: item[key]},
-        "UpdateExpression": f"SET {', '.join(sets)}"
-        + (f" REMOVE {', '.join(f'#{a}' for a in gone)}" if gone else ""),
+        "UpdateExpression": " ".join(f"{verb} {', '.join(some)}" for verb, some in parts if some),
         "ExpressionAttributeNames": names,
         "ExpressionAttributeValues": {f":{name}": value for name, value in item.items() if name != key},
     }

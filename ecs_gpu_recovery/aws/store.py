@@ -1,13 +1,13 @@
 """The DynamoDB store: one job is one item, and one conditional write moves it.
 
-Why is in docs/decisions/0003-one-item-per-job.md. Task and node rows follow the record. Writing them means to
-read them, write what differs and look again, so it may be done twice, late, or by two at once. Records are
-read consistently; lists come from indexes and may be a moment old.
+Why is in docs/decisions/0003-one-item-per-job.md. Task and node rows travel with the record, or are owed beside it
+and written by `settle`: docs/decisions/0011-the-store-owes-the-rows.md. Records are read consistently; lists come
+from indexes and may be a moment old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -15,32 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
+from ..core.model import Entry, Job, JobStatus, Node, Rank, TaskStatus
 from ..engine.ports import Page
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
 from .errors import CONFLICT, Cancelled, ConditionFailed
 from .items import Item, text
-from .stale import left_open, says, stale_nodes, stale_tasks
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-#: A claim this young may belong to a job that is being recorded right now.
-ORPHAN_AGE = timedelta(minutes=10)
 #: The state in which other tools leave a job: a recovery is begun by its events.
 _MOST = JobStatus.IN_PROGRESS.value
 #: How often a plan that others overtook is made again before the caller has to wait.
 TRIES = 8
+#: Of how many jobs the last record is kept at hand.
+RECENT = 16
 #: How much one question to an index reads at least, so that what is filtered out does not cost a call each.
 PAGE = 50
 
 
 class DynamoStore:
     """Safe for any number of threads and processes. Lists and sweeps are those of one cluster."""
-
-    writes_rows = False
-    most_ranks = (MOST_ACTIONS - 1) // 2  #: beside the record, two rows each
 
     def __init__(
         self,
@@ -57,6 +53,7 @@ class DynamoStore:
         self._db = Dynamo(client, keys)
         self._cluster = cluster
         self._lost_after = lost_after
+        self._recent: dict[str, Job] = {}  #: as this process wrote them last
 
     # -- a new job -------------------------------------------------------------------------------------------
 
@@ -122,12 +119,47 @@ class DynamoStore:
             raise NotFound(f"no job {job_id}")
         return items.read_job(item)
 
-    def commit(self, job: Job) -> None:
-        item = items.job_item(job, self._lost_after)
+    def last(self, job_id: str) -> Job | None:
+        return self._recent.get(job_id)
+
+    def _keep(self, job: Job) -> Job:
+        self._recent[job.id] = job
+        if len(self._recent) > RECENT:
+            self._recent.pop(next(iter(self._recent)), None)
+        return job
+
+    def commit(self, old: Job, new: Job) -> Job:
+        """The rows travel with the record in one transaction, unless they are too many or have to be read first.
+
+        A rank whose rows are owed is not written out of turn: what was said of its node before would be left out.
+        """
+        if any(rows.forgets(old, new, index) for index in old.owed):
+            self._pay(old)
+        changes = rows.changes(old, new)
+        fits = 0 < len(changes.tasks) + len(changes.nodes) < MOST_ACTIONS
+        fits = fits and not changes.opens and changes.ranks.isdisjoint(old.owed)
+        if fits and self._commit_with(new, changes):
+            return self._keep(new)
+        new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
+        item = items.job_item(new, self._lost_after)
         try:
-            self._db.move(self._jobs, item, f"job {job.id}", sparse=items.JOB_SPARSE)
+            self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE)
         except VersionConflict as exc:
             raise VersionConflict(str(exc), _job_in(exc.newest)) from exc
+        return self._keep(new)
+
+    def _commit_with(self, job: Job, changes: rows.Changes) -> bool:
+        """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
+        record = self._db.next(self._jobs, items.job_item(job, self._lost_after), sparse=items.JOB_SPARSE)
+        tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
+        nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
+        try:
+            self._db.transact([record, *tasks, *nodes], f"job {job.id} and its rows")
+        except Cancelled as exc:
+            if exc.failed(0) or CONFLICT in exc.codes:
+                raise VersionConflict(f"job {job.id} was moved by somebody else") from exc
+            return False
+        return True
 
     def job_of_task(self, task_id: str) -> str | None:
         item = self._db.get(self._tasks, task_id, only=("job_id",))
@@ -170,90 +202,53 @@ class DynamoStore:
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
-        """A commit and the rows of some ranks in one transaction, none of them read before.
+    def settle(self, job: Job) -> Job:
+        """Write the rows that are owed, and take note that they are.
 
-        False, and nothing is written, where a node is not this job's any more, or they are too many.
+        Each is written whether or not it says so already: its fence then keeps an older record from coming late. What
+        another commit adds meanwhile is written too, from that record.
         """
-        chosen = [job.ranks[index] for index in ranks]
-        tasks = items.task_items(job, chosen).values()
-        record = self._db.next(self._jobs, items.job_item(job, self._lost_after), sparse=items.JOB_SPARSE)
-        actions = [record, *map(self._newer_task, tasks), *(self._shown(job, rank) for rank in chosen)]
-        if len(chosen) > self.most_ranks:
-            return False
-        try:
-            self._db.transact(actions, f"job {job.id} and its rows")
-        except Cancelled as exc:
-            if exc.failed(0) or CONFLICT in exc.codes:
-                raise VersionConflict(f"job {job.id} was moved by somebody else") from exc
-            return False
-        return True
-
-    def _shown(self, job: Job, rank: Rank) -> Item:
-        item = items.shown_node(job, rank)
-        return self._db.shown(self._nodes, item, fence="job_version", same={"job_id": text(job.id)})
-
-    def write_rows(
-        self,
-        job: Job,
-        announce: Callable[[Sequence[Node]], None] | None = None,
-        ranks: Sequence[int] = (),
-    ) -> None:
-        """Write the rows that differ, and only those: of 256 ranks, an event changes one or two.
-
-        Nodes come from the newest record. A row that is right as it is keeps its old fence, which would let a
-        late writer pass; so the record is looked at before the writing and after it. With `ranks` the caller
-        does that, by its next commit. Tasks of an attempt that the newest record has forgotten come from this
-        one: a task only ever moves towards its end.
-        """
-        told: dict[str, NodeStatus] = {}
-        newest = job
         for _ in range(TRIES):
-            chosen = [newest.ranks[index] for index in ranks] or newest.ranks
-            tasks = items.task_items(job, [job.ranks[rank.index] for rank in chosen])
-            tasks |= items.task_items(newest, chosen)
-            past = items.past_task_items(newest, chosen)
-            found = self._db.read(
-                {
-                    self._jobs: [] if ranks else [job.id],
-                    self._tasks: [*tasks, *past],
-                    self._nodes: [rank.node for rank in chosen],
-                },
-                only={self._jobs: ("job_id", "version")},
-            )
-            if items.version_of(found[self._jobs].get(job.id, {})) > newest.version:
-                newest = self.job(job.id)
-                tasks |= items.task_items(newest, newest.ranks)
-            nodes = stale_nodes(newest, found[self._nodes])
-            stale = [*stale_tasks(tasks, found[self._tasks]), *left_open(past, tasks, found[self._tasks])]
-            self._announce(announce or _nobody, nodes, told, found[self._nodes])
-            actions = [*map(self._newer_task, stale), *map(self._next_node, nodes)]
-            if not actions:
-                return
-            written = self._db.write_all(actions, f"rows of job {job.id}")
-            if written and ranks:
-                return
-            if written or ranks:
-                latest = self.job(job.id)
-                if written and all(says(latest, node.name) == says(newest, node.name) for node in nodes):
-                    return
-                newest = latest
+            if not job.owed:
+                return job
+            if self._pay(job) and self._paid(job):
+                return self._keep(replace(job, owed=()))
+            job = self.job(job.id)
         raise Transient(f"job {job.id}: its rows keep moving")
 
-    @staticmethod
-    def _announce(
-        say: Callable[[Sequence[Node]], None],
-        nodes: Sequence[Node],
-        told: dict[str, NodeStatus],
-        found: dict[str, Item],
-    ) -> None:
-        """Tell of the nodes that change, and take back what was told of one that someone else was faster with."""
-        known = {name: items.read_node(found[name]) for name in told if name in found}
-        known |= {node.name: node for node in nodes}
-        news = [node for node in known.values() if told.get(node.name) is not node.status]
-        if news:
-            say(news)
-        told.update({node.name: node.status for node in news})
+    def _pay(self, job: Job) -> bool:
+        """False if somebody was faster with one of them."""
+        ranks = [job.ranks[index] for index in job.owed]
+        wanted = {row["ecs_task_id"]: row for rank in ranks if (row := rows.task_row(job, rank)) is not None}
+        past = [rank.past_tasks[-1].partition("/")[2] for rank in ranks if rank.past_tasks]
+        found = self._db.read(
+            {self._tasks: [*wanted, *past], self._nodes: [rank.node for rank in ranks]},
+        )
+        tasks = [
+            items.task_item(row, job.version)
+            for task_id, row in wanted.items()
+            if items.version_of(found[self._tasks].get(task_id, {}), "job_version") < job.version
+        ]
+        tasks += [
+            _ended(found[self._tasks][task_id], job) for task_id in past if _open(found[self._tasks], task_id)
+        ]
+        held = (rows.held_node(items.read_node(item), job) for item in found[self._nodes].values())
+        nodes = [self._next_node(node) for node in held if node is not None]
+        return self._db.write_all([*map(self._newer_task, tasks), *nodes], f"rows of job {job.id}")
+
+    def _paid(self, job: Job) -> bool:
+        item = {"job_id": text(job.id)} | items.wake_up(replace(job, owed=()), self._lost_after)
+        what, sparse = f"job {job.id}", ("wake_at", "rows_owed")
+        return self._db.same_version(self._jobs, item, job.version, what, sparse=sparse)
+
+    def _shown(self, job: Job, rank: Rank, lines: Sequence[Entry]) -> Item:
+        return self._db.shown(
+            self._nodes,
+            items.shown_node(job, rank),
+            fence="job_version",
+            same={"job_id": text(job.id)},
+            story=items.story(lines),
+        )
 
     def _newer_task(self, item: Item) -> Item:
         """A row keeps the time of its first writing, and never takes the word of an older record."""
@@ -305,12 +300,17 @@ class DynamoStore:
         return [item["node_name"]["S"] for item in self._due(self._nodes, now)]
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
-        """In the same breath it is made sure that there still is no such job."""
+        """In the same breath it is made sure that there still is no such job, if there was none."""
         node = self.node(name)
-        if node.job_id == job_id and now - node.updated_at >= ORPHAN_AGE:
-            actions = [self._db.absent(self._jobs, job_id), self._next_node(rows.orphaned_node(node, now))]
+        try:
+            job = self.job(job_id)
+        except NotFound:
+            job = None
+        free = rows.freed_node(node, job, now) if node.job_id == job_id else None
+        if free is not None:
+            guard = [self._db.absent(self._jobs, job_id)] if job is None else []
             # If someone was faster, the next sweep looks again.
-            self._db.write_all(actions, f"free node {name}")
+            self._db.write_all([*guard, self._next_node(free)], f"free node {name}")
 
     def _due(self, table: str, now: datetime) -> Iterator[Item]:
         key = ("cluster_name", self._cluster)
@@ -344,7 +344,8 @@ class DynamoStore:
         A node that is known keeps what is known. Raises `VersionConflict` if the job has a record by now, and
         `NodesTaken` if another job holds one of its nodes.
         """
-        item = items.job_item(job, self._lost_after)
+        owing = replace(job, owed=tuple(range(len(job.ranks))))
+        item = items.job_item(owing, self._lost_after)
         record = self._db.first(self._jobs, item, sparse=items.JOB_SPARSE)
         for _ in range(TRIES):
             claims = list(self._adopted(job, nodes))
@@ -378,8 +379,19 @@ class DynamoStore:
                 yield self._next_node(replace(held, status=node.status, updated_at=node.updated_at))
 
 
-def _nobody(nodes: Sequence[Node]) -> None:
-    """Nobody wants to hear of it."""
+def _open(found: Mapping[str, Item], task_id: str) -> bool:
+    """A task whose rank was started again in the very step of its end, and whose row still calls it running."""
+    return bool(found.get(task_id, {}).get("task_status") == text(TaskStatus.IN_PROGRESS.value))
+
+
+def _ended(item: Item, job: Job) -> Item:
+    more = {"task_status": text(TaskStatus.TERMINATED.value), "exit_reason": text(rows.FORGOTTEN)}
+    kept = {name: value for name, value in item.items() if name != "created_at"}
+    return (
+        kept
+        | more
+        | {"updated_at": text(job.updated_at.isoformat()), "job_version": items.number(job.version)}
+    )
 
 
 def _job_in(item: object) -> Job | None:
@@ -396,5 +408,6 @@ def _unclaimed(node: Node, before: Node) -> Node:
         verdict=before.verdict,
         findings=before.findings,
         deadline=before.deadline,
+        timeline=tuple(entry for entry in node.timeline if entry.job != node.job_id),
         version=node.version + 1,
     )

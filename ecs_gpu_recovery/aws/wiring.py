@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -112,19 +112,12 @@ def build(
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)
     notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive)
 
-    def committed(old: Job | None, job: Job) -> None:
-        intake.committed(job)
-        if on_commit is not None:
-            on_commit(old, job)
-
     runtime = Runtime(
         store=store,
         fleet=fleet,
         notifier=notifier,
-        policy=chosen.policy,
-        on_commit=committed,
-        guess=True,
-        rows=store,
+        policy=replace(chosen.policy, labels=True),
+        on_commit=on_commit,
     )
     adopter = StoreAdopter(store, ecs, chosen)
     intake = Intake(

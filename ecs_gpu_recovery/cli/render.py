@@ -167,7 +167,8 @@ def story(entry: Entry) -> str:
     """One line of the timeline in words."""
     move = entry.after if entry.before in ("", entry.after) else f"{entry.before} -> {entry.after}"
     evidence = f" [{entry.evidence}]" if entry.evidence else ""
-    return printable(f"{entry.subject}: {move}: {entry.why}{evidence}")
+    holder = f" (job {entry.job})" if entry.job and entry.job not in entry.why else ""
+    return printable(f"{entry.subject}: {move}: {entry.why}{evidence}{holder}")
 
 
 def node_json(node: Node) -> dict[str, Any]:

@@ -83,6 +83,10 @@ def load_node(data: Mapping[str, Any]) -> Node:
     return _load(Node, data)
 
 
+def load_entry(data: Mapping[str, Any]) -> Entry:
+    return _load(Entry, data)
+
+
 @cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
     rows = []

@@ -58,12 +58,11 @@ class RebootNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRows:
-    """Bring the `ecs_task` and `ecs_node` rows up to this version of the job record."""
+class LabelNodes:
+    """Show on the cluster itself what the record says of these nodes. A hint for people: nothing waits for it."""
 
     key: str
-    version: int
-    ranks: tuple[int, ...] = ()  #: whose rows may differ; none named means all
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +86,8 @@ class Archive:
     lines: tuple[str, ...]
 
 
-Effect = StartTask | StopTask | CheckNode | RebootNode | WriteRows | Notify | Archive
-EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, WriteRows, Notify, Archive)
+Effect = StartTask | StopTask | CheckNode | RebootNode | LabelNodes | Notify | Archive
+EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, LabelNodes, Notify, Archive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

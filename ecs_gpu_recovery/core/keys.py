@@ -55,10 +55,6 @@ def reboot(job_id: str, attempt: int, rank: int) -> str:
     return f"{job_id}/{attempt}/{rank}/reboot"
 
 
-def rows(job_id: str, version: int) -> str:
-    return f"{job_id}/rows/{version}"
-
-
 def job_failed(job_id: str) -> str:
     return f"{job_id}/notify/failed"
 
@@ -106,6 +102,10 @@ def archive(record: str, version: int) -> str:
     return f"{record}/archive/{version}"
 
 
+def labels(record: str, version: int) -> str:
+    return f"{record}/labels/{version}"
+
+
 def check_stop(check_key: str) -> str:
     return f"{check_key}/stop"
 
@@ -122,7 +122,7 @@ def stuck(key: str) -> str:
 class Key:
     """A key taken apart. `node` is set for a node's own order, `job` for a job's; -1 stands where nothing is said."""
 
-    kind: str  #: start, stop, check, reboot, ghost, rows, archive, notify
+    kind: str  #: start, stop, check, reboot, ghost, labels, archive, notify
     job: str = ""
     node: str = ""
     attempt: int = -1
@@ -137,11 +137,11 @@ _OF_JOB = r"(?P<job>.+)/"
 _SHAPES = tuple(
     re.compile(shape + _THEN, re.DOTALL)
     for shape in (
-        _OF_NODE + r"(?P<kind>check|reboot|notify|archive)/(?P<last>\d{1,9})",
+        _OF_NODE + r"(?P<kind>check|reboot|notify|labels|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>start|stop)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)",
         _OF_JOB + r"(?P<rank>\d{1,9})/(?P<kind>check)/(?P<last>\d{1,9})",
-        _OF_JOB + r"(?P<kind>rows|archive)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<kind>labels|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<kind>ghost|notify)/(?P<last>[^/]+)",
     )
 )

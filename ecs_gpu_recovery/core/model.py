@@ -170,6 +170,7 @@ class Entry:
     evidence: str = ""
     attempt: int = 0
     policy: str = ""
+    job: str = ""  #: in a node's own timeline: the job that held it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +210,7 @@ class Job:
     outcome: str = ""  #: why it ended, in a sentence
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
+    owed: tuple[int, ...] = ()  #: ranks whose rows the store has yet to write; only stores set and read it
     version: int = 0
 
     def wake_at(self, lost_after: timedelta) -> datetime | None:

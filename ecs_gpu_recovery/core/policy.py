@@ -54,6 +54,7 @@ class Policy:
     )
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100
+    labels: bool = False  #: the cluster has a place where it shows the status of a node
 
     @classmethod
     def embedded(cls) -> Policy:

@@ -1,12 +1,81 @@
-"""What other tools read: the task and node rows, derived from the job record. Names and types are the schema's."""
+"""What other tools read: the task and node rows, derived from the job record. Names and types are the schema's.
+
+Every store asks here what a step of a job changes in them, and writes it in its own way.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from . import keys
-from .model import Job, Node, NodeStatus, Rank
+from .effects import Order
+from .model import Entry, Job, Node, NodeStatus, Rank, TaskStatus
+from .timeline import archive, shortened
+
+#: A claim this young may belong to a job that is being recorded right now.
+ORPHAN_AGE = timedelta(minutes=10)
+#: A rank may lose its task and get its next one in a single step; then no record was ever written that says so.
+FORGOTTEN = "it ended, and its rank was started again in the same step"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a step changes for other tools: whole rows of tasks, and nodes with what is new in their story."""
+
+    tasks: tuple[dict[str, str], ...]
+    nodes: tuple[tuple[Rank, tuple[Entry, ...]], ...]
+    opens: bool  #: more of a node's record changes than its row shows, so it must be read first
+
+    @property
+    def ranks(self) -> set[int]:
+        return {int(row["node_index_in_job"]) for row in self.tasks} | {rank.index for rank, _ in self.nodes}
+
+
+def changes(old: Job, new: Job) -> Changes:
+    """A job that has ended gave its nodes back: whatever it still says of them is none of its business."""
+    tasks: list[dict[str, str]] = []
+    nodes: list[tuple[Rank, tuple[Entry, ...]]] = []
+    ends = new.status.final and not old.status.final
+    opens = ends
+    said = _said(old, new)
+    for before, rank in zip(old.ranks, new.ranks, strict=True):
+        lines = said.get(rank.node, ())
+        if before is not rank:
+            tasks += _task_changes(old, new, before, rank)
+        moved = before.instance != rank.instance or before.node_status is not rank.node_status
+        if (moved or lines or ends) and not old.status.final:
+            nodes.append((rank, lines))
+            opens = opens or before.instance != rank.instance
+    return Changes(tuple(tasks), tuple(nodes), opens)
+
+
+def forgets(old: Job, new: Job, index: int) -> bool:
+    """Whether a rank's task is named for the last time by the old record. If its row is owed it must be written now."""
+    return old.ranks[index].task_id not in ("", new.ranks[index].task_id)
+
+
+def _task_changes(old: Job, new: Job, before: Rank, rank: Rank) -> list[dict[str, str]]:
+    found = []
+    if before.live and before.task_id and before.task_id != rank.task_id:
+        ended = replace(before, task_status=TaskStatus.TERMINATED, exit_reason=FORGOTTEN)
+        found.append(task_row(replace(old, updated_at=new.updated_at), ended))
+    row, known = task_row(new, rank), task_row(replace(old, updated_at=new.updated_at), before)
+    if row != known:
+        found.append(row)
+    return [row for row in found if row is not None]
+
+
+def _said(old: Job, new: Job) -> dict[str, tuple[Entry, ...]]:
+    """What this step says of each node."""
+    said: dict[str, tuple[Entry, ...]] = {}
+    if new.timeline != old.timeline:
+        known = set(old.timeline)
+        for entry in new.timeline:
+            if entry.subject != "job" and entry not in known:
+                said[entry.subject] = (*said.get(entry.subject, ()), replace(entry, job=new.id))
+    return said
 
 
 def task_row(job: Job, rank: Rank) -> dict[str, str] | None:
@@ -70,17 +139,20 @@ def node_row(node: Node) -> dict[str, str]:
     }
 
 
-def held_node(node: Node, job: Job) -> Node | None:
+def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Node | None:
     """The node as this version of its job says; None when that is old news or none of its business.
 
-    A job that ended gives the node back, with whatever the node still has to do: an unfinished reboot goes on as the
-    node's own errand.
+    `lines` is what is new in its story, as far as the caller knows it. A job that ended gives the node back, with
+    whatever the node still has to do: an unfinished reboot goes on as the node's own errand.
     """
     rank = next((r for r in job.ranks if r.node == node.name), None)
     if rank is None or node.job_id != job.id or node.job_version >= job.version:
         return None
+    lines = _untold(node, job) if lines is None else lines
+    if not lines and node.status is not rank.node_status:
+        lines = (_move(node, rank, job),)
     node = replace(
-        _as_registered(node, rank),
+        _told(_as_registered(node, rank), lines, job.updated_at),
         status=rank.node_status,
         job_version=job.version,
         updated_at=job.updated_at,
@@ -101,6 +173,37 @@ def held_node(node: Node, job: Job) -> Node | None:
     )
 
 
+def _untold(node: Node, job: Job) -> tuple[Entry, ...]:
+    """What the job's timeline says of the node after the last line that the node knows."""
+    said = [replace(entry, job=job.id) for entry in job.timeline if entry.subject == node.name]
+    known = set(node.timeline)
+    last = max((i for i, entry in enumerate(said) if entry in known), default=-1)
+    return tuple(said[last + 1 :])
+
+
+def _move(node: Node, rank: Rank, job: Job) -> Entry:
+    """A gang so large that its own timeline has dropped the line by now: the job's last move is the reason."""
+    moves = [entry.why for entry in job.timeline if entry.subject == "job" and entry.before != entry.after]
+    return Entry(
+        at=job.updated_at,
+        subject=node.name,
+        before=node.status.value,
+        after=rank.node_status.value,
+        why=moves[-1] if moves else "moved by its job",
+        attempt=job.attempt,
+        job=job.id,
+    )
+
+
+def _told(node: Node, lines: Sequence[Entry], at: datetime) -> Node:
+    """The node with more of its story. What becomes too much is archived, half of it at once."""
+    kept, gone = shortened((*node.timeline, *lines))
+    if not gone:
+        return replace(node, timeline=kept)
+    effect = archive(keys.archive(keys.record_of_node(node.name), node.version + 1), gone)
+    return replace(node, timeline=kept, outbox=(*node.outbox, Order(effect=effect, due=at, own=False)))
+
+
 def _as_registered(node: Node, rank: Rank) -> Node:
     """A node whose machine registered anew in the hands of its job follows it; what is older moves nothing."""
     later = rank.registered_at and (node.registered_at is None or rank.registered_at > node.registered_at)
@@ -119,8 +222,16 @@ def _as_registered(node: Node, rank: Rank) -> Node:
 
 def claimed_node(node: Node, job: Job) -> Node:
     """The node as a new job takes it. Only for a node whose `refusal` is empty."""
+    taken = Entry(
+        at=job.created_at,
+        subject=node.name,
+        before=node.status.value,
+        after=NodeStatus.ASSIGNED.value,
+        why=f"taken by job {job.id}",
+        job=job.id,
+    )
     return replace(
-        node,
+        _told(node, [taken], job.created_at),
         job_id=job.id,
         job_version=job.version,
         status=NodeStatus.ASSIGNED,
@@ -132,10 +243,27 @@ def claimed_node(node: Node, job: Job) -> Node:
     )
 
 
-def orphaned_node(node: Node, at: datetime) -> Node:
-    """The node of a claim whose job was never recorded, free again."""
+def freed_node(node: Node, job: Job | None, at: datetime) -> Node | None:
+    """A node whose holder has ended, or was never recorded, free again; None while somebody may want it."""
+    if job is not None:
+        return held_node(replace(node, job_version=0), job) if job.status.final else None
+    if at - node.updated_at < ORPHAN_AGE:
+        return None
+    line = Entry(
+        at=at,
+        subject=node.name,
+        before=node.status.value,
+        after=NodeStatus.UNKNOWN.value,
+        why="the job that took it was never recorded",
+        job=node.job_id,
+    )
     return replace(
-        node, job_id="", job_version=0, status=NodeStatus.UNKNOWN, updated_at=at, version=node.version + 1
+        _told(node, [line], at),
+        job_id="",
+        job_version=0,
+        status=NodeStatus.UNKNOWN,
+        updated_at=at,
+        version=node.version + 1,
     )
 
 

@@ -4,73 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import partial
 
 from ..core import keys
-from ..core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
+from ..core.effects import Archive, CheckNode, LabelNodes, Notify, Order, RebootNode, StartTask, StopTask
 from ..core.errors import Bug, ClusterRefused, Transient
 from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, StartRefused
 from ..core.model import Job, Node, Rank
 from .ports import Fleet, Notifier, Store
 
 
-class Courier:
-    """One order at a time. What the cluster refuses, or does not answer, is a fact too; all else is raised."""
+class Dispatcher:
+    """One order at a time, of a job or of a node. What the cluster refuses, or does not answer, is a fact too."""
 
     def __init__(self, store: Store, fleet: Fleet, notifier: Notifier) -> None:
         self._store, self._fleet, self._notifier = store, fleet, notifier
 
-    def carry_out(self, job: Job, order: Order, at: datetime, *, again: bool) -> list[Fact]:
-        return _guarded(order, at, partial(self._for_job, job, order, at, again))
+    def carry_out(self, record: Job | Node, order: Order, at: datetime, *, again: bool) -> list[Fact]:
+        """`again`: it may have been sent before. What nobody foresaw is raised."""
+        return _guarded(order, at, lambda: self._act(record, order, at, again))
 
-    def carry_out_for_node(self, node: Node, order: Order, at: datetime, *, again: bool) -> list[Fact]:
-        return _guarded(order, at, partial(self._for_node, node, order, at, again))
-
-    def _for_job(self, job: Job, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
+    def _act(self, record: Job | Node, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
         effect = order.effect
+        job = record if isinstance(record, Job) else None
         if isinstance(effect, StartTask):
+            if job is None:
+                raise Bug(f"{effect.key} is not an order of a node")
             return self._fleet.start_task(job, effect, again=again)
-        if isinstance(effect, StopTask):
-            return [*self._fleet.stop_task(job.id, effect), OrderSent(at=at, key=effect.key)]
         if isinstance(effect, CheckNode):
-            return self._fleet.check_node(job, node_of(job, job.ranks[effect.rank]), effect, again=again)
+            return self._fleet.check_node(job, self._node(record, effect.node), effect, again=again)
+        sent = OrderSent(at=at, key=effect.key)
+        if isinstance(effect, StopTask):
+            return [*self._fleet.stop_task(owner_of(record), effect), sent]
         if isinstance(effect, RebootNode):
-            node = self._host_of(job, effect)
-            return [
-                *self._fleet.reboot_node(node, effect, again=again),
-                OrderSent(at=at, key=effect.key),
-            ]
-        if isinstance(effect, WriteRows):
-            self._store.write_rows(job, self._fleet.label_nodes, () if again else effect.ranks)
+            return [*self._fleet.reboot_node(self._host(record, effect.node), effect, again=again), sent]
+        if isinstance(effect, LabelNodes):
+            self._fleet.label_nodes([self._node(record, name) for name in effect.nodes])
         elif isinstance(effect, Notify):
             self._notifier.notify(effect)
         elif isinstance(effect, Archive):
-            self._notifier.archive(job.id, effect)
-        return [OrderSent(at=at, key=effect.key)]
+            self._notifier.archive(owner_of(record), effect)
+        return [sent]
 
-    def _host_of(self, job: Job, order: RebootNode) -> Node:
-        """The job knows the machine behind each of its nodes, unless it is older than that knowledge."""
-        rank = next((rank for rank in job.ranks if rank.node == order.node and rank.host), None)
-        return self._store.node(order.node) if rank is None else node_of(job, rank)
+    def _node(self, record: Job | Node, name: str) -> Node:
+        """The job knows of its nodes whatever an order needs."""
+        if isinstance(record, Node):
+            return record
+        return node_of(record, next(rank for rank in record.ranks if rank.node == name))
 
-    def _for_node(self, node: Node, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
-        effect = order.effect
-        if isinstance(effect, CheckNode):
-            return self._fleet.check_node(None, node, effect, again=again)
-        if isinstance(effect, RebootNode):
-            return [*self._fleet.reboot_node(node, effect, again=again), OrderSent(at=at, key=effect.key)]
-        if isinstance(effect, StopTask):
-            return [
-                *self._fleet.stop_task(keys.record_of_node(node.name), effect),
-                OrderSent(at=at, key=effect.key),
-            ]
-        if isinstance(effect, Notify):
-            self._notifier.notify(effect)
-            return [OrderSent(at=at, key=effect.key)]
-        if isinstance(effect, Archive):
-            self._notifier.archive(keys.record_of_node(node.name), effect)
-            return [OrderSent(at=at, key=effect.key)]
-        raise Bug(f"{effect.key} is not an order of a node")
+    def _host(self, record: Job | Node, name: str) -> Node:
+        """The machine behind a node, which a job may be too old to know."""
+        node = self._node(record, name)
+        return node if node.host else self._store.node(name)
 
 
 def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> list[Fact]:
@@ -87,6 +71,11 @@ def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> l
         raise Bug(f"{order.key} can't be refused") from exc
     except Transient as exc:
         return [OrderFailed(at=at, key=order.key, error=str(exc))]
+
+
+def owner_of(record: Job | Node) -> str:
+    """How tasks, messages and log lines name the record behind an order."""
+    return record.id if isinstance(record, Job) else keys.record_of_node(record.name)
 
 
 def node_of(job: Job, rank: Rank) -> Node:

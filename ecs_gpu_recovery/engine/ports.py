@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -34,11 +34,10 @@ class Page:
 
 
 class Store(Protocol):
-    """Records. Every write is conditional; a stale one raises `VersionConflict` and changes nothing."""
+    """Records. Every write is conditional; a stale one raises `VersionConflict` and changes nothing.
 
-    @property
-    def writes_rows(self) -> bool:
-        """True where `commit` writes the task and node rows in the same transaction."""
+    What other tools read, the task and node rows, is the store's own business: it derives them from the records.
+    """
 
     def create(self, job: Job) -> None:
         """Claim the nodes and record the job: all or nothing. Raises `NodesTaken` or `JobExists`."""
@@ -46,17 +45,21 @@ class Store(Protocol):
     def job(self, job_id: str) -> Job:
         """Raises `NotFound`."""
 
-    def commit(self, job: Job) -> None:
-        """Write version n over version n - 1."""
+    def last(self, job_id: str) -> Job | None:
+        """The record as this process wrote it last, where reading it again is a call; None elsewhere.
 
-    def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
-    ) -> None:
-        """Bring the task and node rows up to this record. Never lets an older record overwrite a newer one.
-
-        `announce` hears of the nodes whose rows are about to change. With `ranks` only theirs are looked at, and it is
-        for the caller's next commit to tell whether somebody moved on meanwhile.
+        A guess: somebody else may have moved on. The next commit puts it to the test.
         """
+
+    def commit(self, old: Job, new: Job) -> Job:
+        """Write version n over version n - 1, and the rows that differ.
+
+        Gives back the record as it is stored. What did not fit into one write is `owed`: it is kept beside the record,
+        and the job is due until it is paid.
+        """
+
+    def settle(self, job: Job) -> Job:
+        """Write the rows that are still owed. May be done twice, late, or by two at once: a newer one stands."""
 
     def job_of_task(self, task_id: str) -> str | None:
         """The job whose task rows name this task."""
@@ -87,20 +90,9 @@ class Store(Protocol):
     def due_nodes(self, now: datetime) -> Sequence[str]: ...
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
-        """Free a node claimed by a job that was never recorded. Does nothing while the claim is young."""
+        """Free a node that is held by a job that has ended, or was never recorded.
 
-
-class RowStore(Protocol):
-    """A store whose rows can travel with the record."""
-
-    @property
-    def most_ranks(self) -> int:
-        """Of how many ranks the rows fit into one commit."""
-
-    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
-        """Write version n over version n - 1 and the rows of these ranks, all or nothing.
-
-        False, with nothing written, where the rows have to be read first. Raises `VersionConflict`.
+        A claim without a job may belong to one that is being recorded right now: while it is young it stands.
         """
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from zlib import crc32
 
 from ..core.effects import CheckNode, Order, StartTask
-from ..core.errors import NotFound, Transient
+from ..core.errors import Transient
 from ..core.events import Fact, OrdersClaimed, Tick
 from ..core.invariants import broken
 from ..core.model import Job, Node, NodeStatus
@@ -120,19 +120,21 @@ class Sweeper:
             self._try(name, report, partial(self._sweep_node, name, now, facts, report))
         for node in nodes:
             if node.job_id and node.job_id not in live:
-                self._try(node.name, report, partial(self._free_orphan, node.name, node.job_id, now))
+                self._try(node.name, report, partial(self._store.release_orphan, node.name, node.job_id, now))
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
         job = self._store.job(job_id)
         facts = list(self._runtime.fleet.observe_job(job)) if observe else []
         job = self._runtime.handle(job_id, [*facts, Tick(at=now)], job)
-        self._resend(job, now, report)
+        job = self._resend(job, now, report)
+        if job.owed:
+            self._store.settle(job)
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})
 
-    def _resend(self, job: Job, now: datetime, report: Report) -> None:
+    def _resend(self, job: Job, now: datetime, report: Report) -> Job:
         """Orders whose sender died, or that were refused or failed before.
 
         The sweeper first takes a lease of its own, so two sweepers never send beside each other. A start or a check
@@ -141,7 +143,7 @@ class Sweeper:
         """
         due = [order for order in job.outbox if self._resume or order.due <= now]
         if not due:
-            return
+            return job
         if not self._resume:
             job = self._runtime.handle(
                 job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))]
@@ -149,24 +151,14 @@ class Sweeper:
             pending = {order.key for order in job.outbox}
             due = [order for order in due if order.key in pending and not _may_have_a_sender(order)]
         report.resent += len(due)
-        facts = self._runtime.send(job, due, now, again=True)
-        if facts:
-            self._runtime.handle(job.id, facts)
+        return self._runtime.resend(job, due, now)
 
     def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
         report.nodes += 1
         self._runtime.handle_node(name, [*facts, Tick(at=now)])
-        self._runtime.send_node(self._store.node(name), now)
-
-    def _free_orphan(self, name: str, job_id: str, now: datetime) -> None:
-        """A claim whose job was never recorded, or a release that was never written."""
-        try:
-            job = self._store.job(job_id)
-        except NotFound:
-            self._store.release_orphan(name, job_id, now)
-            return
-        if job.status.final:
-            self._store.write_rows(job, self._runtime.fleet.label_nodes)
+        node = self._store.node(name)
+        due = [order for order in node.outbox if order.due <= now]
+        self._runtime.resend_node(node, due, now)
 
 
 def _may_have_a_sender(order: Order) -> bool:

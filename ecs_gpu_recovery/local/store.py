@@ -9,7 +9,7 @@ import json
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,27 +21,18 @@ from ..engine.ports import JobLine, Page
 from .database import Database
 from .schema import TASK_COLUMNS
 
-#: A claim this young may belong to a job that is being recorded right now.
-ORPHAN_AGE = timedelta(minutes=10)
 _CACHE = 2000
 _PUT_TASK = (
     f"INSERT INTO ecs_task VALUES ({','.join('?' * len(TASK_COLUMNS))})"  # noqa: S608 (only question marks)
-    " ON CONFLICT(ecs_task_id) DO UPDATE SET task_status=excluded.task_status, exit_code=excluded.exit_code,"
-    " exit_reason=excluded.exit_reason, updated_at=excluded.updated_at"
-    " WHERE task_status IS NOT excluded.task_status"
-)
-#: A rank may lose its task and get its next one in a single step; then no record was ever written that says so.
-FORGOTTEN = "it ended, and its rank was started again in the same step"
-_END_PAST_TASKS = (
-    "UPDATE ecs_task SET task_status='TERMINATED', exit_reason=?, updated_at=?"
-    " WHERE job_id=? AND node_index_in_job=? AND ecs_task_id<>? AND task_status='IN_PROGRESS'"
+    " ON CONFLICT(ecs_task_id) DO UPDATE SET "
+    + ", ".join(
+        f"{name}=excluded.{name}" for name in TASK_COLUMNS if name not in ("ecs_task_id", "created_at")
+    )
 )
 
 
 class SqliteStore(Database):
     """Safe for many threads, and for many processes on one machine."""
-
-    writes_rows = True
 
     def __init__(self, path: Path, *, lost_after: timedelta = timedelta(minutes=10)) -> None:
         super().__init__(path)
@@ -92,33 +83,29 @@ class SqliteStore(Database):
             while len(self._cache) > _CACHE:
                 self._cache.popitem(last=False)
 
-    def commit(self, job: Job) -> None:
+    def last(self, job_id: str) -> Job | None:
+        """None: `job` costs next to nothing, and is never stale."""
+        return None
+
+    def commit(self, old: Job, new: Job) -> Job:
+        changes = rows.changes(old, new)
+
         def act(conn: sqlite3.Connection) -> None:
-            found = conn.execute("SELECT version FROM ecs_job WHERE job_id=?", (job.id,)).fetchone()
+            found = conn.execute("SELECT version FROM ecs_job WHERE job_id=?", (new.id,)).fetchone()
             if found is None:
-                raise NotFound(f"no job {job.id}")
-            if found[0] != job.version - 1:
-                raise VersionConflict(f"job {job.id} is at version {found[0]}, not {job.version - 1}")
-            self._put_job(conn, job)
-            self._put_rows(conn, job, before)
-
-        before = self._cache.get(job.id)
-        if before is not None and before.version != job.version - 1:
-            before = None
-        self.write(act)
-        self._remember(job)
-
-    def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
-    ) -> None:
-        """`commit` has written them already; this is for a release that was missed."""
-
-        def act(conn: sqlite3.Connection) -> None:
-            found = conn.execute("SELECT version FROM ecs_job WHERE job_id=?", (job.id,)).fetchone()
-            if found is not None and found[0] == job.version:  # a newer record has brought its own rows
-                self._put_rows(conn, job)
+                raise NotFound(f"no job {new.id}")
+            if (old.version, new.version) != (found[0], found[0] + 1):
+                raise VersionConflict(f"job {new.id} is at version {found[0]}, not {new.version - 1}")
+            self._put_job(conn, new)
+            self._put_rows(conn, new, changes)
 
         self.write(act)
+        self._remember(new)
+        return new
+
+    def settle(self, job: Job) -> Job:
+        """`commit` owes nothing."""
+        return job
 
     def _put_job(self, conn: sqlite3.Connection, job: Job) -> None:
         conn.execute(
@@ -146,26 +133,15 @@ class SqliteStore(Database):
             ),
         )
 
-    def _put_rows(self, conn: sqlite3.Connection, job: Job, before: Job | None = None) -> None:
-        """The rows of every rank that differs from the version before; of all where that is not at hand."""
-        for rank in job.ranks:
-            if before is not None and before.ranks[rank.index] == rank and not job.status.final:
-                continue
-            known = before.ranks[rank.index] if before is not None else None
-            if rank.past_tasks and (known is None or known.task_id != rank.task_id):
-                conn.execute(
-                    _END_PAST_TASKS,
-                    (FORGOTTEN, _stamp(job.updated_at), job.id, str(rank.index), rank.task_id),
-                )
-            row = rows.task_row(job, rank)
-            if row is not None:
-                row["created_at"] = row["updated_at"]
-                conn.execute(_PUT_TASK, tuple(row.get(name) for name in TASK_COLUMNS))
+    def _put_rows(self, conn: sqlite3.Connection, job: Job, changes: rows.Changes) -> None:
+        for row in changes.tasks:
+            known = row | {"created_at": row["updated_at"]}
+            conn.execute(_PUT_TASK, tuple(known.get(name) for name in TASK_COLUMNS))
+        for rank, lines in changes.nodes:
             found = conn.execute(
-                "SELECT record FROM ecs_node WHERE node_name=? AND job_id=? AND node_status IS NOT ?",
-                (rank.node, job.id, None if job.status.final else rank.node_status.value),
+                "SELECT record FROM ecs_node WHERE node_name=? AND job_id=?", (rank.node, job.id)
             ).fetchone()
-            node = rows.held_node(_node_in(found[0]), job) if found else None
+            node = rows.held_node(_node_in(found[0]), job, lines) if found else None
             if node is not None:
                 self._put_node(conn, node)
 
@@ -301,15 +277,18 @@ class SqliteStore(Database):
         ]
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
-        """In one transaction a claim without its job can't come to be; only another tool can have left it."""
+        """In one transaction neither can come to be; only another tool can have left it."""
 
         def act(conn: sqlite3.Connection) -> None:
             found = conn.execute(
                 "SELECT record FROM ecs_node WHERE node_name=? AND job_id=?", (name, job_id)
             ).fetchone()
+            holder = conn.execute("SELECT record FROM ecs_job WHERE job_id=?", (job_id,)).fetchone()
             node = _node_in(found[0]) if found else None
-            if node is not None and now - node.updated_at >= ORPHAN_AGE:
-                self._put_node(conn, rows.orphaned_node(node, now))
+            if node is not None:
+                free = rows.freed_node(node, _job_in(holder[0]) if holder else None, now)
+                if free is not None:
+                    self._put_node(conn, free)
 
         self.write(act)
 

@@ -71,7 +71,7 @@ class Bounds:
         False  #: an agent that is back tells up to one step later what has become of its tasks
     )
     finds_ended: bool = True  #: a look for a token also finds tasks that have ended, as ECS does for an hour
-    rows: bool = False  #: rows are written by an order, not in the commit
+    rows: bool = False  #: rows are written after the commit, not in it
     answers_stop: bool = True  #: a stop that finds no task says so
     stale_sights: bool = False  #: an older sighting of a node may arrive after a newer one
     slow_start: bool = False  #: a started task is pending first; that it runs is told later

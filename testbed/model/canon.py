@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, cast
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.effects import Order, StopTask, WriteRows
+from ecs_gpu_recovery.core.effects import Order, StopTask
 from ecs_gpu_recovery.core.events import Fact
 from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
 
@@ -66,15 +66,12 @@ def _sort_orders(
 
 
 def _add_rows(state: State, parts: list[list[object]], common: list[object]) -> None:
-    """What the rows say, what a stalled process would write, and whether its order is the one that is still wanted."""
+    """What the rows say, what a stalled process would write, and what is owed."""
     assert state.rows is not None
     records = [state.rows]
+    common.append(bool(state.job.owed))
     if state.stalled is not None:
-        mine = {order.key for order in state.stalled.orders} | {
-            getattr(fact, "key", "") for fact in state.stalled.facts
-        }
-        wanted = {order.key for order in state.job.outbox if isinstance(order.effect, WriteRows)}
-        common.append((bool(mine & wanted), state.stalled.job.version > state.rows.version))
+        common.append((bool(state.stalled.job.owed), state.stalled.job.version > state.rows.version))
         records.append(state.stalled.job)
     for record in records:
         for part, (node, task, status) in zip(parts, row_view(record), strict=True):
@@ -178,8 +175,6 @@ def _order(name: str) -> tuple[int | None, str]:
         return int(key.last[1 : key.last.index(".")]), f"ghost/{_own_id(key.last)}"
     if key.kind == "notify":
         return None, name
-    if key.kind == "rows":
-        return None, "rows"
     return key.rank, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"
 
 

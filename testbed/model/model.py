@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask, WriteRows
+from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.events import (
     Fact,
     OrderFailed,
@@ -41,8 +41,8 @@ class Model:
         self.bounds = bounds
         self.policy = bounds.policy
         self.cluster = Cluster(bounds)
-        #: Facts that are committed together count as one version of the record. A test turns it off, too.
-        self.one_version = True
+        #: Rows that a commit leaves to be written stay owed until they are. A test turns it off, too.
+        self.keeps_what_is_owed = True
         self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
 
     def old_news(self, job: Job) -> set[tuple[object, ...]]:
@@ -83,18 +83,10 @@ class Model:
             at=T0,
             check=b.check_first,
         )
-        job = self._trimmed(step.job, 1)
+        job = replace(step.job, timeline=(), version=1)
         state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=job if b.rows else None)
         orders = tuple(order for order in step.orders if order in job.outbox)
         yield from self.send(state, orders, (), "submit")
-
-    def _trimmed(self, job: Job, version: int) -> Job:
-        outbox = (
-            job.outbox
-            if self.bounds.rows
-            else tuple(o for o in job.outbox if not isinstance(o.effect, WriteRows))
-        )
-        return replace(job, outbox=outbox, timeline=(), version=version)
 
     # -- the process: decide, commit, send ---------------------------------------------------------------------
 
@@ -103,7 +95,7 @@ class Model:
         old = job = state.job
         added: dict[str, Order] = {}
         for fact in facts:
-            if self.one_version and job.version != old.version:
+            if job.version != old.version:
                 job = replace(job, version=old.version)
             step = decide(job, fact, self.policy)
             if step.changed:
@@ -112,7 +104,10 @@ class Model:
                 added.update({order.key: order for order in step.orders})
         if job is old:
             return state, ()
-        job = self._trimmed(job, old.version + 1)
+        owed = old.owed if self.keeps_what_is_owed else ()
+        if self.bounds.rows and monitors.row_view(old) != monitors.row_view(job):
+            owed = tuple(range(self.bounds.nodes))
+        job = replace(job, timeline=(), version=old.version + 1, owed=owed)
         keys = {order.key for order in job.outbox}
         return state.with_job(job), tuple(order for order in added.values() if order.key in keys)
 
@@ -126,10 +121,18 @@ class Model:
     ) -> Iterator[Outcome]:
         """Send, learn, decide, until nothing is left; with every way this can be cut short.
 
-        `job` is the record as the process knows it, where that is older than the one in the store.
+        `job` is the record as the process knows it, where that is older than the one in the store. Rows that its
+        commit has left to be written come before the orders.
         """
         while True:
             job = job or state.job
+            if job.owed:
+                yield from self._stall(
+                    state,
+                    Stalled(job, tuple(orders), facts, state.now + self.policy.lease),
+                    f"{label}; stalls before its rows",
+                )
+                state, job = self._settle(state, job), replace(job, owed=())
             for k, order in enumerate(orders):
                 rest = tuple(orders[k:])
                 yield from self._stall(
@@ -155,11 +158,24 @@ class Model:
                 Stalled(job, (), facts, state.now + self.policy.lease),
                 f"{label}; stalls after its last order",
             )
-            state, orders = self.decide(state, facts)
-            job, facts = None, ()
+            before, (state, orders) = state, self.decide(state, facts)
+            job, facts = self.as_committed(before, state), ()
             if not orders:
                 break
         yield label, state
+
+    @staticmethod
+    def as_committed(before: State, after: State) -> Job:
+        """The record as the process knows it. What was owed before it came is for the sweeper to pay."""
+        return replace(after.job, owed=()) if before.job.owed else after.job
+
+    @staticmethod
+    def _settle(state: State, job: Job) -> State:
+        """The rows as this record has them, unless they are newer; and as the newest has them, if that is another."""
+        for record in (job, state.job):
+            if state.rows is not None and state.rows.version < record.version:
+                state = replace(state, rows=record)
+        return state.with_job(replace(state.job, owed=()))
 
     @staticmethod
     def _stall(state: State, stalled: Stalled, label: str) -> Iterator[Outcome]:
@@ -201,17 +217,20 @@ class Model:
             return self.cluster.reboot(state, effect), (sent,)
         if isinstance(effect, Notify):
             return replace(state, told=(*state.told, effect.key)), (sent,)
-        if isinstance(effect, WriteRows) and state.rows is not None and state.rows.version < job.version:
-            return replace(state, rows=job), (sent,)
         return state, (sent,)
 
     # -- what the sweeper does ---------------------------------------------------------------------------------
 
     def sweep(self, state: State) -> Iterator[Outcome]:
-        """Compare the record with the world, look at the deadlines, send again what is due."""
+        """Compare the record with the world, look at the deadlines, send again what is due, pay what is owed."""
+        for label, after in self._sweep(state):
+            stopped = after.stalled is not state.stalled
+            yield label, self._settle(after, after.job) if after.job.owed and not stopped else after
+
+    def _sweep(self, state: State) -> Iterator[Outcome]:
         seen = [] if state.job.status.final else self.cluster.observe(state)
         first, orders = self.decide(state, [*seen, Tick(at=state.now)])
-        for label, after in self.send(first, orders, (), "sweep"):
+        for label, after in self.send(first, orders, (), "sweep", self.as_committed(state, first)):
             due = [order for order in after.job.outbox if order.due <= after.now]
             if after.stalled is not state.stalled or not due:
                 yield label, after
@@ -221,9 +240,9 @@ class Model:
     def _resend(self, state: State, due: Sequence[Order], label: str) -> Iterator[Outcome]:
         """The sweeper first takes a lease of its own. What may still have a sender gets the time of that lease."""
         claim = OrdersClaimed(at=state.now, keys=tuple(order.key for order in due))
-        state, _ = self.decide(state, [claim])
+        before, (state, _) = state, self.decide(state, [claim])
         mine = [order for order in due if self._wanted(state, order) and not may_have_a_sender(order)]
-        yield from self.send(state, mine, (), label)
+        yield from self.send(state, mine, (), label, self.as_committed(before, state))
 
     # -- time --------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def deliver(
 ) -> Iterator[Outcome]:
     after, orders = model.decide(state, facts)
     if after is not state:
-        yield from model.send(after, orders, (), label)
+        yield from model.send(after, orders, (), label, model.as_committed(state, after))
     elif idle is not None:
         idle()
 

@@ -50,7 +50,7 @@ class State:
 
     @property
     def at_rest(self) -> bool:
-        return self.job.status.final and not self.job.outbox and self.stalled is None
+        return self.job.status.final and not (self.job.outbox or self.job.owed) and self.stalled is None
 
 
 #: What was done, and where that led.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
@@ -210,6 +211,7 @@ class Judge:
         for job in jobs:
             demand(job.status.final, f"job {job.id} never ended: {job.status}")
             demand(not job.outbox, f"job {job.id} ended with orders unsent: {[o.key for o in job.outbox]}")
+            demand(not job.owed, f"job {job.id} ended, and the rows of ranks {job.owed} were never written")
             if job.status is JobStatus.FAILED:
                 sent = told[keys.job_failed(job.id)]
                 demand(sent >= 1, f"job {job.id} FAILED and nobody was told")
@@ -222,6 +224,18 @@ class Judge:
                 self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"
             )
         self._nodes_are_free(store.nodes(), jobs)
+        self._nodes_tell(store.nodes(), jobs)
+
+    def _nodes_tell(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> None:
+        """Each node's own record says what happened to it in the hands of its jobs, in the order in which it did."""
+        for node in nodes:
+            own = [entry for entry in node.timeline if entry.job]
+            held = [job for job in jobs if any(rank.node == node.name for rank in job.ranks)]
+            missing = {job.id for job in held} - {entry.job for entry in own}
+            whole = not own or own[0].why.startswith("taken by job")  # else the oldest lines are archived
+            demand(not missing or not whole, f"{node.name} does not tell of {sorted(missing)}")
+            for first, then in pairwise(entry for entry in node.timeline if entry.before != entry.after):
+                demand(first.after == then.before, f"{node.name} tells {first} and then {then}")
 
     def _nodes_are_free(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> None:
         for node in nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 class HostileStore:
     """Passes everything on; between two steps the night may have its way."""
 
-    most_ranks = 3  #: fewer than the largest gang, so that both ways are taken
-
     def __init__(self, store: Store, night: Night) -> None:
         self._store, self._night = store, night
 
-    @property
-    def writes_rows(self) -> bool:
-        return self._store.writes_rows
-
     def create(self, job: Job) -> None:
         self._night.before("create", job.id)
-        if not self.writes_rows and isinstance(self._store, MemoryStore) and self._night.dies():
+        if isinstance(self._store, MemoryStore) and self._store.owes and self._night.dies():
             if all(node.claimable for node in map(self._store.node, (rank.node for rank in job.ranks))):
                 self._store.claim(job)  # claims are made first; the record is not there yet
             self._night.die("create", job.id)
@@ -43,29 +37,26 @@ class HostileStore:
         self._night.before("read", job_id)
         return self._store.job(job_id)
 
-    def commit(self, job: Job) -> None:
-        self._night.before("commit", job.id)
-        old = self._store.job(job.id)
-        self._store.commit(job)
-        self._night.judge.committed(old, job)
-        self._night.after("commit", job.id)
+    def last(self, job_id: str) -> Job | None:
+        return self._store.last(job_id)
 
-    def commit_with_rows(self, job: Job, ranks: Sequence[int]) -> bool:
-        self._night.before("commit", job.id)
-        old = self._store.job(job.id)
-        assert isinstance(self._store, MemoryStore)
-        if not self._store.commit_with_rows(job, ranks):
-            return False
-        self._night.judge.committed(old, job)
-        self._night.after("commit", job.id)
-        return True
+    def commit(self, old: Job, new: Job) -> Job:
+        self._night.before("commit", new.id)
+        newest = self._store.job(new.id)
+        new = self._store.commit(old, new)
+        self._night.judge.committed(newest, new)
+        self._night.after("commit", new.id)
+        return new
 
-    def write_rows(
-        self, job: Job, announce: Callable[[Sequence[Node]], None] | None = None, ranks: Sequence[int] = ()
-    ) -> None:
-        self._night.before("rows", job.id)
-        self._store.write_rows(job, announce, ranks)
-        self._night.after("rows", job.id)
+    def settle(self, job: Job) -> Job:
+        """As DynamoDB does it: the rows, and then the note that they are written."""
+        while job.owed and isinstance(self._store, MemoryStore):
+            self._night.before("rows", job.id)
+            self._store.pay(job)
+            self._night.after("rows", job.id)
+            self._night.before("paid", job.id)
+            job = self._store.paid(job)
+        return job
 
     def job_of_task(self, task_id: str) -> str | None:
         return self._store.job_of_task(task_id)

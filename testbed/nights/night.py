@@ -87,12 +87,11 @@ class Night:
         self.store: Store = (
             SqliteStore(database, lost_after=lost)
             if database is not None
-            else MemoryStore(rows_in_commit=self.weather.rows_in_commit, lost_after=lost)
+            else MemoryStore(rows_fit=self.weather.rows_fit, lost_after=lost)
         )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
         self._hostile = HostileStore(self.store, self)
-        travels = self._hostile if self.weather.rows_travel and database is None else None
         self.runtime, self._desk = (
             Runtime(
                 store=self._hostile,
@@ -100,7 +99,6 @@ class Night:
                 notifier=self.inbox,
                 policy=self.weather.policy,
                 dispatch=dispatch,
-                rows=travels,
             )
             for dispatch in (True, rng.random() < 0.5)
         )

@@ -78,6 +78,11 @@ class Weather:
     forgetful: bool = False  #: an agent that comes back may have lost its memory: its machine registers anew
     policy: Policy = field(default_factory=Policy)
 
+    @property
+    def rows_fit(self) -> int | None:
+        """Of how many ranks the rows fit into a commit: all, or fewer than the largest gang has, or none."""
+        return None if self.rows_in_commit else 3 if self.rows_travel else 0
+
     def __str__(self) -> str:
         """Only what is not zero."""
         shown = [
@@ -184,6 +189,7 @@ def _first_draw(rng: Random) -> Weather:
             post_reboot_check=rng.random() < 0.3,
             check_timeout=timedelta(minutes=rng.choice((10, 30))),
             reboot_timeout=timedelta(minutes=rng.choice((15, 30))),
+            labels=True,
         ),
         sweepers=1,
         rows_travel=False,

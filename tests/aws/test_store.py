@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from ecs_gpu_recovery.aws import items
 from ecs_gpu_recovery.aws.errors import ForeignRecord
@@ -14,7 +14,6 @@ from ecs_gpu_recovery.aws.store import PAGE
 from ecs_gpu_recovery.core.errors import NodesTaken, Refused, VersionConflict
 from ecs_gpu_recovery.core.model import Hold, Job, JobStatus, Node, NodeStatus, TaskStatus
 from tests.aws.place import Place
-from tests.aws.wire import cancelled
 from tests.contract.worlds import (
     CLUSTER,
     MINUTE,
@@ -22,6 +21,7 @@ from tests.contract.worlds import (
     a_job,
     a_node,
     after,
+    committed,
     ended,
     running,
     some_nodes,
@@ -32,27 +32,30 @@ from tests.contract.worlds import (
 pytestmark = pytest.mark.ministack
 
 
-def test_a_writer_overtaken_between_its_look_and_its_write_puts_right_what_it_wrote(place: Place) -> None:
-    """Meanwhile the record went back to what the row said, so the faster writer had nothing to write."""
+def owing(job: Job) -> Job:
+    return replace(job, owed=tuple(range(len(job.ranks))))
 
-    def to(status: NodeStatus) -> Callable[[Job], Job]:
-        return lambda job: with_ranks(job, lambda r: replace(r, node_status=status))
 
+def to(status: NodeStatus) -> Callable[[Job], Job]:
+    return lambda job: with_ranks(job, lambda r: replace(r, node_status=status))
+
+
+def a_running_job(place: Place) -> Job:
     first = running(a_job("j1", some_nodes(place.store, 1)))
     place.store.create(replace(first, version=1))
-    place.store.commit(first)
-    place.store.write_rows(first)
-    slow = to(NodeStatus.PENDING)(first)
-    fast = to(NodeStatus.IN_PROGRESS)(slow)
-    place.store.commit(slow)
+    return place.store.commit(a_job("j1", [a_node("n000")]), first)
+
+
+def test_a_writer_overtaken_between_its_look_and_its_write_does_not_bring_back_the_past(place: Place) -> None:
+    first = a_running_job(place)
+    slow = place.store.commit(first, to(NodeStatus.PENDING)(first))
     rival = place.another()
 
     def overtake(_: object) -> None:
-        rival.store.commit(fast)
-        rival.store.write_rows(fast)
+        rival.store.settle(owing(rival.store.commit(slow, to(NodeStatus.IN_PROGRESS)(slow))))
 
     place.wire.plan("TransactWriteItems", overtake)
-    place.store.write_rows(slow)
+    place.store.settle(owing(slow))
     assert place.store.node("n000").status is NodeStatus.IN_PROGRESS
 
 
@@ -60,41 +63,31 @@ def test_a_task_row_written_meanwhile_by_a_newer_record_stands(place: Place) -> 
     def ending(job: Job, reason: str) -> Job:
         return with_ranks(job, lambda r: replace(r, task_status=TaskStatus.TERMINATED, exit_reason=reason))
 
-    first = running(a_job("j1", some_nodes(place.store, 1)))
-    place.store.create(replace(first, version=1))
-    place.store.commit(first)
-    place.store.write_rows(first)
-    slow = ending(first, "not known yet")
-    fast = ending(slow, "CUDA error")
-    place.store.commit(slow)
+    first = a_running_job(place)
+    slow = place.store.commit(first, ending(first, "not known yet"))
     rival = place.another()
-
-    def overtake(_: object) -> None:
-        rival.store.commit(fast)
-        rival.store.write_rows(fast)
-
-    place.wire.plan("TransactWriteItems", overtake)
-    place.store.write_rows(slow)
+    place.wire.plan(
+        "TransactWriteItems", lambda _: rival.store.commit(slow, ending(slow, "CUDA error")) and None
+    )
+    place.store.settle(owing(slow))
     key = {"ecs_task_id": {"S": task_of(first, 0)}}
     row = place.client.get_item(TableName=place.names["task_table"], Key=key)["Item"]
-    assert (row["exit_reason"], row["job_version"]) == ({"S": "CUDA error"}, {"N": str(fast.version)})
+    assert (row["exit_reason"], row["job_version"]) == ({"S": "CUDA error"}, {"N": str(slow.version + 1)})
 
 
-def test_a_task_that_was_forgotten_meanwhile_still_gets_its_row(place: Place) -> None:
-    first = running(a_job("j1", some_nodes(place.store, 1)))
-    place.store.create(replace(first, version=1))
-    place.store.commit(first)
-    again = with_ranks(first, lambda r: replace(r, task_id="", task_status=None), attempt=1)
-    in_the_way = cancelled("TransactionConflict", "None")
-
-    def overtake(request: AWSPreparedRequest) -> AWSResponse | None:
-        place.another().store.commit(again)
-        return in_the_way(request)
-
-    place.wire.plan("TransactWriteItems", overtake)
-    place.wire.plan("TransactWriteItems", in_the_way)
-    place.store.write_rows(first)
-    assert place.store.job_of_task(task_of(first, 0)) == "j1"
+def test_a_record_of_an_older_release_owes_the_rows_that_it_has_in_its_outbox(place: Place) -> None:
+    """There the rows were an order like any other, and the order said whose, or nothing."""
+    job = a_running_job(place)
+    item = items.job_item(job, MINUTE)
+    record = json.loads(item["record"]["S"])
+    order = {"effect": {"do": "WriteRows", "key": "j1/rows/2", "version": 2}, "due": T0.isoformat()}
+    old = item | {"record": {"S": json.dumps(record | {"outbox": [order]})}}
+    place.client.put_item(TableName=place.names["job_table"], Item=old)
+    read = place.store.job("j1")
+    assert (read.outbox, read.owed) == ((), (0,))
+    paid = place.store.settle(read)
+    assert place.store.commit(paid, after(paid)).owed == ()
+    assert place.store.job("j1") == replace(after(job), owed=())
 
 
 def test_a_list_goes_on_where_a_page_of_the_index_holds_others_only(place: Place) -> None:
@@ -166,9 +159,8 @@ def test_attributes_that_other_tools_add_are_left_alone(place: Place) -> None:
             UpdateExpression="SET team = :t",
             ExpressionAttributeValues={":t": {"S": "vision"}},
         )
-    job = running(job)
-    place.store.commit(job)
-    place.store.write_rows(job)
+    job = committed(place.store, job, running(job))
+    committed(place.store, job, ended(job))
     for role, key in keys.items():
         assert place.client.get_item(TableName=place.names[role], Key=key)["Item"]["team"] == {"S": "vision"}
 
@@ -196,7 +188,7 @@ def test_a_job_of_another_tool_is_taken_over_with_its_nodes(place: Place) -> Non
     known = a_node("n002", hold=Hold(by="ann", why="new fans", at=T0), boot_id="known", version=5)
     place.store.add_node(known)
     place.store.adopt(job, held_nodes(job))
-    assert place.store.job("theirs") == job
+    assert place.store.job("theirs") == owing(job)
     assert [(n.name, n.job_id, n.status.value, n.version) for n in place.store.nodes()] == [
         ("n000", "theirs", "IN_PROGRESS", 1),
         ("n001", "theirs", "IN_PROGRESS", 1),
@@ -205,7 +197,7 @@ def test_a_job_of_another_tool_is_taken_over_with_its_nodes(place: Place) -> Non
     assert (place.store.node("n002").hold, place.store.node("n002").boot_id) == (known.hold, "known")
     assert place.store.node_rows(["n001", "nowhere"])["n001"]["rack"] == "r7"
     assert list(place.store.live_jobs()) == ["theirs"]
-    place.store.commit(after(job))
+    place.store.commit(job, after(job))
 
 
 def test_a_job_is_taken_over_once(place: Place) -> None:
@@ -219,7 +211,7 @@ def test_a_job_is_taken_over_once(place: Place) -> None:
 def test_a_large_job_is_taken_over_too(place: Place) -> None:
     job = theirs(place, 150)
     place.store.adopt(job, held_nodes(job))
-    assert place.store.job("theirs") == job
+    assert place.store.job("theirs") == owing(job)
     assert {node.job_id for node in place.store.nodes()} == {"theirs"}
 
 
@@ -253,20 +245,3 @@ def test_the_rows_of_other_tools_are_read_whichever_types_they_chose(place: Plac
     assert place.store.task_rows(["t1", "t2"]) == {
         "t1": {"ecs_task_id": "t1", "retry": "0", "tags": ["a", "b"], "mixed": ["x", "1"]}
     }
-
-
-def test_who_asks_hears_of_the_nodes_whose_rows_change(place: Place) -> None:
-    job = a_job("j1", some_nodes(place.store, 2))
-    place.store.create(job)
-    job = running(job)
-    place.store.commit(job)
-    heard: list[tuple[str, NodeStatus]] = []
-
-    def announce(nodes: Sequence[Node]) -> None:
-        heard.extend((node.name, node.status) for node in nodes)
-        assert {node.status for node in place.store.nodes()} == {NodeStatus.ASSIGNED}
-
-    place.store.write_rows(job, announce)
-    assert heard == [("n000", NodeStatus.IN_PROGRESS), ("n001", NodeStatus.IN_PROGRESS)]
-    place.store.write_rows(job, announce)
-    assert len(heard) == 2

@@ -19,6 +19,7 @@ from tests.contract.worlds import (
     a_job,
     a_node,
     after,
+    committed,
     ended,
     running,
     some_nodes,
@@ -36,13 +37,16 @@ def test_an_event_costs_a_handful_of_calls(place: Place) -> None:
     job = a_job("j1", nodes)
     store.create(job)
     assert wire.taken() == ["BatchGetItem", "TransactWriteItems"]
-    job = running(job)
-    store.commit(job)
+    job = store.commit(job, running(job))
+    assert wire.taken() == ["TransactWriteItems"], "the rows travel with the record"
+    job = store.commit(job, after(job))
+    assert wire.taken() == ["UpdateItem"], "no row shows it"
+    job = store.commit(job, ended(job))
     assert wire.taken() == ["UpdateItem"]
-    store.write_rows(job)
-    assert wire.taken() == ["BatchGetItem", "TransactWriteItems", "GetItem"]
-    store.write_rows(job)
-    assert wire.taken() == ["BatchGetItem"]
+    store.settle(job)
+    assert wire.taken() == ["BatchGetItem", "TransactWriteItems", "UpdateItem"]
+    store.settle(replace(job, owed=()))
+    assert wire.taken() == []
 
 
 def test_a_gang_of_256_costs_a_call_per_hundred_rows(place: Place) -> None:
@@ -52,16 +56,11 @@ def test_a_gang_of_256_costs_a_call_per_hundred_rows(place: Place) -> None:
     job = a_job("j1", nodes)
     store.create(job)
     assert wire.taken() == ["BatchGetItem"] * 3 + ["TransactWriteItems"] * 3
-    job = running(job)
-    store.commit(job)
-    assert wire.taken() == ["UpdateItem"]
-    store.write_rows(job)
-    assert wire.taken() == ["BatchGetItem"] * 6 + ["TransactWriteItems"] * 6 + ["GetItem"]
-    job = after(job, ranks=(replace(job.ranks[0], task_status=TaskStatus.TERMINATED), *job.ranks[1:]))
-    store.commit(job)
-    assert wire.taken() == ["UpdateItem"]
-    store.write_rows(job)
-    assert wire.taken() == ["BatchGetItem"] * 6 + ["TransactWriteItems"] + ["GetItem"]
+    job = store.settle(store.commit(job, running(job)))
+    assert wire.taken() == ["UpdateItem"] + ["BatchGetItem"] * 6 + ["TransactWriteItems"] * 6 + ["UpdateItem"]
+    ranks = (replace(job.ranks[0], task_status=TaskStatus.TERMINATED), *job.ranks[1:])
+    store.commit(job, after(job, ranks=ranks))
+    assert wire.taken() == ["TransactWriteItems"]
 
 
 def test_nothing_ever_scans_a_table(place: Place) -> None:
@@ -69,9 +68,8 @@ def test_nothing_ever_scans_a_table(place: Place) -> None:
     nodes = some_nodes(store, 2)
     job = a_job("j1", nodes)
     store.create(job)
-    for version in (running(job), ended(running(job))):
-        store.commit(version)
-        store.write_rows(version)
+    over = committed(store, committed(store, job, running(job)), ended(running(job)))
+    assert over.status is JobStatus.COMPLETE
     store.job("j1"), store.job_of_task(task_of(job, 0)), store.node("n000"), store.node_of_instance("in000")
     store.jobs(), store.jobs(status=JobStatus.COMPLETE), store.due_jobs(T0), store.live_jobs()
     store.nodes(), store.due_nodes(T0), store.release_orphan("n000", "never", T0)
@@ -122,9 +120,9 @@ def a_bad_night(job: Job) -> Job:
 
 def test_a_gang_of_256_on_a_bad_night_fits_into_one_item(place: Place) -> None:
     store = place.store
-    store.create(a_job("j1", some_nodes(store, 1)))
-    job = a_bad_night(a_job("j1", [a_node(f"n{i:03}") for i in range(256)]))
-    store.commit(job)
+    before = a_job("j1", some_nodes(store, 256))
+    store.create(before)
+    job = store.commit(before, a_bad_night(before))
     assert store.job("j1") == job
     item = place.client.get_item(TableName=place.names["job_table"], Key={"job_id": {"S": "j1"}})["Item"]
     assert size(item) < 100_000

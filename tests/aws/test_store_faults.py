@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
 
+from ecs_gpu_recovery.aws.store import TRIES
 from ecs_gpu_recovery.core.errors import NotFound, Refused, Transient, VersionConflict
-from ecs_gpu_recovery.core.model import NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Verdict
 from tests.aws.place import Place
 from tests.aws.wire import answer, broken, cancelled
 from tests.contract.worlds import (
@@ -45,13 +46,15 @@ def test_a_busy_or_silent_aws_is_transient_whatever_was_asked(place: Place, faul
     nodes = some_nodes(store, 2)
     job = a_job("j1", nodes)
     store.create(job)
-    store.commit(running(job))
+    owing = store.commit(job, running(job))
+    owing = replace(owing, owed=(0, 1))
     node = store.node("n000")
     asks: list[Callable[[], object]] = [
         lambda: store.create(a_job("j2", nodes)),
         lambda: store.job("j1"),
-        lambda: store.commit(after(running(job))),
-        lambda: store.write_rows(running(job)),
+        lambda: store.commit(owing, after(owing)),
+        lambda: store.commit(running(job), ended(running(job))),
+        lambda: store.settle(owing),
         lambda: store.job_of_task("t"),
         store.jobs,
         lambda: store.due_jobs(T0),
@@ -94,9 +97,12 @@ def test_a_commit_whose_answer_got_lost_is_not_taken_for_somebody_elses(place: P
     place.store.create(job)
     patient = place.another(attempts=3)
     patient.wire.plan("UpdateItem", patient.wire.lose_the_answer)
-    patient.store.commit(running(job))
+    job = patient.store.commit(job, after(job, outcome="ours"))
     assert patient.wire.sent == 2
-    assert place.store.job("j1") == running(job)
+    patient.wire.plan("TransactWriteItems", patient.wire.lose_the_answer)
+    job = patient.store.commit(job, running(job))
+    assert patient.wire.sent == 4
+    assert place.store.job("j1") == job
     node = place.store.node("n000")
     patient.wire.plan("UpdateItem", patient.wire.lose_the_answer)
     patient.store.commit_node(replace(node, errands=1, version=node.version + 1))
@@ -108,9 +114,9 @@ def test_a_commit_that_was_sent_again_still_loses_to_somebody_else(place: Place)
     place.store.create(job)
     patient = place.another(attempts=3)
     patient.wire.plan("UpdateItem", answer("InternalServerError", status=500))
-    place.store.commit(after(job, outcome="theirs"))
+    place.store.commit(job, after(job, outcome="theirs"))
     with pytest.raises(VersionConflict):
-        patient.store.commit(after(job, outcome="ours"))
+        patient.store.commit(job, after(job, outcome="ours"))
     assert place.store.job("j1").outcome == "theirs"
 
 
@@ -139,15 +145,14 @@ def test_another_transaction_in_the_way_of_a_new_job_is_waited_out(place: Place)
 def test_another_transaction_in_the_way_of_rows_is_waited_out(place: Place) -> None:
     job = a_job("j1", some_nodes(place.store, 2))
     place.store.create(job)
-    job = running(job)
-    place.store.commit(job)
-    place.wire.plan("TransactWriteItems", cancelled("TransactionConflict", "None", "None", "None"), times=2)
-    place.store.write_rows(job)
-    assert {node.status for node in place.store.nodes()} == {NodeStatus.IN_PROGRESS}
-    place.store.commit(job := ended(job))
-    place.wire.plan("TransactWriteItems", cancelled("TransactionConflict"), times=100)
+    job = place.store.commit(job, running(job))
+    over = place.store.commit(job, ended(job))
+    place.wire.plan("TransactWriteItems", cancelled("TransactionConflict"), times=TRIES)
     with pytest.raises(Transient):
-        place.store.write_rows(job)
+        place.store.settle(over)
+    place.wire.plan("TransactWriteItems", cancelled("TransactionConflict", "None", "None", "None"), times=2)
+    place.store.settle(over)
+    assert all(node.claimable for node in place.store.nodes())
 
 
 def test_what_a_busy_table_left_unread_is_asked_for_again(place: Place) -> None:

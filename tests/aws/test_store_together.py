@@ -1,4 +1,4 @@
-"""A commit that takes the rows of some ranks along, in one call and without reading them."""
+"""A commit takes the rows of some ranks along, in one call and without reading them; what it can't take it owes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def started(place: Place, nodes: int = 2) -> Job:
     """A job that runs, its rows written."""
     job = a_job("j1", some_nodes(place.store, nodes))
     place.store.create(job)
-    job = running(job)
-    assert place.store.commit_with_rows(job, range(nodes))
+    job = place.store.commit(job, running(job))
+    assert job.owed == ()
     return job
 
 
@@ -45,8 +45,7 @@ def task_row(place: Place, task_id: str) -> dict[str, dict[str, str]]:
 def test_record_and_rows_are_one_call(place: Place) -> None:
     job = started(place)
     place.wire.taken()
-    failed = failing(job)
-    assert place.store.commit_with_rows(failed, [0])
+    failed = place.store.commit(job, failing(job))
     assert place.wire.taken() == ["TransactWriteItems"]
     assert place.store.job("j1") == failed
     row = task_row(place, task_of(job, 0))
@@ -65,31 +64,44 @@ def test_record_and_rows_are_one_call(place: Place) -> None:
 def test_of_a_stale_record_nothing_is_written(place: Place) -> None:
     job = started(place)
     before = list(place.store.nodes())
-    place.store.commit(after(job, outcome="theirs"))
+    place.store.commit(job, after(job, outcome="theirs"))
     with pytest.raises(VersionConflict):
-        place.store.commit_with_rows(failing(job), [0])
+        place.store.commit(job, failing(job))
     assert place.store.job("j1").outcome == "theirs"
     assert list(place.store.nodes()) == before
     assert task_row(place, task_of(job, 0))["task_status"] == {"S": "IN_PROGRESS"}
 
 
-def test_a_node_that_is_not_the_job_s_any_more_keeps_all_of_it_from_being_written(place: Place) -> None:
+def test_a_node_that_is_not_the_job_s_any_more_makes_the_rows_wait(place: Place) -> None:
     job = started(place)
     held = place.store.node("n000")
     place.store.commit_node(replace(held, job_id="", job_version=0, version=held.version + 1))
-    assert not place.store.commit_with_rows(failing(job), [0])
-    assert place.store.job("j1") == job
+    before = place.store.node("n000")
+    failed = place.store.commit(job, failing(job))
+    assert failed.owed == (0,)
     assert task_row(place, task_of(job, 0))["task_status"] == {"S": "IN_PROGRESS"}
-    place.store.commit(failing(job))
+    assert place.store.settle(failed).owed == ()
+    assert task_row(place, task_of(job, 0))["task_status"] == {"S": "TERMINATED"}
+    assert place.store.node("n000") == before
 
 
-def test_more_rows_than_a_transaction_takes_are_not_begun(place: Place) -> None:
+def test_more_rows_than_a_transaction_takes_are_owed(place: Place) -> None:
     job = a_job("j1", some_nodes(place.store, 50))
     place.store.create(job)
     place.wire.taken()
-    assert not place.store.commit_with_rows(running(job), range(50))
-    assert place.wire.taken() == []
-    assert place.store.commit_with_rows(running(job), range(49))
+    assert place.store.commit(job, running(job)).owed == tuple(range(50))
+    assert place.wire.taken() == ["UpdateItem"]
+
+
+def test_a_rank_whose_rows_are_owed_is_not_written_out_of_turn(place: Place) -> None:
+    """What was said of its node before would be left out of the node's story."""
+    job = a_job("j1", some_nodes(place.store, 50))
+    place.store.create(job)
+    job = place.store.commit(job, running(job))
+    job = place.store.commit(job, failing(job))
+    assert job.owed == tuple(range(50))
+    place.store.settle(job)
+    assert place.store.node("n000").status is NodeStatus.PENDING_HEALTHCHECK
 
 
 def test_another_transaction_in_the_way_counts_as_somebody_faster(place: Place) -> None:
@@ -97,10 +109,10 @@ def test_another_transaction_in_the_way_counts_as_somebody_faster(place: Place) 
     job = started(place)
     place.wire.plan("TransactWriteItems", cancelled("TransactionConflict", "None", "None"))
     with pytest.raises(VersionConflict):
-        place.store.commit_with_rows(failing(job), [0])
+        place.store.commit(job, failing(job))
     place.wire.plan("UpdateItem", answer("TransactionConflictException"))
     with pytest.raises(VersionConflict):
-        place.store.commit(failing(job))
+        place.store.commit(job, after(job))
     assert place.store.job("j1") == job
 
 
@@ -108,7 +120,7 @@ def test_what_a_node_itself_knows_survives(place: Place) -> None:
     """A drain that was decided on an older look is refused, and gets the node as it is now."""
     job = started(place)
     seen = place.store.node("n000")
-    assert place.store.commit_with_rows(failing(job), [0])
+    place.store.commit(job, failing(job))
     with pytest.raises(VersionConflict) as refused:
         place.store.commit_node(replace(seen, boot_id="new", version=seen.version + 1))
     newest = refused.value.newest
@@ -121,19 +133,16 @@ def test_what_a_node_itself_knows_survives(place: Place) -> None:
 
 def test_an_older_record_never_overwrites_what_came_along(place: Place) -> None:
     job = started(place)
-    assert place.store.commit_with_rows(failing(job), [0])
+    place.store.commit(job, failing(job))
     before = list(place.store.nodes()), task_row(place, task_of(job, 0))
-    place.store.write_rows(job)
-    place.store.write_rows(job, None, [0])
+    place.store.settle(replace(job, owed=(0, 1)))
     assert (list(place.store.nodes()), task_row(place, task_of(job, 0))) == before
 
 
 def test_a_job_that_ends_gives_back_nodes_whose_rows_came_along(place: Place) -> None:
     job = started(place)
-    assert place.store.commit_with_rows(failing(job), [0])
-    over = ended(failing(job), JobStatus.FAILED)
-    place.store.commit(over)
-    place.store.write_rows(over)
+    job = place.store.commit(job, failing(job))
+    place.store.settle(place.store.commit(job, ended(job, JobStatus.FAILED)))
     assert all(node.claimable for node in place.store.nodes())
 
 
@@ -147,5 +156,5 @@ def test_a_status_that_makes_no_sense_is_not_taken_from_a_row(place: Place) -> N
         ExpressionAttributeValues={":s": {"S": "WORN OUT"}},
     )
     assert place.store.node("n000").status is NodeStatus.ASSIGNED
-    assert place.store.commit_with_rows(failing(job), [0])
+    place.store.commit(job, failing(job))
     assert place.store.node("n000").status is NodeStatus.PENDING_HEALTHCHECK

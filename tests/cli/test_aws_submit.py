@@ -377,7 +377,7 @@ def test_what_cannot_be_run_again_says_what_to_do(person: Person) -> None:
     person.world.run()
     store = person.world.side.store
     job = store.job("j1")
-    store.commit(replace(job, spec=replace(job.spec, task_def=""), version=job.version + 1))
+    store.commit(job, replace(job, spec=replace(job.spec, task_def=""), version=job.version + 1))
     told = person("retry", "j1")
     assert told.code == 4
     assert "its task definition is not on record" in told.err

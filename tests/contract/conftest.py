@@ -1,4 +1,4 @@
-"""Every test here runs on both stores: what one promises, the other keeps."""
+"""Every test here runs on every store, the one of the nights too: what one promises, the others keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ecs_gpu_recovery.engine.ports import Store
 from tests.aws.ministack import local_aws
-from tests.contract.worlds import World, dynamodb_world, sqlite_world
+from tests.contract.worlds import World, dynamodb_world, memory_world, sqlite_world
 
 
 @pytest.fixture(scope="session")
@@ -18,14 +18,20 @@ def aws_url(ministack_python: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("dynamodb", marks=pytest.mark.ministack)])
+#: In memory: all rows in the commit, those of one rank, or none.
+FIT = {"memory": None, "memory, owing some": 1, "memory, owing all": 0}
+
+
+@pytest.fixture(params=["sqlite", *FIT, pytest.param("dynamodb", marks=pytest.mark.ministack)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     if request.param == "sqlite":
-        with sqlite_world(tmp_path) as made:
-            yield made
+        made = sqlite_world(tmp_path)
+    elif request.param == "dynamodb":
+        made = dynamodb_world(request.getfixturevalue("aws_url"))
     else:
-        with dynamodb_world(request.getfixturevalue("aws_url")) as made:
-            yield made
+        made = memory_world(FIT[request.param])
+    with made as world:
+        yield world
 
 
 @pytest.fixture

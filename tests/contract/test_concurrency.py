@@ -11,7 +11,7 @@ from dataclasses import replace
 from ecs_gpu_recovery.core.errors import NodesTaken, RecoveryError, Transient, VersionConflict
 from ecs_gpu_recovery.core.model import Job, NodeStatus, TaskStatus
 from ecs_gpu_recovery.engine.ports import Store
-from tests.contract.worlds import World, a_job, after, running, some_nodes, with_ranks
+from tests.contract.worlds import World, a_job, after, committed, running, some_nodes, with_ranks
 from tests.contract.worlds import ended as over
 
 
@@ -33,12 +33,11 @@ def at_once(acts: Sequence[Callable[[], object]]) -> list[object]:
 def until_committed(store: Store, job_id: str, change: Callable[[Job], Job]) -> Job:
     """Read, decide, commit; again if someone was faster. This is what the runtime does with a fact."""
     while True:
-        job = change(store.job(job_id))
+        old = store.job(job_id)
         try:
-            store.commit(job)
+            return store.commit(old, change(old))
         except VersionConflict:
             continue
-        return job
 
 
 def test_of_16_writers_none_loses_a_change(store: Store) -> None:
@@ -103,8 +102,7 @@ def test_large_jobs_that_want_one_node_leave_no_half_claims(world: World) -> Non
         held = {node.name for node in world.store.nodes() if node.job_id}
         assert held == {node.name for i in winners for node in wanted[i]}
         for i in winners:
-            world.store.commit(over(jobs[i]))
-            world.store.write_rows(over(jobs[i]))
+            committed(world.store, jobs[i], over(jobs[i]))
     assert all(node.claimable for node in world.store.nodes())
 
 
@@ -115,28 +113,32 @@ def test_of_many_that_record_one_job_one_does(world: World) -> None:
     assert {node.job_id for node in world.store.nodes()} == {"j1"}
 
 
-def rows_written(store: Store, job: Job) -> None:
-    """As the outbox does it: an order that could not be carried out is sent again."""
+def settled(store: Store, job: Job) -> None:
+    """As the sweeper does it: what could not be written is tried again."""
     while True:
         try:
-            return store.write_rows(job)
+            store.settle(job)
         except Transient:
             continue
+        return
 
 
-def test_rows_written_by_many_in_any_order_end_at_the_newest_record(world: World) -> None:
+def test_rows_settled_by_many_in_any_order_end_at_the_newest_record(world: World) -> None:
+    """Each process believes that the rows of its version are still owed."""
     statuses = [NodeStatus.IN_PROGRESS, NodeStatus.PENDING]
     job = running(a_job("j1", some_nodes(world.store, 3)))
-    world.store.create(replace(job, version=1))
     versions = [replace(job, version=1)]
+    world.store.create(versions[0])
     for turn in range(11):
         change = statuses[turn % 2]
-        versions.append(with_ranks(versions[-1], lambda r, s=change: replace(r, node_status=s)))
-        world.store.commit(versions[-1])
-    random.Random(7).shuffle(versions)
-    ended = at_once([lambda v=v: rows_written(world.store, v) for v in versions])
+        new = with_ranks(versions[-1], lambda r, s=change: replace(r, node_status=s))
+        versions.append(world.store.commit(versions[-1], new))
+    owing = [replace(version, owed=(0, 1, 2)) for version in versions]
+    random.Random(7).shuffle(owing)
+    ended = at_once([lambda v=v: settled(world.store, v) for v in owing])
     assert ended == [None] * 12
     assert {node.status for node in world.store.nodes()} == {NodeStatus.IN_PROGRESS}
+    assert world.store.job("j1").owed == ()
 
 
 def test_when_a_gang_ends_all_at_once_every_row_ends_right(world: World) -> None:
@@ -155,7 +157,7 @@ def test_when_a_gang_ends_all_at_once_every_row_ends_right(world: World) -> None
             )
             return after(job, ranks=tuple(ranks))
 
-        rows_written(world.store, until_committed(world.store, "j1", change))
+        settled(world.store, until_committed(world.store, "j1", change))
 
     assert at_once([lambda i=i: rank_ended(i) for i in range(8)]) == [None] * 8
     assert {node.status for node in world.store.nodes()} == {NodeStatus.PENDING}

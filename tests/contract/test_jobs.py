@@ -11,7 +11,19 @@ from ecs_gpu_recovery.core import rows
 from ecs_gpu_recovery.core.errors import JobExists, NodesTaken, NotFound, VersionConflict
 from ecs_gpu_recovery.core.model import Hold, JobStatus, NodeStatus
 from ecs_gpu_recovery.engine.ports import Store
-from tests.contract.worlds import CLUSTER, MINUTE, T0, World, a_job, a_node, after, ended, running, some_nodes
+from tests.contract.worlds import (
+    CLUSTER,
+    MINUTE,
+    T0,
+    World,
+    a_job,
+    a_node,
+    after,
+    committed,
+    ended,
+    running,
+    some_nodes,
+)
 
 
 def test_a_job_comes_back_as_it_was_recorded(store: Store) -> None:
@@ -77,9 +89,8 @@ def test_a_job_id_can_be_used_once_and_a_repeat_is_told_so(store: Store) -> None
 def test_a_commit_writes_the_next_version(store: Store) -> None:
     job = a_job("j1", some_nodes(store, 2))
     store.create(job)
-    moved = running(job)
-    store.commit(moved)
-    assert store.job("j1") == moved
+    moved = committed(store, job, running(job))
+    assert store.job("j1") == moved == running(job)
 
 
 @pytest.mark.parametrize("wrong", [-1, 0, 2])
@@ -87,16 +98,16 @@ def test_a_commit_on_another_version_changes_nothing(store: Store, wrong: int) -
     job = a_job("j1", some_nodes(store, 2))
     store.create(job)
     with pytest.raises(VersionConflict):
-        store.commit(replace(job, outcome="too late", version=job.version + wrong))
+        store.commit(job, replace(job, outcome="too late", version=job.version + wrong))
     assert store.job("j1") == job
 
 
 def test_the_first_of_two_commits_of_one_version_stands(store: Store, world: World) -> None:
     job = a_job("j1", some_nodes(store, 2))
     store.create(job)
-    store.commit(after(job, outcome="first"))
+    store.commit(job, after(job, outcome="first"))
     with pytest.raises(VersionConflict):
-        world.another().commit(after(job, outcome="second"))
+        world.another().commit(job, after(job, outcome="second"))
     assert world.another().job("j1").outcome == "first"
 
 
@@ -105,17 +116,18 @@ def test_even_the_same_commit_stands_only_once(store: Store) -> None:
     job = a_job("j1", some_nodes(store, 1))
     store.create(job)
     moved = running(job)
-    store.commit(moved)
+    store.commit(job, moved)
     with pytest.raises(VersionConflict):
-        store.commit(moved)
+        store.commit(job, moved)
 
 
 def test_what_is_not_there_is_not_found(store: Store) -> None:
     for ask in (store.job, store.node):
         with pytest.raises(NotFound):
             ask("nothing")
+    missing = a_job("nothing", [a_node("x")])
     with pytest.raises(NotFound):
-        store.commit(after(a_job("nothing", [a_node("x")])))
+        store.commit(missing, after(missing))
     with pytest.raises(NotFound):
         store.commit_node(a_node("nothing", version=2))
     assert store.job_of_task("nothing") is None
@@ -127,7 +139,7 @@ def test_other_tools_find_the_attributes_of_the_schema(world: World) -> None:
     store = world.store
     job = running(a_job("j1", some_nodes(store, 2)))
     store.create(replace(job, version=1))
-    store.commit(replace(job, version=2, attempt=1))
+    store.commit(replace(job, version=1), replace(job, version=2, attempt=1))
     row, times = world.job_row("j1"), {"job_timestamp": T0, "created_at": T0, "updated_at": T0 + MINUTE}
     assert {name: datetime.fromisoformat(row[name]) for name in times} == times
     assert {name: row[name] for name in rows.job_row(job) if name not in times} == {
@@ -147,7 +159,7 @@ def test_jobs_that_have_not_ended_are_live(store: Store) -> None:
     store.create(first)
     store.create(second)
     assert list(store.live_jobs()) == ["j1", "j2"]
-    store.commit(ended(first))
+    committed(store, first, ended(first))
     assert list(store.live_jobs()) == ["j2"]
 
 
@@ -158,12 +170,12 @@ def test_a_job_is_due_from_its_earliest_deadline_or_unsent_order_on(store: Store
     assert list(store.due_jobs(due - MINUTE)) == []
     assert list(store.due_jobs(due)) == ["j1"]
     waiting = after(job, outbox=())
-    store.commit(waiting)
+    store.commit(job, waiting)
     deadline = min(rank.deadline for rank in job.ranks if rank.deadline)
     assert deadline > due
     assert list(store.due_jobs(due)) == []
     assert list(store.due_jobs(deadline)) == ["j1"]
-    store.commit(running(waiting))
+    committed(store, waiting, running(waiting))
     assert list(store.due_jobs(deadline + 1000 * MINUTE)) == []
 
 
@@ -171,7 +183,7 @@ def test_a_job_that_ended_is_due_while_it_has_something_to_say(store: Store) -> 
     job = a_job("j1", some_nodes(store, 1))
     store.create(job)
     over = replace(ended(job), outbox=job.outbox)
-    store.commit(over)
+    committed(store, job, over)
     assert list(store.live_jobs()) == []
     assert list(store.due_jobs(T0 + 60 * MINUTE)) == ["j1"]
 
@@ -212,7 +224,7 @@ def test_jobs_are_listed_by_status(store: Store) -> None:
         job = a_job(f"j{i}", some_nodes(store, 1, f"n{i}-"), at=T0 + i * MINUTE)
         store.create(job)
         if i % 2:
-            store.commit(ended(job, JobStatus.FAILED))
+            store.commit(job, ended(job, JobStatus.FAILED))
     assert [line.id for line in store.jobs(status=JobStatus.FAILED).jobs] == ["j3", "j1"]
     first = store.jobs(status=JobStatus.IN_PROGRESS, limit=2)
     assert [line.id for line in first.jobs] == ["j4", "j2"]
@@ -224,7 +236,7 @@ def test_jobs_are_listed_by_status(store: Store) -> None:
 def test_a_line_says_what_a_list_shows(store: Store) -> None:
     job = a_job("j1", some_nodes(store, 2))
     store.create(job)
-    store.commit(after(job, attempt=1))
+    store.commit(job, after(job, attempt=1))
     (line,) = store.jobs().jobs
     assert (line.id, line.name, line.status) == ("j1", "train j1", JobStatus.IN_PROGRESS)
     assert (line.attempt, line.nodes, line.created_at, line.updated_at) == (1, 2, T0, T0 + MINUTE)

@@ -10,7 +10,7 @@ from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.errors import NotFound, VersionConflict
 from ecs_gpu_recovery.core.model import NodeStatus
 from ecs_gpu_recovery.engine.ports import Store
-from tests.contract.worlds import ARN, MINUTE, T0, World, a_job, a_node, ended, some_nodes
+from tests.contract.worlds import ARN, MINUTE, T0, World, a_job, a_node, committed, ended, some_nodes
 
 
 def test_a_node_comes_back_as_it_was_added(store: Store) -> None:
@@ -112,9 +112,7 @@ def test_a_node_given_back_can_be_claimed_by_the_next_job(store: Store) -> None:
     nodes = some_nodes(store, 2)
     job = a_job("j1", nodes)
     store.create(job)
-    over = ended(job)
-    store.commit(over)
-    store.write_rows(over)
+    committed(store, job, ended(job))
     store.create(a_job("j2", [store.node(n.name) for n in nodes]))
     assert {n.job_id for n in store.nodes()} == {"j2"}
     with pytest.raises(NotFound):

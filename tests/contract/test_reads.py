@@ -15,7 +15,7 @@ from ecs_gpu_recovery.engine.reads import BEGINNING, NodeChanges, Reads, TaskLin
 from ecs_gpu_recovery.local.notify import LocalNotifier
 from ecs_gpu_recovery.local.reads import SqliteReads
 from ecs_gpu_recovery.local.store import SqliteStore
-from tests.contract.worlds import MINUTE, T0, a_job, a_node, ended, running, some_nodes, with_ranks
+from tests.contract.worlds import MINUTE, T0, a_job, a_node, committed, ended, running, some_nodes, with_ranks
 
 pytestmark = pytest.mark.parametrize(
     "world", ["sqlite", pytest.param("dynamodb", marks=pytest.mark.ministack)], indirect=True
@@ -31,9 +31,7 @@ def reads(store: Store) -> Reads:
 
 
 def moved(store: Store, job: Job) -> Job:
-    store.commit(job)
-    store.write_rows(job)
-    return job
+    return committed(store, store.job(job.id), job)
 
 
 def made(store: Store, job_id: str, node: str, minutes: int = 0) -> Job:

@@ -1,4 +1,4 @@
-"""The two places a store can keep its records in, with a look behind the store, and records to put in."""
+"""The places a store can keep its records in, with a look behind the store, and records to put in."""
 
 from __future__ import annotations
 
@@ -68,6 +68,25 @@ def sqlite_world(folder: Path) -> Iterator[World]:
 
 
 @contextmanager
+def memory_world(rows_fit: int | None) -> Iterator[World]:
+    """The store of the nights. It keeps records and not their tables, so a row is what it would write."""
+    from ecs_gpu_recovery.core import rows
+    from testbed.nights.memory import MemoryStore
+
+    store = MemoryStore(rows_fit=rows_fit)
+
+    def row(table: str, key: str) -> dict[str, Any]:
+        if table == "ecs_task":
+            return dict(store.task_row(key))
+        if table == "ecs_job":
+            return dict(rows.job_row(store.job(key)))
+        node = store.node(key)
+        return dict(rows.node_row(node)) | ({"job_id": node.job_id} if node.job_id else {})
+
+    yield World(store, lambda: store, row)
+
+
+@contextmanager
 def dynamodb_world(url: str) -> Iterator[World]:
     from ecs_gpu_recovery.aws.store import DynamoStore
     from tests.aws.ministack import dynamodb, fresh_tables
@@ -127,6 +146,11 @@ def a_job(job_id: str, nodes: list[Node], *, at: datetime = T0, check: bool = Fa
     return submit(
         job_id=job_id, cluster=CLUSTER, spec=spec, nodes=nodes, policy=Policy(), at=at, check=check
     ).job
+
+
+def committed(store: Store, old: Job, new: Job) -> Job:
+    """A commit, and whatever it left to be written."""
+    return store.settle(store.commit(old, new))
 
 
 def after(job: Job, *, at: datetime | None = None, **changes: Any) -> Job:

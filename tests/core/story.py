@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ecs_gpu_recovery.core.effects import Effect, Order, WriteRows
+from ecs_gpu_recovery.core.effects import Effect, Order
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
     CheckStarted,
@@ -98,7 +98,7 @@ class Story:
         assert broken(self.job) == []
 
     def _keep(self, step: Step) -> None:
-        self.orders = [order.effect for order in step.orders if not isinstance(order.effect, WriteRows)]
+        self.orders = [order.effect for order in step.orders]
         self.moves = [(e.subject, e.before, e.after) for e in step.job.timeline]
         self.job = step.job
 
@@ -117,7 +117,7 @@ class Story:
 
     @property
     def outbox(self) -> list[Effect]:
-        return [order.effect for order in self.job.outbox if not isinstance(order.effect, WriteRows)]
+        return [order.effect for order in self.job.outbox]
 
     def order(self, kind: type[Effect], **wanted: Any) -> Order:
         return next(order for order in self.job.outbox if order.effect == Like(kind, **wanted))

@@ -10,11 +10,11 @@ import pytest
 from ecs_gpu_recovery.core.effects import (
     Archive,
     CheckNode,
+    LabelNodes,
     Notify,
     RebootNode,
     StartTask,
     StopTask,
-    WriteRows,
 )
 from ecs_gpu_recovery.core.events import FaultSeen, OrderSent
 from ecs_gpu_recovery.core.keys import token
@@ -107,18 +107,18 @@ def test_no_two_orders_of_a_job_share_a_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_only_the_latest_rows_are_wanted() -> None:
-    job = a_running_job(nodes=3)
-    assert [o.effect for o in job.job.outbox if isinstance(o.effect, WriteRows)] == [
-        like(WriteRows, version=job.job.version)
-    ]
+def test_one_order_shows_all_nodes_that_are_not_known_to_be_shown() -> None:
+    job = a_new_job(nodes=3, policy=replace(POLICY, labels=True))
+    job.starts(0)
+    first = job.order(LabelNodes)
+    job.starts(1)
+    assert job.outbox == [like(StartTask, rank=2), like(LabelNodes, nodes=("n0", "n1"))]
+    job.sent(first.key)
+    assert job.order(LabelNodes), "what an older order showed says nothing about the newer one"
 
 
-def test_what_other_tools_can_not_see_writes_no_rows() -> None:
-    job = a_running_job(nodes=1)
-    job.sent(*(o.key for o in job.job.outbox))
-    job.is_seen(0, connected=False)
-    assert job.job.outbox == ()
+def test_where_the_cluster_shows_no_status_nobody_is_ordered_to_put_it_there() -> None:
+    assert a_running_job(nodes=1).job.outbox == ()
 
 
 def test_a_sighting_that_changes_nothing_costs_no_write() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node, NodeStatus, Verdict
-from ecs_gpu_recovery.core.rows import claimed_node, held_node, job_row, node_row, task_row
+from ecs_gpu_recovery.core.effects import Archive
+from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.rows import changes, claimed_node, held_node, job_row, node_row, task_row
 from tests.core.story import T0, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job, some_nodes
 
 
@@ -96,3 +97,55 @@ def test_a_claimed_node_is_assigned_and_has_a_clean_slate() -> None:
     assert (node.status, node.job_id, node.findings, node.verdict) == (NodeStatus.ASSIGNED, "j", "", None)
     assert node.refusal == "in use by job j"
     assert node.updated_at == T0
+
+
+def test_a_step_changes_the_rows_of_those_it_concerns() -> None:
+    story = a_running_job(nodes=3)
+    before = story.job
+    after = story.is_seen(1, connected=False).job
+    assert not changes(before, after).ranks, "no row shows it"
+    after = story.fails(2).job
+    step = changes(before, after)
+    assert [(row["ecs_task_id"], row["task_status"]) for row in step.tasks] == [("t2.0.1", "TERMINATED")]
+    assert [(rank.node, rank.node_status) for rank, _ in step.nodes] == [
+        (name, NodeStatus.PENDING) for name in ("n0", "n1", "n2")
+    ]
+    assert not step.opens
+
+
+def test_a_node_tells_what_happened_to_it_in_the_hands_of_its_job() -> None:
+    """Whichever way its row was written, and however often it was tried."""
+    story = a_new_job(nodes=1)
+    before, node = story.job, claimed_node(some_nodes(1)[0], story.job)
+    for job in (story.starts().job, story.fails(0).job):
+        step = changes(before, job)
+        alone = held_node(node, job)
+        node = held_node(node, job, step.nodes[0][1]) or node
+        assert alone == node, "the record alone tells the same"
+        assert held_node(node, job) is None
+        before = job
+    assert [(e.before, e.after, e.job) for e in node.timeline] == [
+        ("AVAILABLE", "ASSIGNED", "j"),
+        ("ASSIGNED", "IN_PROGRESS", "j"),
+        ("IN_PROGRESS", "PENDING", "j"),
+    ]
+    assert node.timeline[-1].why == "its job failed"
+
+
+def test_a_node_whose_job_has_dropped_the_line_says_why_the_job_moved() -> None:
+    job = a_running_job(nodes=1).fails(0).job
+    bare = replace(job, timeline=tuple(entry for entry in job.timeline if entry.subject == "job"))
+    node = held_node(held_by(job), bare)
+    assert node is not None
+    assert (node.timeline[-1].after, node.timeline[-1].why) == ("PENDING", bare.timeline[-1].why)
+
+
+def test_a_story_that_becomes_too_long_is_archived_and_not_cut() -> None:
+    job = a_running_job(nodes=1).job
+    old = tuple(Entry(at=T0, subject="n0", before="", after="", why=f"line {i}") for i in range(50))
+    node = held_node(replace(held_by(job), timeline=old), job)
+    assert node is not None
+    (order,) = node.outbox
+    assert isinstance(order.effect, Archive)
+    assert len(order.effect.lines) + len(node.timeline) == 50 + 1
+    assert node.timeline[-1].after == "IN_PROGRESS"

@@ -188,7 +188,7 @@ def test_a_refused_write_does_not_disturb_its_neighbours_in_the_same_commit(tmp_
     acts: list[Callable[[], object]] = [lambda node=node: store.add_node(node) for node in good]
     acts[5:5] = [
         lambda: store.create(replace(job, id="other")),
-        lambda: store.commit(replace(job, version=9)),
+        lambda: store.commit(job, replace(job, version=9)),
     ]
     errors = at_once(acts)
     assert sorted(type(error).__name__ for error in errors) == [NodesTaken.__name__, VersionConflict.__name__]

@@ -170,8 +170,8 @@ def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
     patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, rules.ignore)
 
 
-def gives_the_same_name_to_two_versions_of_the_rows(patch: Patch, model: Model) -> None:
-    model.one_version = False
+def forgets_which_rows_are_owed(patch: Patch, model: Model) -> None:
+    model.keeps_what_is_owed = False
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -224,9 +224,9 @@ MUTANTS: dict[str, Mutant] = {
         replace(RECOVERY, nodes=1, asks=1, stalls=1, late_sweeper=True, delays=2),
         "after the time for it is over",
     ),
-    "gives the same name to two versions of the rows": Mutant(
-        gives_the_same_name_to_two_versions_of_the_rows,
-        replace(RECOVERY, nodes=1, stalls=1, hiccups=1, rows=True, delays=0),
+    "forgets which rows are owed": Mutant(
+        forgets_which_rows_are_owed,
+        replace(QUICK["two verdicts and no retry"], stalls=1, nodes=1, rows=True),
         "rows were left behind",
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,9 @@ from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus
 from testbed.nights.cluster import SimulatedCluster
 from testbed.nights.night import run
+
+#: Seeds of nights in which it matters.
+ENDED, AWAY = (1560, 1827, 4128), (2172, 3913)
 
 
 def test_the_common_sky_has_such_nights_too() -> None:
@@ -26,13 +30,15 @@ def test_the_common_sky_has_such_nights_too() -> None:
     assert found
 
 
-@pytest.mark.parametrize("seed", [624, 4302])
-def test_a_start_sent_again_must_look_among_what_has_ended(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not run(seed, sky="late-news").violation
+def shown(violation: str, seeds: Sequence[int]) -> bool:
+    """Which nights show it depends on every detail of the order in which things happen: about one in a thousand."""
+    return any(violation in run(seed, sky="late-news").violation for seed in seeds)
+
+
+def test_what_is_sent_again_must_be_looked_for_among_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not shown("all jobs are over", ENDED)
     monkeypatch.setattr(SimulatedCluster, "_find_any", SimulatedCluster._find)
-    assert "rebooted under" in run(seed, sky="late-news").violation
+    assert shown("all jobs are over, and", ENDED)
 
 
 def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +51,7 @@ def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyP
             if replace(new, seen_version=old.seen_version) == old:
                 draft.ranks[old.index] = old
 
-    assert not run(3906, sky="late-news").violation
+    assert not shown("has not been back", AWAY)
     for status in (
         JobStatus.IN_PROGRESS,
         JobStatus.PENDING_HEALTHCHECK,
@@ -53,4 +59,4 @@ def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyP
         JobStatus.RESTARTING,
     ):
         monkeypatch.setitem(machine.TABLE[status], NodeSeen, forgetful)
-    assert "has not been back" in run(3906, sky="late-news").violation
+    assert shown("has not been back", AWAY)

@@ -17,9 +17,11 @@ from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
 
 Item = dict[str, Any]
 _ATOM = re.compile(
-    r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)|(?P<left>#\w+) (?P<op>=|<=|<) (?P<right>:\w+)"
+    r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)"
+    r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<) (?P<right>:\w+)"
 )
 _SET = re.compile(r"(#\w+) = (?:if_not_exists\((#\w+), (:\w+)\)|(:\w+))")
+_APPEND = re.compile(r"(#\w+) = list_append\(if_not_exists\(\1, :none\), (:\w+)\)")
 
 
 class Tables:
@@ -209,7 +211,9 @@ def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
         raise NotImplementedError(f"these tables do not understand {text!r}")
     if match["call"]:
         return (names.get(match["of"], match["of"]) in row) == (match["call"] == "attribute_exists")
-    name, wanted = names[match["left"]], values[match["right"]]
+    name, wanted = names[match["left"] or match["size"]], values[match["right"]]
+    if match["size"]:
+        return name in row and len(row[name]["L"]) < int(wanted["N"])
     if name not in row or set(row[name]) != set(wanted):
         return False
     ((kind, raw),) = row[name].items()
@@ -219,7 +223,11 @@ def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
 
 def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:
     expression, _, adds = expression.partition(" ADD ")
-    sets, _, removes = expression.removeprefix("SET ").partition(" REMOVE ")
+    sets, _, removes = f" {expression}".removeprefix(" SET ").partition(" REMOVE ")
+    for name, value in _APPEND.findall(sets):
+        before = row.get(names[name], {"L": []})
+        row[names[name]] = {"L": [*before["L"], *values[value]["L"]]}
+    sets = _APPEND.sub("", sets).removesuffix(", ")
     if len(_SET.findall(sets)) != sets.count(" = "):
         raise NotImplementedError(f"these tables do not understand {expression!r}")
     for name, kept, default, value in _SET.findall(sets):

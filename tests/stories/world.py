@@ -220,7 +220,7 @@ class World:
         """While nothing is waiting to be sent, every instance says what its node's row says."""
         rows = self.account.rows("job_table")
         if not isinstance(self.account, InMemory) or any(
-            "version" not in row or self.job(key).outbox for key, row in rows.items()
+            "version" not in row or "rows_owed" in row or self.job(key).outbox for key, row in rows.items()
         ):
             return
         known, labels = self.node_statuses(), self.labels()
@@ -268,7 +268,7 @@ class World:
             if "version" not in self.account.rows("job_table")[job_id]:
                 return False  # another tool's, and not taken over yet
             job = self.job(job_id)
-            return job.status.final and not job.outbox
+            return job.status.final and not job.outbox and not job.owed
 
         self.until(over, minutes=minutes)
         return self.job(job_id)

@@ -141,9 +141,9 @@ def conflicts() -> dict[str, float]:
             side.fleet._pace.wait = lambda: None  # type: ignore[method-assign]
             commit = side.store.commit
 
-            def counted(job: Job, commit: Callable[[Job], None] = commit) -> None:
+            def counted(old: Job, new: Job, commit: Callable[[Job, Job], Job] = commit) -> Job:
                 try:
-                    commit(job)
+                    return commit(old, new)
                 except VersionConflict:
                     lost.append(1)
                     raise

@@ -233,16 +233,12 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         lines = side.jobs(None, 60, "").jobs
         records = {record.id: record for record in side.some_jobs([line.id for line in lines])}
         earlier = side.earlier_entries(f"node/{name}")
-        ran, moves = [], [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
-        for line in lines:
-            record = records.get(line.id)
-            if record is None:
-                continue
-            if any(rank.node == name for rank in record.ranks):
-                ran.append(views.job_line(line))
-                moves += [
-                    {**views.entry_view(e), "job": line.id} for e in record.timeline if e.subject == name
-                ]
+        ran = [
+            views.job_line(line)
+            for line in lines
+            if (record := records.get(line.id)) and any(rank.node == name for rank in record.ranks)
+        ]
+        moves = [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
         moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),

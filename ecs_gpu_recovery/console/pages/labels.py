@@ -29,7 +29,7 @@ ORDERS = {
     "StopTask": "stop a rank",
     "CheckNode": "check the node",
     "RebootNode": "reboot the node",
-    "WriteRows": "write the tables",
+    "LabelNodes": "show the status on the cluster",
     "Notify": "send a message",
     "Archive": "keep old history",
 }

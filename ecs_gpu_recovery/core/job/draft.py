@@ -6,17 +6,17 @@ the orders that were added. Every move is checked against `edges` and leaves a l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from .. import edges, keys
-from ..effects import Archive, CheckNode, Effect, Order, RebootNode, StartTask, StopTask, WriteRows
+from ..effects import CheckNode, Effect, LabelNodes, Order, RebootNode, StartTask, StopTask
 from ..errors import Bug
 from ..exits import our_reason
 from ..model import Ending, Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus
 from ..policy import Policy
+from ..timeline import archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,6 @@ class Step:
     job: Job
     orders: tuple[Order, ...] = ()
     changed: bool = False
-
-
-#: Fields of a rank that other tools see in the task and node rows.
-_ROW_FIELDS = ("node_status", "task_id", "task_status", "exit_code", "instance")
 
 
 class Draft:
@@ -48,7 +44,6 @@ class Draft:
         self._outbox = {order.key: order for order in job.outbox}
         self._added: dict[str, None] = {}
         self._lines: list[Entry] = []
-        self._rows = False
 
     @property
     def id(self) -> str:
@@ -73,7 +68,7 @@ class Draft:
     # -- ranks -------------------------------------------------------------------------------------------------
 
     def set(self, index: int, **changes: Any) -> Rank:
-        """Change a rank; note whether other tools would see the difference in their rows."""
+        """Change a rank."""
         old = self.ranks[index]
         if all(getattr(old, name) == value for name, value in changes.items()):
             return old
@@ -86,7 +81,6 @@ class Draft:
                 f"job {self.id} rank {index}: task {old.task_status} -> {new.task_status} is no move that exists"
             )
         self.ranks[index] = new
-        self._rows = self._rows or any(getattr(old, name) != getattr(new, name) for name in _ROW_FIELDS)
         return new
 
     def fresh(self, index: int, **changes: Any) -> None:
@@ -112,7 +106,6 @@ class Draft:
         if old.task_id:
             blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")
         self.ranks[index] = replace(old, **(blank | changes))
-        self._rows = True
 
     def node(self, index: int, status: NodeStatus, why: str, evidence: str = "") -> None:
         """Move a node and say why."""
@@ -149,7 +142,6 @@ class Draft:
             raise Bug(f"job {self.id}: {self.status} -> {status} is no move that exists")
         self.note("job", self.status.value, status.value, why, evidence)
         self.status = status
-        self._rows = True
 
     def note(
         self,
@@ -318,10 +310,7 @@ class Draft:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""
         job = self._job
         version = job.version + 1
-        if self._rows:
-            for key in [k for k, order in self._outbox.items() if isinstance(order.effect, WriteRows)]:
-                self.drop(key)
-            self.order(WriteRows(key=keys.rows(job.id, version), version=version))
+        self._label(version)
         timeline = self._trim((*job.timeline, *self._lines), version)
         changes: dict[str, Any] = {
             "status": self.status,
@@ -338,6 +327,21 @@ class Draft:
         new = replace(job, **changes, updated_at=max(self.at, job.updated_at), version=version)
         return Step(new, tuple(self._outbox[key] for key in self._added), changed=True)
 
+    def _label(self, version: int) -> None:
+        """One order shows all that is not known to be shown yet, as the record says it when the order is sent."""
+        moved = [
+            new.node
+            for old, new in zip(self._job.ranks, self.ranks, strict=True)
+            if (old.node_status, old.instance) != (new.node_status, new.instance)
+        ]
+        if not moved or not self.policy.labels:
+            return
+        waiting = [o.effect for o in self._outbox.values() if isinstance(o.effect, LabelNodes)]
+        for effect in waiting:
+            self.drop(effect.key)
+        names = dict.fromkeys([*(name for effect in waiting for name in effect.nodes), *moved])
+        self.order(LabelNodes(key=keys.labels(self.id, version), nodes=tuple(names)))
+
     def _trim(self, timeline: tuple[Entry, ...], version: int) -> tuple[Entry, ...]:
         """Half of it goes at once, so that a busy job archives now and then, not with every step.
 
@@ -353,12 +357,6 @@ class Draft:
         gone = [e for i, e in enumerate(timeline[:extra]) if i not in kept]
         self.order(archive(keys.archive(self.id, version), gone))
         return tuple(e for i, e in enumerate(timeline) if i >= extra or i in kept)
-
-
-def archive(key: str, entries: Iterable[Entry]) -> Archive:
-    """Entries that leave a record, a line each."""
-    lines = (f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}" for e in entries)
-    return Archive(key=key, lines=tuple(line.rstrip() for line in lines))
 
 
 def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool = True) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from .. import edges, keys, messages
-from ..effects import CheckNode, Effect, Order, RebootNode, StopTask
+from ..effects import CheckNode, Effect, LabelNodes, Order, RebootNode, StopTask
 from ..errors import Bug, Refused
 from ..events import (
     CheckRefused,
@@ -28,12 +28,11 @@ from ..events import (
     Tick,
 )
 from ..exits import is_passing, our_reason
-from ..job.draft import archive
 from ..model import Entry, Hold, Node, NodeStatus, Verdict
 from ..policy import Policy
+from ..timeline import archive, shortened
 
 ASKS = ("drain", "release", "check", "reboot")
-_TIMELINE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,16 @@ class NodeDraft:
     def finish(self) -> NodeStep:
         if self.node == self._old:
             return NodeStep(self._old)
-        version, timeline = self._old.version + 1, self.node.timeline
-        if len(timeline) > _TIMELINE:  # half of it at once, as with jobs
-            extra = len(timeline) - _TIMELINE // 2
-            self.set(timeline=timeline[extra:])
-            self.order(archive(keys.archive(keys.record_of_node(self.node.name), version), timeline[:extra]))
+        version = self._old.version + 1
+        if self.policy.labels and self.node.status is not self._old.status:
+            for order in [o for o in self.node.outbox if isinstance(o.effect, LabelNodes)]:
+                self.drop(order.key)
+            key = keys.labels(keys.record_of_node(self.node.name), version)
+            self.order(LabelNodes(key=key, nodes=(self.node.name,)))
+        kept, gone = shortened(self.node.timeline)
+        if gone:
+            self.set(timeline=kept)
+            self.order(archive(keys.archive(keys.record_of_node(self.node.name), version), gone))
         new = replace(self.node, updated_at=max(self.at, self._old.updated_at), version=version)
         return NodeStep(new, tuple(o for o in new.outbox if o.key in self._added), changed=True)
 

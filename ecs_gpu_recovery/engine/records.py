@@ -1,0 +1,132 @@
+"""Read, decide, commit: the same loop for jobs and for nodes. A conflict means to read and decide again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from ..core.effects import LabelNodes, Order
+from ..core.errors import Transient, VersionConflict
+from ..core.events import Fact, TaskStarted
+from ..core.model import Job, Node
+
+R = TypeVar("R", Job, Node)
+#: A job of 256 nodes whose verdicts arrive at once: each writer must get its turn.
+CONFLICTS = 300
+#: ... and nobody waits longer for the next try than this.
+LONGEST_WAIT_S = 6.0
+#: How many labels are put before a commit at most.
+FEW = 10
+#: For how many events a process reads first after it guessed wrong.
+WARY_FOR = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Generic[R]):
+    """A record before and after a decision, and the orders that are new in it."""
+
+    old: R
+    record: R
+    orders: tuple[Order, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Records(Generic[R]):
+    """One kind of record: how it is read, decided on and written.
+
+    `last` is a guess, see `Store.last`. `show` puts labels. Where an order has just been carried out and nothing else
+    has to be sent, a few are put before the commit, which saves a second one; if the commit then comes too late, they
+    are put again as the newer record says. That a rank was started waits for no label: if nobody recorded it, nobody
+    would stop it.
+    """
+
+    read: Callable[[str], R]
+    last: Callable[[str], R | None]
+    decide: Callable[[R, Fact], tuple[R, tuple[Order, ...]]]
+    show: Callable[[R, Iterable[Order]], list[Fact]]
+    commit: Callable[[R, R], R]
+    _wary: int = 0
+
+    def apply(self, name: str, facts: Sequence[Fact], known: R | None = None) -> Moved[R]:
+        """All facts in one commit. `known` is the record, just read or written: it saves a read.
+
+        Without it, the record that this process wrote last is tried first. If that is stale, the commit fails and
+        tells the newer one. That nothing follows from a fact is believed only of a record that was just read. After a
+        wrong guess we read for a while: somebody else is at work there, and a write that fails is paid for.
+        """
+        if known is not None:
+            return self._try(name, facts, known)
+        guess = None if self._wary else self.last(name)
+        self._wary = max(0, self._wary - 1)
+        moved = self._try(name, facts, guess)
+        if guess is not None and moved.record is guess:
+            return self._try(name, facts, None)
+        if guess is not None and moved.old.version != guess.version:
+            self._wary = WARY_FOR
+        return moved
+
+    def _try(self, name: str, facts: Sequence[Fact], known: R | None) -> Moved[R]:
+        shown: dict[str, Order] = {}
+        calm = not any(isinstance(fact, TaskStarted) for fact in facts)
+        for tried in _turns():
+            old = self.read(name) if known is None else known
+            record, added = self._decided(old, old.version, facts)
+            labels = {order.key: order for order in record.outbox if _is_label(order)}
+            if (
+                calm
+                and record is not old
+                and old.outbox
+                and _few(labels.values())
+                and added.keys() <= labels.keys()
+            ):
+                record, _ = self._decided(record, old.version, self.show(record, labels.values()))
+                shown |= labels
+            try:
+                record = old if record is old else self.commit(old, _at(record, old.version + 1))
+            except VersionConflict as exc:
+                newest = exc.newest if tried == 0 else None
+                known = newest if isinstance(newest, type(old)) else None
+                continue
+            if tried and shown:
+                self.show(record, shown.values())
+            return Moved(old, record, tuple(order for order in record.outbox if order.key in added))
+        raise Transient(f"{name}: too many writers at once")
+
+    def _decided(self, record: R, version: int, facts: Sequence[Fact]) -> tuple[R, dict[str, Order]]:
+        """Facts that are committed together are one version, so that no two commits give one name to their orders."""
+        added: dict[str, Order] = {}
+        for fact in facts:
+            record, orders = self.decide(_at(record, version), fact)
+            added.update({order.key: order for order in orders})
+        pending = {order.key for order in record.outbox}
+        return record, {key: order for key, order in added.items() if key in pending}
+
+
+def _is_label(order: Order) -> bool:
+    return isinstance(order.effect, LabelNodes)
+
+
+def _few(labels: Iterable[Order]) -> bool:
+    """As many as one call puts: more of them would be put again and again while others are faster."""
+    names = {name for order in labels if isinstance(order.effect, LabelNodes) for name in order.effect.nodes}
+    return 0 < len(names) <= FEW
+
+
+def _at(record: R, version: int) -> R:
+    return record if record.version == version else replace(record, version=version)
+
+
+def _turns() -> Iterator[int]:
+    """Whoever lost a race lets the others pass for a moment, longer each time: a gang's verdicts come all at once.
+
+    How long is measured in tries: where reading and writing take long, so does everybody else's turn.
+    """
+    for tried in range(CONFLICTS):
+        began = time.monotonic()
+        yield tried
+        if tried:
+            took = max(0.025, time.monotonic() - began)
+            time.sleep(random.uniform(0, min(took * 2 ** (tried + 1), LONGEST_WAIT_S)))  # noqa: S311 - no secret
