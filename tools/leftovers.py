@@ -23,7 +23,7 @@ TOKEN = "GPU_RECOVERY_SUITE"
 _GRACE_S = 10.0
 #: What pytest keeps of a run, and what a run may make in the tree: caches and environments, all ignored by git.
 _PYTEST = "pytest-of-"
-_MADE = {".hypothesis", ".pytest_cache", ".tools", ".venv-ministack", "build", "cdk.out", "node_modules"}
+_MADE = (".hypothesis", ".pytest_cache", ".tools", ".venv-", "build", "cdk.out", "node_modules")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class Traces:
 
     def __init__(self, root: Path = ROOT) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="suite-"))
+        self.folder.chmod(0o755)  # some tests look at it as another user
         self._root, self._there = root, _names(root)
 
     @property
@@ -58,7 +59,8 @@ class Traces:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
         folders = [str(path) for path in self.folder.iterdir() if not path.name.startswith(_PYTEST)]
-        files = [str(self._root / name) for name in _names(self._root) - self._there - _MADE]
+        stray = {name for name in _names(self._root) - self._there if not name.startswith(_MADE)}
+        files = [str(self._root / name) for name in stray]
         return [*map(str, found), *(f"left behind: {path}" for path in sorted(folders + files))]
 
     def processes(self) -> list[Process]:

@@ -75,8 +75,8 @@ def main(arguments: list[str]) -> int:
     slow = arguments[:1] == ["--slow"]
     python = ensure("dev", folder_of("dev")).python
     without = {
-        "SKIPPED the deployment with the CDK command and the check with axe-core": _problem(node.ensure),
-        "SKIPPED the browser tests": _problem(browser.ensure),
+        "SKIPPED the deployment with the CDK command and the check with axe-core": why_not(node.ensure),
+        "SKIPPED the browser tests": why_not(browser.ensure),
     }
     report = [f"{what}: {why}" for what, why in without.items() if why]
     marks = "slow" if slow else USUAL
@@ -107,7 +107,7 @@ def _passed(run: Run, arguments: list[str], report: list[str]) -> bool:
     return passed and not left
 
 
-def _problem(bring: Callable[[], object]) -> str:
+def why_not(bring: Callable[[], object]) -> str:
     """Why something that some tests need can't be had here, in one line; or nothing."""
     try:
         bring()

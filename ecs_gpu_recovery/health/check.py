@@ -213,9 +213,9 @@ def _kernel_log(outcome: Outcome, wanted: Wanted, policy: Policy, now: datetime)
         silent = _check("kernel-log", outcome, "hung" if outcome.state == "hung" else "not_tested", problem)
         return replace(silent, untested=problem), []
     boot = kernel_log.parse_time(str(outcome.first("boot") or ""))
-    boot_id = str(outcome.first("boot_id") or "")
+    boot_id = outcome.first("boot_id")
     lines = [str(message["line"]) for message in outcome.messages if "line" in message]
-    log = kernel_log.parse(lines, now, wanted.since, boot, boot_id)
+    log = kernel_log.parse(lines, now, wanted.since, boot, boot_id if isinstance(boot_id, str) else None)
     found = xid.judge(log.events, policy)
     detail = f"{log.summary(wanted.since)} in {outcome.first('from')}"
     heard = _check("kernel-log", outcome, _status(found), detail)

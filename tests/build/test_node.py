@@ -66,5 +66,5 @@ def test_the_tests_go_on_without_it_and_the_report_says_why(
     clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(clone / "empty"))
-    assert "npm was not found" in suite._without_node()
+    assert "npm was not found" in suite.why_not(node.ensure)
     assert "Install Node.js with npm" in capsys.readouterr().err

@@ -74,7 +74,7 @@ class Account:
 def account(aws: Server) -> Iterator[Account]:
     aws.control("reset")
     with pytest.MonkeyPatch.context() as patched, deployed(aws, patched) as deployment:
-        stack = f"Stack-{deployment.cluster}"
+        stack = deployment.environment["STACK_NAME"]
         functions(aws, stack, with_revision(aws, deployment.environment))
         keys = {
             who: user(aws, f"{who}-{deployment.cluster}", policy(who, deployment, stack))
@@ -93,6 +93,7 @@ def account(aws: Server) -> Iterator[Account]:
                 external=bool(i),
                 attributes={"node_name": name},
             )
+            aws.control("tag_host", node=name, tags={"GpuRecovery": deployment.cluster})
         yield Account(deployment, keys, stack)
 
 

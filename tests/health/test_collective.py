@@ -53,6 +53,13 @@ class Gang:
             text=True,
         )
 
+    def start_and_hear_it_knock(self, rank: int, *more: str, **env: str) -> None:
+        """It looks for a rank 0 that is not there yet, and will go on doing so."""
+        with transfer.listen(self.port) as listener:
+            listener.settimeout(BUSY_MACHINE_S)
+            self.start(rank, *more, **env)
+            listener.accept()[0].close()
+
     def start_all(self, *more: str, without: int | None = None) -> None:
         for rank in range(self.world):
             if rank != without:
@@ -195,8 +202,9 @@ def test_a_node_that_freezes_costs_its_deadline_and_is_named(gang: Gang) -> None
 
 
 def test_a_node_that_never_comes_is_named_and_the_others_are_tested(gang: Gang) -> None:
-    for rank in (1, 3, 0):  # rank 0 last: the others knock already when its patience begins
-        gang.start(rank, "--slow-share", "0.001", *(("--join-deadline", "4") if rank == 0 else ()))
+    for rank in (1, 3):
+        gang.start_and_hear_it_knock(rank, "--slow-share", "0.001")
+    gang.start(0, "--slow-share", "0.001", "--join-deadline", "4")
     code, report, _ = gang.end(0)
     assert code == 4
     assert ("node-absent", [2]) in named(report)
@@ -225,7 +233,7 @@ def test_rank_0_dying_is_noticed_by_the_others(gang: Gang) -> None:
 
 def test_a_node_of_another_job_is_turned_away(gang: Gang) -> None:
     gang.world = 2
-    gang.start(1, JOB_ID="another")
+    gang.start_and_hear_it_knock(1, JOB_ID="another")
     gang.start(0, "--join-deadline", "4")
     code, report, _ = gang.end(1)
     assert code == 3
@@ -278,9 +286,6 @@ def test_a_port_in_use_and_wrong_arguments_are_not_tested(gang: Gang) -> None:
 
 def test_no_process_of_ours_reads_as_a_gpu_fault(gang: Gang) -> None:
     """1 and 2 would reboot or replace a node; even a killed test ends otherwise."""
-    with transfer.listen(gang.port) as listener:  # it is at work when it knocks
-        listener.settimeout(BUSY_MACHINE_S)
-        gang.start(1, "--join-deadline", "60")
-        listener.accept()[0].close()
+    gang.start_and_hear_it_knock(1)
     gang.running[1].send_signal(signal.SIGTERM)
     assert gang.end(1)[0] not in (1, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -182,6 +182,16 @@ def test_a_fault_of_an_earlier_boot_is_history_where_the_file_shows_a_later_one(
 )
 def test_a_fault_of_the_last_boot_counts(explain: Explain, text: str) -> None:
     assert explain(kernel_log=text)["verdict"] == "reboot"
+
+
+def test_a_kernel_whose_seconds_run_ahead_of_the_clock_is_believed() -> None:
+    """After three months up, the log's own clock may be minutes ahead. What it says just happened did happen."""
+    boot = NOW - timedelta(days=90)
+    line = f"4,1,{int((90 * 86400 + 600) * 1e6)},-;{MESSAGE}"
+    for boot_id in (None, "a" * 32):
+        assert not kernel_log.parse([line], NOW, boot=boot, boot_id=boot_id).events[0].old
+    far = f"4,1,{int((90 * 86400 + 86400) * 1e6)},-;{MESSAGE}"
+    assert kernel_log.parse([far], NOW, boot=boot, boot_id="a" * 32).events[0].old
 
 
 def test_what_earlier_boots_saw_counts_when_it_is_back(explain: Explain) -> None:

@@ -66,7 +66,25 @@ def test_it_leads_to_its_verdict(kind: str, name: str, text: str, wanted: str, t
         assert [f for f in answer["findings"] if f["action"] == wanted and f["evidence"] and f["rule"]]
 
 
+def each_line(before: str, after: str = "") -> Any:
+    return lambda text: "".join(f"{before}{line}{after}\n" for line in text.splitlines()).encode()
+
+
 WRAPPINGS = {
+    "colours": each_line("\x1b[0m", "\x1b[K\x1b[0m"),
+    "a time": each_line("2026-11-15T03:12:00.123Z "),
+    "a container's log": each_line("2026-11-15T03:12:00.123456789Z stdout F "),
+    "the name of a container": each_line("check-1  | "),
+    "the name of a node": each_line("node-7: "),
+    "a quotation": each_line("> "),
+    "a margin": each_line("    "),
+    "blank lines": lambda text: text.replace("\n", "\n\n").encode(),
+    "a prompt": lambda text: (
+        f"root@node:~# dcgmi diag -r 1; nvidia-smi; dmesg\n{text}root@node:~# \n".encode()
+    ),
+    "an answer in JSON": lambda text: json.dumps(
+        {"host": "n", "output": f"{text}\nend", "rc": 0}, indent=2
+    ).encode(),
     "windows line ends": lambda text: text.replace("\n", "\r\n").encode(),
     "utf-16": lambda text: text.encode("utf-16"),
     "a byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),

@@ -13,7 +13,7 @@ from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 def eventually(condition: Callable[[], object], what: str = "", patience_s: float = PATIENCE_S) -> None:

@@ -22,7 +22,8 @@ def recover(world: World, *, size: int, fails: int, bad: set[int], order: tuple[
         )
     world.fail_rank(fails)
     world.run()
-    assert set(world.watch.reboots) == {f"j1/1/{index}/reboot" for index in bad}
+    ordered = {key for node in world.cloud.cluster.nodes.values() for key in node.reboot_keys.values()}
+    assert ordered == {f"j1/1/{index}/reboot" for index in bad}
     if bad:
         check_end(world, JobStatus.COMPLETE, attempt=1)
     else:

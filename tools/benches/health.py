@@ -32,6 +32,31 @@ CURABLE = (46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 15
 REPLACED = (54, 142)
 PROGRAMS = (8, 11, 13, 25, 31, 32, 43, 45, 60, 68, 69, 94, 126, 135, 137, 139)
 HARMLESS = (14, 37, 38, 44, 63, 66, 67, 92, 93, 106, 121, 141, 152, 157, 160, 161, 173, 555)
+#: Lines that are no plain Xid of a whole GPU; {gpu} is its PCI id.
+CURABLE_LINES = (
+    "NVRM: Xid (PCI:{gpu} GPU-I:01): 95, pid=71, name=python3, Uncontained: FBHUB. RST: Yes, D-RST: No",
+    "NVRM: Xid (PCI:{gpu} GPU-I:01 GPU-CI:00): 79, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:{gpu} GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: Yes, D-RST: No",
+    "NVRM: Xid (PCI:{gpu}): 175, Memory subsystem error",
+    "NVRM: Xid (PCI:{gpu}): 154, GPU recovery action changed to 0x2 (Node Reboot Required)",
+    "nvidia-nvswitch0: SXid (PCI:{gpu}.0): 24007, Fatal, Link 28 sourcetrack timeout error (First)",
+)
+PROGRAMS_LINES = (
+    "NVRM: Xid (PCI:{gpu} GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+    "NVRM: Xid (PCI:{gpu} GPU-I:01 GPU-CI:00): 13, pid=9, name=a, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0)",
+)
+HARMLESS_LINES = (
+    "NVRM: Xid (PCI:{gpu}): 79, GPU has fallen off the bus.\n[    0.000000] Linux version 6.8.0-1021-aws (gcc 13)",
+    "NVRM: Xid (PCI:{gpu}): 154, GPU recovery action changed to 0x0 (None)",
+    "NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
+    "nvidia-nvswitch0: SXid (PCI:{gpu}.0): 20009, Non-fatal, Link 04 RX Short Error Rate",
+)
+SUSPICIOUS_LINES = (
+    "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
+    "NVRM: GPU3 _kgspRpcGspEventPmuHalted: Received signal from GSP that PMU has halted.",
+    "NVRM: GPU0 nvAssertFailedNoLog: Assertion failed: (status == NV_ERR_GPU_IN_FULLCHIP_RESET) @ rs_client.c:844",
+    "NVRM: Xid (PCI:{gpu}",
+)
 ROUNDS = 4
 AT_ONCE = 8
 #: The first attempt dies, the next is done.
@@ -46,8 +71,8 @@ class Case:
     kind: str
     faults: tuple[str, ...]
     """Names for the injector."""
-    lines: tuple[int, ...]
-    """Xids that stand in the kernel log only."""
+    lines: tuple[int | str, ...]
+    """Xids that stand in the kernel log only, or whole lines of it."""
     wanted: int
 
     @property
@@ -84,6 +109,10 @@ def cases(chance: random.Random) -> Iterator[Case]:
         yield Case("faulty", ("off-bus", "app-xid"), (43, 45), REBOOT)
         yield from (Case("application", (), (code,), HEALTHY) for code in PROGRAMS)
         yield Case("application", ("app-xid",), (45,), HEALTHY)
+        yield from (Case("faulty", (), (line,), REBOOT) for line in CURABLE_LINES)
+        yield from (Case("application", (), (line,), HEALTHY) for line in PROGRAMS_LINES)
+        yield from (Case("healthy", (), (line,), HEALTHY) for line in HARMLESS_LINES)
+        yield from (Case("suspicious", (), (line,), INCONCLUSIVE) for line in SUSPICIOUS_LINES)
         yield from (Case("healthy", (), (code,), HEALTHY) for code in HARMLESS)
         yield from (Case("healthy", (name,), (), HEALTHY) for name in ("slow", "oom"))
         yield Case("healthy", (), (), HEALTHY)
@@ -99,10 +128,11 @@ def break_node(controller: Controller, name: str, case: Case, chance: random.Ran
     cluster, gpu = controller.parts.cluster, chance.randrange(GPUS)
     for fault in case.faults:
         cluster.inject(name, fault, gpu=gpu, speed=0.2)
-    for code in case.lines:
+    bus_id = f"0000:{gpu + 1:02x}:00"
+    for line in case.lines:
         culprit = f"pid={chance.randrange(1, 30000)}, name=python"
-        text = f"NVRM: Xid (PCI:0000:{gpu + 1:02x}:00): {code}, {culprit}, Ch 00000008"
-        gpus.log_kernel(str(cluster.node(name).folder), text)
+        text = line if isinstance(line, str) else f"NVRM: Xid (PCI:{{gpu}}): {line}, {culprit}, Ch 00000008"
+        gpus.log_kernel(str(cluster.node(name).folder), text.replace("{gpu}", bus_id))
 
 
 def examine(controller: Controller, name: str, case: Case) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,18 +16,24 @@ from ecs_gpu_recovery.health.findings import Action, Check, Finding
 from ecs_gpu_recovery.health.judge import training_log, xid
 from ecs_gpu_recovery.health.judge.training_log import TRAINING_LOG
 from ecs_gpu_recovery.health.policy import Policy
-from ecs_gpu_recovery.health.sources import dcgm, gpus, kernel_log, network_ports, nvsmi
+from ecs_gpu_recovery.health.sources import dcgm, gpus, kernel_log, log_records, network_ports, nvsmi
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 
 NVIDIA_SMI = "nvidia-smi"
 KERNEL_LOG = xid.SOURCE
 NETWORK = "network"
+LOGS = (KERNEL_LOG, TRAINING_LOG)
 GPU_KINDS = (KERNEL_LOG, dcgm.DIAG, dcgm.HEALTH, NVIDIA_SMI)
 """Recordings of someone who looked at GPUs. A training log and the network's ports did not."""
 
 _ROOT_KEY = re.compile(r'"(?:DCGM (?:GPU )?Diagnostic|Overall Health)"\s*:')
 _OBJECT = re.compile(r"^\{", re.MULTILINE)
 _MOST_BYTES = 1 << 30
+_MOST_WRAPPINGS = 3
+_TIMES = re.compile(
+    r"^(?:> )?(?:[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}(?:Z|[+-][0-9:]{4,6})(?: std(?:out|err) [FP])?[ \t]?)?"
+)
+_NAMES = re.compile(r"[\w.-]{1,60}(?:: | +\| ?)")
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
 
@@ -53,7 +61,22 @@ def read(kind: str, path: Path) -> Recording:
     """Any bytes make a text; what of it makes sense is for the parsers to say."""
     data = _inflated(path.read_bytes())
     encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
-    return Recording(kind=kind, path=path, text=_unpacked(data.decode(encoding, errors="replace")))
+    text = data.decode(encoding, errors="replace")
+    for _ in range(_MOST_WRAPPINGS):
+        text = log_records.plain(text)
+        text = _unpacked(text if kind in LOGS else _bare(text))
+    return Recording(kind=kind, path=path, text=text)
+
+
+def _bare(text: str) -> str:
+    """Without what a program put in front of the lines: a time, the name of a container or of a node, a margin."""
+    text = "\n".join(_TIMES.sub("", line, count=1) for line in text.splitlines())
+    lines = [line for line in text.splitlines() if line.strip()]
+    names = Counter(found[0].rstrip() for found in map(_NAMES.match, lines) if found)
+    for name, times in names.most_common(1):
+        if times > max(1, len(lines) // 2):
+            text = "\n".join(re.sub(f"^{re.escape(name)} ?", "", line) for line in text.splitlines())
+    return textwrap.dedent(text)
 
 
 def _inflated(data: bytes) -> bytes:
@@ -79,7 +102,7 @@ def _unpacked(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     strings = list(_strings(document))
-    packed = any("\n" in string.strip() or _ROOT_KEY.search(string) for string in strings)
+    packed = any("\n" in string.strip() or "\x1b" in string or _ROOT_KEY.search(string) for string in strings)
     most = end - start.start() > len(text) // 2
     return "\n".join(strings) if packed and most else text
 

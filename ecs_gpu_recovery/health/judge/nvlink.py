@@ -15,6 +15,7 @@ _UNIT = re.compile(r"^\s*([A-Z][A-Z0-9_]{2,40})")
 
 _TOP = 0x8000_0000
 
+_REGISTERS = 7
 # Bits of an Xid 74 that allow the work to go on: (register, bits).
 _BENIGN_74 = {0: (0, 23, 30), 4: (20, 23, 26, 29)}
 
@@ -127,7 +128,7 @@ def decode(xid: int, text: str) -> str:
 
 def is_benign_74(text: str) -> bool:
     """True when an Xid 74 has bits set, and only such that NVIDIA says to work on with."""
-    numbers = [int(number, 16) for number in _HEX.findall(text)]
+    numbers = [int(number, 16) for number in _HEX.findall(text)[:_REGISTERS]]
     if len(numbers) < 5 or not any(numbers):
         return False
     for register, value in enumerate(numbers):

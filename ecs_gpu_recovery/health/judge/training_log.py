@@ -24,7 +24,11 @@ _LONGEST = 4000
 _SIGNATURES: tuple[tuple[str, str], ...] = (
     ("gpu-memory", r"uncorrectable ECC error|ECC_?UNCORRECTABLE|double[- ]bit ECC|row[- ]?remap\w* fail"),
     ("gpu-link", r"uncorrectable NVLink error|NVLINK_?UNCORRECTABLE|access of peer GPU memory over nvlink"),
-    ("gpu-gone", r"fallen off the bus|GPU_? ?is_? ?lost|device handle for GPU.{0,40}Unknown Error"),
+    (
+        "gpu-gone",
+        r"fallen off the bus|GPU_? ?is_? ?lost|device handle for GPU.{0,40}Unknown Error|GPU requires reset",
+    ),
+    ("gpu-gone", r"nvidia-container-cli: .{0,120}unknown device|unresolvable CDI devices"),
     ("gpu-bus", r"PCIe.{0,30}(?:AER.{0,10}fatal|link down|fatal error|uncorrectable)"),
     ("out-of-memory", r"out of memory|OutOfMemoryError|STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"),
     ("out-of-memory", r"oom[-_ ]kill|cannot allocate memory|std::bad_alloc|\bMemoryError\b"),
@@ -87,7 +91,7 @@ _TELLING = (
     "|kernel image|invalid|insufficient|mismatch|finite|found nan|no space left|file system|file handle|endpoint"
     "|no such file|permission|segmentation|core dumped|dataloader|launch|cuda|unavailable|initialize|timed out|aborted"
     "|nccl|watchdog|heartbeat|net/ib|ibv_|async|unresponsive|net/ofi|unhandled|remote process|connection|broken pipe"
-    "|no route|unreachable|0 bytes|timeout|previous"
+    "|requires reset|unknown device|cdi devices|no route|unreachable|0 bytes|timeout|previous"
 )
 _WORDS = tuple(_TELLING.split("|"))
 _NOT_A_NUMBER = re.compile(r"(?:loss|grad\w*)\s*(?:[=:]|is)\s*[-+]?(?:nan|inf)\b", re.ASCII)

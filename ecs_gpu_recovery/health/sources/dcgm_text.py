@@ -15,7 +15,6 @@ _OVERALL = re.compile(r"\|\s*Overall Health\s*[:|]\s*(Healthy|Warning|Failure)\b
 _DEVICE = re.compile(r"(?:->\s*|GPU(?: ID)?:?\s*)([0-9]{1,3})")
 _SYSTEM = re.compile(r"(?:->\s*)?([\w /]*\w)\s*(?:system)?", re.IGNORECASE)
 _INLINE = re.compile(r"([\w /]+?system)s?:\s*(Failure|Warning)\s*-\s*(.*)", re.IGNORECASE)
-_PREFIX = re.compile(r"[^|+]{1,80}(?:\|\s+(?=[|+]))?")
 _BAD = ("failure", "warning")
 _LONGEST = 2000
 
@@ -127,8 +126,6 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
     """Name and value of every row with two cells; a row whose name is empty goes on with the one before."""
     for line in text.splitlines():
         row = line[:_LONGEST].strip()
-        prefix = _PREFIX.match(row)
-        row = row[prefix.end() :] if prefix else row
         if row.startswith("|") and row.endswith("|") and not row.startswith(("|--", "|==")):
             name, _, cell = row[1:-1].partition("|")
             if name.strip() or cell.strip():

@@ -61,26 +61,28 @@ _WORDED: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             rf"\bnvidia ({_PCI_ID}):.{{0,40}}?(?:can't recover \(no error_detected"
             r"|Uncorrect(?:ed|able) \(Fatal\)|Unable to change power state .{0,40}device inaccessible)",
         ),
-        ("xid-cut", r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]{0,24})(?:\)\s*:?\s*)?$"),
+        ("xid-cut", r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]{0,24})(?:\)\s*:?\s*)?(?:$|[\x00\\\"])"),
     )
 )
 _PID = re.compile(r"\s*,?\s*pid='?`?<?[\w ]+>?`?'?")
 _NAME = re.compile(r"\s*,\s*name=(?:`?<unknown>`?|[^,]*)")
 
-_BOOT = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;\"])\s*Linux version [0-9]")
+_BOOT = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;\"])\s*Linux version [0-9]+\.[0-9]")
 _ESCAPED_LINE_END = re.compile(r"\\[nr]")
 _MESSAGE = re.compile(r"NVRM:|nvidia-nvswitch[0-9]{1,3}: SXid")
 _LOOKS_LIKE = re.compile(
-    r"NVRM:|SXid|\bnvidia[\w-]{0,40}(?: [0-9A-Fa-f:.]{7,16})?: |\bkernel(?:\[[0-9]+\])?: |^<[0-9]{1,3}>"
+    r"NVRM:|SXid|\bnvidia[\w-]{0,40}(?: [0-9A-Fa-f:.]{7,16})?: |\bkernel(?:\[[0-9]+\])?:\s|^<[0-9]{1,3}>"
     r"|\bkern\s*:\s*\w+\s*:"
-    r"|^(?:\x1b\[[0-9;]*m)?\[\s*\+?[0-9]{1,10}\.[0-9]{1,9}\]|^\[[A-Z][a-z]{2} ?[0-9]{1,2} [0-9]{2}:[0-9]{2}\]"
+    r"|(?:^|[:>] )(?:\x1b\[[0-9;]*m)?\[\s*\+?[0-9]{1,10}\.[0-9]{1,9}\]|^\[[A-Z][a-z]{2} ?[0-9]{1,2} [0-9]{2}:[0-9]{2}\]"
     r"|\"?_TRANSPORT\"?\s*[:=]\s*\"?kernel|^[0-9]{1,4},[0-9]{1,20},[0-9]{1,18},"
-    r"|\[\w{3} \w{3} +[0-9]{1,2} [0-9:]{8} [0-9]{4}\]"
+    r"|\[[^\]\n]{3,30} [0-9]{1,2} [0-9:]{8} [0-9]{4}\]"
     r"|^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8},[0-9]{6}[+-]",
     re.MULTILINE | re.ASCII,
 )
 _CLOCK_STEP = timedelta(minutes=5)
 """By so much a clock may be set while a machine runs; boots further apart than this are two."""
+_DRIFT = 0.001
+"""The kernel counts its seconds by a clock that nobody sets; in a month it may be off by minutes."""
 _ROUNDED = timedelta(seconds=2)
 _ENOUGH = 20_000_000
 
@@ -229,8 +231,9 @@ def parse(
 ) -> KernelLog:
     """Every event not older than `since`. A line without a date is kept: silence about time is no alibi.
 
-    `boot` and `boot_id` are the machine's own, where the log is said to be its own. The file itself may show that
-    a machine was started again: by a new kernel's first words, by journald's marks, by the clock.
+    `boot` and `boot_id` are the machine's own; the id is given where the log was kept in a file, which may be older
+    than the boot. The file itself may show that a machine was started again: by a new kernel's first words, by
+    journald's marks, by the clock.
     """
     events: list[tuple[KernelEvent, int, str | None]] = []
     starts: list[datetime] = []
@@ -245,10 +248,11 @@ def parse(
         times = [(event.at, event.uptime_s) for event in told] or [log_times.when(record[:100], now)]
         starts += [at - timedelta(seconds=up) for at, up in times if at is not None and up is not None]
     own = (boot_id or "").replace("-", "")
+    here = None if boot_id is None else boot
     start = max((s for s in starts if s <= now), default=None)
     judged = [
         replace(
-            event, old=place < number or _is_past(event, now, boot, start) or bool(own and of and of != own)
+            event, old=place < number or _is_past(event, now, here, start) or bool(own and of and of != own)
         )
         for event, place, of in events
     ]
@@ -264,9 +268,10 @@ def _is_past(event: KernelEvent, now: datetime, boot: datetime | None, start: da
     if event.uptime_s is None:
         return False
     began = event.at - timedelta(seconds=event.uptime_s)
+    slack = _CLOCK_STEP + _DRIFT * (now - began)
     if boot is not None and began == boot:  # counted from this boot, and so it cannot lie ahead of us
-        return event.at > now + _ROUNDED
-    return start is not None and began < start - _CLOCK_STEP
+        return event.at > now + slack
+    return start is not None and began < start - slack
 
 
 def messages(line: str) -> list[str]:

@@ -81,7 +81,7 @@ class Machine:
 def read_log_file(path: Path, own: Machine | None, emit: Emit) -> None:
     """A kernel log that someone kept in a file. `own`: the machine whose boot tells what is past in it."""
     if own is not None:
-        emit({"boot": booted_at().isoformat(), "boot_id": own.boot_id()})
+        emit({"boot": booted_at().isoformat(), "boot_id": own.boot_id() or ""})
     emit({"from": str(path)})
     with open(path, encoding="utf-8", errors="replace") as file:
         _send_lines(file, emit)

@@ -160,7 +160,7 @@ def _long_text(text: str) -> Iterator[GpuState]:
                 yield smi_fields.state(flat, index)
                 index += 1
             flat, stack = {"bus id": found[1]}, []
-        elif flat is not None:
+        elif flat is not None and line.strip():
             _text_line(line[:_LONGEST], stack, flat)
     if flat is not None:
         yield smi_fields.state(flat, index)

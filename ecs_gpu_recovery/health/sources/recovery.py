@@ -20,7 +20,8 @@ BY_NUMBER = {
 }
 
 _CHANGED = re.compile(
-    r"changed\s+(?:from\s+.{0,80}?\b)?to\s+(?:0x([0-9A-Fa-f]{1,8})\b)?\s*[\"'`“]?(?:\(([^)]{0,80})\)|([\w ]{0,40}))",
+    r"changed\s+(?:from\s+.{0,80}?\b)?to\s+(?:0x([0-9A-Fa-f]{1,8})\b)?"
+    r"\s*[\\\"'`“]{0,2}(?:\(([^)]{0,80})\)|([\w ]{0,40}))",
     re.DOTALL | re.IGNORECASE,
 )
 

@@ -96,6 +96,9 @@ COLUMNS = frozenset({*IDENTITIES, "gpu_name", "name"})
 HEALTH_COLUMNS = ("ecc.errors.uncorrected.", "remapped_rows.", "retired_pages.", "gpu_recovery_action")
 """A table without any of these lists GPUs and says nothing about their health."""
 
+_HEALTH_PARTS = ("ecc errors/", "remapped rows/", "retired pages/", "gpu recovery action")
+"""The same in the long forms."""
+
 NOT_GPUS = frozenset({"retired_pages.address", "retired_pages.cause", "pid", "used_gpu_memory"})
 """A table with one of these has a row for each page or program, and not for each GPU."""
 
@@ -167,9 +170,10 @@ def _reset(flat: Fields, everything: str) -> bool | None:
 
 
 def _error(flat: Fields) -> str | None:
-    """A GPU that answers several questions with an error. One such field alone is a missing sensor."""
+    """A GPU that answers several questions with an error, or one about its health. Else it is a missing sensor."""
     bad = [key for key, value in flat.items() if value.strip("[]").lower() in ("unknown error", "err!")]
-    return f"nvidia-smi shows an error for {', '.join(bad[:5])}" if len(bad) > 2 else None
+    grave = len(bad) > 2 or any(key.startswith((*HEALTH_COLUMNS, *_HEALTH_PARTS)) for key in bad)
+    return f"nvidia-smi shows an error for {', '.join(bad[:5])}" if grave else None
 
 
 def _uncorrectable(flat: Fields, span: str) -> int | None:
