@@ -205,6 +205,7 @@ def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(quick_bench: Bench) -> N
     exit_code, report = check(quick_bench, "--level", "2")
     assert exit_code == 0
     assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
+    assert "not tested: DCGM (Error: unable to establish a connection" in report["why"]
 
 
 def dcgmi(bench: Bench, health_text: str, diag_text: str = "", diag_exit: int = 0) -> None:

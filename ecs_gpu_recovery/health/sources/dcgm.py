@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ecs_gpu_recovery.health.findings import FAULTS, Action, Finding
+from ecs_gpu_recovery.health.findings import FAULTS, Action, Finding, one_line
 from ecs_gpu_recovery.health.policy import Policy, Rule
 from ecs_gpu_recovery.health.sources import dcgm_codes, dcgm_text
 
@@ -22,6 +22,7 @@ HEALTH = "dcgm-health"
 _DIAG_ROOT = re.compile(r'"DCGM (?:GPU )?Diagnostic"\s*:\s*')
 _HEALTH_ROOT = re.compile(r'"body"\s*:\s*')
 _MOST_DOCUMENTS = 200
+_SHORT = 160
 _CUT_OFF = object()
 _LINK_DOWN = 14
 _ISOLATED = 205
@@ -241,6 +242,8 @@ def _bodies(text: str, root: re.Pattern[str]) -> list[object]:
 def _why_not(text: str, command: str) -> str:
     if not text.strip():
         return "the file is empty"
+    if text.lstrip().lower().startswith("error"):
+        return one_line(text, _SHORT)
     return f"this is not the output of {command}"
 
 
