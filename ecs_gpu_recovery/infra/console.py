@@ -266,6 +266,7 @@ class Console(Construct):
         log = log_group(self, "Log", f"/ecs/{name}/console", config)
         command = ["gpu-recovery", "console", "--backend", "aws", "--host", "0.0.0.0", "--port", str(PORT)]  # noqa: S104
         command += ["--data", DATA, "--audit-log", "--proxy-signer", balancer.ref]
+        command += ["--proxy", "0.0.0.0/0"]  # the security group lets the balancer in, and no other address
         if config.CONSOLE_OPERATORS:
             command += ["--operators", config.CONSOLE_OPERATORS]
         told = {

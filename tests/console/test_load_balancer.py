@@ -25,7 +25,7 @@ from ecs_gpu_recovery.console.access.load_balancer import (
     name_of,
 )
 from ecs_gpu_recovery.core.errors import Refused, Transient
-from tests.console.helpers import console, still_state
+from tests.console.helpers import USERS, console, still_state
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:123456789012:loadbalancer/app/console/50dc6c495c0c9188"
 #: Some tokens are made when the tests are collected, long before they run.
@@ -211,3 +211,14 @@ def test_a_person_behind_it_acts_with_the_page_s_token_only(behind: httpx.Client
     csrf = page.split('name="csrf" content="')[1].split('"')[0]
     reply = behind.post("/api/nodes/node-1/drain", json=body, headers={**signed, "x-csrf-token": csrf})
     assert reply.json()["hold"]["by"] == "olga@example.com"
+
+
+def test_a_guesser_who_reaches_the_port_past_it_is_one_visitor_whatever_address_is_written(
+    tmp_path: Path,
+) -> None:
+    proxy = Proxy(balancer=Balancer(ARN, get=Keys()))
+    with console(still_state(tmp_path), users=USERS, proxy=proxy) as client:
+        form = {"name": "olga", "password": "guess"}
+        headers = [{"x-forwarded-for": f"203.0.113.{number}"} for number in range(6)]
+        told = [client.post("/signin", data=form, headers=one).status_code for one in headers]
+    assert told == [401] * 5 + [429]

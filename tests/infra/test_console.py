@@ -94,6 +94,7 @@ def test_the_console_checks_who_the_balancer_is(made: Made) -> None:
     assert command[command.index("--proxy-signer") + 1] == {"Ref": balancer}
     assert command[command.index("--operators") + 1] == CONSOLE["CONSOLE_OPERATORS"]
     assert "--audit-log" in command
+    assert "--proxy" in command, "the audit has the address of the person, not of the balancer"
 
 
 def test_the_command_is_one_that_the_console_knows(made: Made) -> None:

@@ -260,8 +260,11 @@ class Proxy:
         )
 
     def identity(self, peer: str, headers: Mapping[str, str], csrf: Callable[[str], str]) -> Identity | None:
-        """The person that the balancer names; None where it names none, or where it was not the balancer."""
-        if not self.trusts(peer):
+        """The person that the balancer names; None where it names none, or where it was not the balancer.
+
+        A signature needs no address; without one, the address is all there is.
+        """
+        if not self.trusts(peer) and (self.addresses or self.balancer is None):
             return None
         until, names = 0.0, [headers.get(self.header, "").strip()]
         if self.balancer is not None:
@@ -276,7 +279,11 @@ class Proxy:
         return Identity(name=names[0][:128], role=role, csrf=csrf(names[0]), until=until)
 
     def client(self, peer: str, forwarded: str) -> str:
-        """The address that the balancer saw. It writes it last; what stands before it, anyone may have written."""
+        """The address that the balancer saw. It writes it last; what stands before it, anyone may have written.
+
+        Nothing signs this header, so it is believed from the balancer's addresses only: a guesser who reaches the
+        port past the balancer would be a new visitor with every request.
+        """
         last = forwarded.rpartition(",")[2].strip()
         if not self.trusts(peer):
             return peer
@@ -286,9 +293,6 @@ class Proxy:
             return peer
 
     def trusts(self, peer: str) -> bool:
-        """A signature needs no address; without one, the address is all there is."""
-        if not self.addresses:
-            return self.balancer is not None
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:
