@@ -25,6 +25,7 @@ from .. import __version__
 from ..control.logs import Logs
 from ..control.records import RecordsBackend
 from ..core.errors import RecoveryError, Refused
+from ..own_folder import own_folder
 from . import problems
 from .access.audit import Audit
 from .access.auth import Proxy, UserFile, is_loopback
@@ -102,6 +103,7 @@ class _Static(StaticFiles):
 
 
 def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> FastAPI:
+    own_folder(settings.data, "--data")
     database = Database(settings.data / "console.db")
     try:
         door = door_of(settings, database)

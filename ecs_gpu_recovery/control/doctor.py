@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import RecoveryError, Refused
+from ..own_folder import own_folder
 
 _LEAST_FREE_MB = 200
 
@@ -52,6 +53,8 @@ def _made(name: str, check: Callable[[Path], Finding], state: Path) -> Finding:
         return check(state)
     except OSError as exc:
         return Finding(name, False, str(exc), "make it readable, or choose another with --state")
+    except Refused as exc:
+        return Finding(name, False, str(exc))
 
 
 def _console(address: str) -> list[Finding]:
@@ -93,6 +96,7 @@ def _folder(state: Path) -> Finding:
             f"{state} is not there yet",
             "start one with: gpu-recovery up" if ok else f"make {parent} writable",
         )
+    own_folder(state)
     if not os.access(state, os.W_OK):
         return Finding("state folder", False, str(state), "make it writable, or choose another with --state")
     if state.stat().st_mode & 0o077:

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import quote
 
+from ..own_folder import own_folder
 from . import attic, gpus, processes
 from .files import DamagedFile, Json, create_json, locked, now_iso, read_json, write_json, write_text
 from .records import node_view, read_agent, read_boot, task_view
@@ -41,7 +42,7 @@ class Cluster:
     def __init__(self, state_dir: str | os.PathLike[str]) -> None:
         processes.require_proc()
         state = Path(os.path.realpath(state_dir))
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own_folder(state)
         self._root = state / "nodes"
         self._root.mkdir(exist_ok=True, mode=0o700)
         self._agents: dict[str, int] = {}

@@ -22,6 +22,7 @@ from ..core.model import Node
 from ..core.policy import Policy
 from ..engine.idle_checks import IdleChecks
 from ..engine.sweeper import Report
+from ..own_folder import own_folder
 from . import wiring
 from .bad_files import BadFiles
 from .cluster import SHUT_DOWN, Cluster
@@ -93,7 +94,6 @@ class Controller:
 
     def __enter__(self) -> Controller:
         try:
-            self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = take_lock(self._state)
             self._parts = wiring.build(self._state, policy=self._policy, controller=True)
             self._parts.clock.keep(self._parts.store.waits, self._parts.store.live_jobs)
@@ -201,6 +201,7 @@ class Controller:
 
 def take_lock(state: Path) -> int:
     """Two controllers on one state would both send; the second is told who the first is."""
+    own_folder(state)
     lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_PATIENCE_S
     try:

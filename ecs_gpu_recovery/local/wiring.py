@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core.policy import Policy
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Sweeper
+from ..own_folder import own_folder
 from ..settings import policy_from
 from .clock import Clock
 from .cluster import Cluster
@@ -57,6 +58,7 @@ def build(
     controller: bool = False,
 ) -> Embedded:
     """Only the controller sends orders. Anyone else commits them, due at once, for the controller to send."""
+    own_folder(state)
     env = os.environ if env is None else env
     chosen = policy or policy_from(env, LOCAL_POLICY)
     if not controller:

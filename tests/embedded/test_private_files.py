@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.own_folder import own_folder
 from tests.cli.conftest import run_command
 from tests.embedded.helpers import live_controller
 
@@ -46,3 +48,62 @@ def test_a_folder_that_others_can_look_into_is_told(tmp_path: Path) -> None:
     assert f"chmod 700 {state}" in told.out
     state.chmod(0o700)
     assert "chmod 700" not in run_command("doctor", "--state", state).out
+
+
+def _of_another(folder: Path) -> Path:
+    """A folder of another user: root can give one away, and all others find those of root."""
+    if os.geteuid() != 0:
+        return Path("/usr")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 4711, 4711)
+    return folder
+
+
+@pytest.mark.parametrize("command", [("up",), ("down",), ("nodes",), ("doctor",)])
+def test_a_state_folder_of_another_user_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    state = _of_another(tmp_path / "theirs")
+    if os.geteuid() == 0:  # as they would prepare it
+        (state / "nodes").mkdir()
+        (state / "recovery.db").touch()
+        (tmp_path / "mine").write_text("precious")
+        (state / "controller.lock").symlink_to(tmp_path / "mine")
+    told = run_command(*command, "--state", state)
+    assert told.code != 0
+    if os.geteuid() == 0:
+        assert "belongs to uid 4711, and you are root: choose a folder of your own" in told.out + told.err
+        assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_into_is_refused(tmp_path: Path, mode: int) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(mode)
+    told = run_command("up", "--state", state)
+    assert told.code == 4
+    assert f"others can write into {state}: see that all in it is yours, then  chmod go-w" in told.err
+    assert list(state.iterdir()) == []
+    assert "chmod go-w" in run_command("doctor", "--state", state).out
+
+
+def test_a_folder_that_everyone_can_replace_is_refused_and_one_in_tmp_is_not(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(Refused, match=r"put another folder in the place of .*chmod \+t"):
+        own_folder(shared / "state")
+    shared.chmod(0o1777)
+    own_folder(shared / "state")
+    assert (shared / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_console_s_own_folder_must_be_its_own_too(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the console needs the extra [console]")
+    data = tmp_path / "console"
+    data.mkdir()
+    data.chmod(0o777)
+    told = run_command("console", "--port", "0", "--state", tmp_path / "state", "--data", data)
+    assert told.code == 4
+    assert f"others can write into {data}" in told.err
+    assert "--data" in told.err
+    assert list(data.iterdir()) == []

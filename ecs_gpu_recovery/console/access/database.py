@@ -18,7 +18,6 @@ class Database:
     """Safe for many threads; one small transaction per call. Only its owner can read the file."""
 
     def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         self.now = now
         self.lock = threading.RLock()
