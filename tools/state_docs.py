@@ -18,7 +18,7 @@ from ecs_gpu_recovery.core.edges import Edge
 from ecs_gpu_recovery.core.job.joint import JOINT
 from ecs_gpu_recovery.core.job.table import TABLE
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
-from ecs_gpu_recovery.core.node.life import NODE_TABLE
+from ecs_gpu_recovery.core.node import table as nodes
 from tools.project import ROOT
 
 TARGET = ROOT / "docs" / "states.md"
@@ -30,7 +30,7 @@ A job, its tasks and its nodes each have a state. Every move that exists is on t
 that is not here can't happen: the code raises an error instead. Moves marked **ours** are not in the original state
 graphs; they close the gaps those leave open. In the diagrams they are dashed.
 
-The page is made from `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and `core/node/life.py`.
+The page is made from `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and `core/node/table.py`.
 """
 JOB_WORDS = """
 A fact about a job is answered in two steps. The rule of the table *records* it; then the joint rule of the state
@@ -39,7 +39,7 @@ which facts arrive makes no difference.
 """
 NODE_WORDS = """
 While a job holds a node, the job's record is the truth and the node's row follows it. A node that no job holds
-answers for itself, in every state with the same rules; each looks at the state before it does anything.
+answers for itself.
 """
 
 
@@ -55,11 +55,9 @@ def page() -> str:
         JOB_WORDS,
         _joint(),
         *(_answers(status) for status in JobStatus),
-        "\n## What a free node does with each fact\n",
-        NODE_WORDS + "\n",
-        _table(
-            ("fact", "rule", "what it does"), (_answer(fact, NODE_TABLE[fact]) for fact in events.NODE_EVENTS)
-        ),
+        "\n## What a node does with each fact\n",
+        NODE_WORDS,
+        *(_node_answers(titles, row) for titles, row in _node_tables()),
     ]
     return "".join(parts)
 
@@ -122,9 +120,24 @@ def _answers(status: JobStatus) -> str:
     return f"\n### {status.value}\n\n" + _table(("fact", "rule", "what it does"), rows)
 
 
+def _node_tables() -> Iterable[tuple[str, dict[type[events.Fact], Callable[..., Any]]]]:
+    """Each table once, under the names of all states that have it."""
+    for row in {id(row): row for row in nodes.TABLE.values()}.values():
+        yield "Free: " + ", ".join(s.value for s in NodeStatus if nodes.TABLE[s] is row), row
+    yield "Held by a job, in any state", nodes.HELD
+
+
+def _node_answers(title: str, row: dict[type[events.Fact], Callable[..., Any]]) -> str:
+    rows = (_answer(fact, row[fact]) for fact in events.NODE_EVENTS)
+    return f"\n### {title}\n\n" + _table(("fact", "rule", "what it does"), rows)
+
+
 def _answer(fact: type[events.Fact], rule: Callable[..., Any]) -> tuple[str, str, str]:
+    """A fact that is ignored has no rule, but a reason."""
     name = rule.__name__
-    return fact.__name__, "" if name == "ignore" else f"`{name}`", sentence(rule)
+    if name == "ignore":
+        return fact.__name__, "", f"Ignored: {' '.join((rule.__doc__ or '').split())}."
+    return fact.__name__, f"`{name}`", sentence(rule)
 
 
 def sentence(rule: Callable[..., Any]) -> str:

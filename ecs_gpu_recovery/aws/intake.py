@@ -16,7 +16,7 @@ from ..core.errors import NodesTaken, NotFound
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
-from ..core.node.life import decide_node
+from ..core.node.table import decide_node
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report, Sweeper
 from .errors import ForeignRecord

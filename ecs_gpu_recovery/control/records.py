@@ -16,7 +16,7 @@ from typing import Any
 from ..core.errors import NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Entry, Job, JobStatus, Node
-from ..core.node.life import ASKS
+from ..core.node.rules import ASKS
 from ..engine.ports import Page, Store
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine
 from ..engine.runtime import Runtime

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .model import Node, Rank, Verdict
+from .model import MachineRecord, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +115,12 @@ class NodeSeen(Fact):
     host: str = ""
     registered: datetime | None = None
 
-    def concerns(self, record: Rank | Node) -> bool:
+    def concerns(self, record: MachineRecord) -> bool:
         """Whether it tells of the registration that the record knows. Versions count within one only."""
         ids = {name.rpartition("/")[2] for name in (self.instance, record.instance) if name}
         return len(ids) < 2
 
-    def succeeds(self, record: Rank | Node) -> bool:
+    def succeeds(self, record: MachineRecord) -> bool:
         """Whether the record's machine has registered anew, so that nobody speaks for the old registration.
 
         A sighting of an even older one may come late: the later registration counts. Where the times are not known,
@@ -229,5 +229,6 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     Tick,
     OrderSent,
     OrderFailed,
+    OrdersClaimed,
     NodeAsked,
 )

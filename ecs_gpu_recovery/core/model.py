@@ -83,20 +83,49 @@ class Exit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class MachineRecord:
+    """What is kept of a machine, by the job that holds it or by the node's own record: the same rules write both."""
+
+    instance: str = ""  #: container instance ARN; empty in the embedded mode
+    host: str = ""  #: EC2 (i-...) or managed (mi-...) instance id, where an order to reboot is sent to
+    registered_at: datetime | None = None  #: when the machine became that container instance
+    ibdev: str = ""  #: its InfiniBand devices
+    gpus: int = 0  #: as registered; 0 means unknown
+    #: As last seen.
+    connected: bool = True
+    away_since: datetime | None = None
+    boot_id: str = ""
+    gpus_seen: int | None = None
+    seen_version: int = 0
+    #: Its examination.
+    check_try: int = 0  #: counts over the whole life of the record, so that each check has its own name
+    checks_spent: int = 0  #: checks of this examination that gave no answer
+    check_id: str = ""
+    verdict: Verdict | None = None
+    findings: str = ""
+    rebooted: bool = False  #: the ordered reboot is proven
+    #: What it waits for ends here; never empty while it waits for the outside world.
+    deadline: datetime | None = None
+
+    @property
+    def all_gpus_back(self) -> bool:
+        return self.gpus == 0 or self.gpus_seen is None or self.gpus_seen >= self.gpus
+
+    @property
+    def fit(self) -> bool:
+        return self.connected and self.all_gpus_back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank(MachineRecord):
     """One node's part in a job: its task, the examination of its node, and what it waits for."""
 
     index: int
     node: str
-    instance: str = ""  #: container instance ARN; empty in the embedded mode
-    host: str = ""  #: the machine behind it, where an order to reboot is sent to
-    registered_at: datetime | None = None  #: when the machine became that container instance
     address: str = ""  #: where the other ranks reach it
-    ibdev: str = ""  #: its InfiniBand devices
     overrides: str = (
         ""  #: of an adopted job: the container overrides its task was first started with, as JSON
     )
-    gpus: int = 0  #: as registered when the node was claimed; 0 means unknown
     node_status: NodeStatus = NodeStatus.ASSIGNED
     #: The task of the current attempt. The id is empty until the cluster has named it.
     task_id: str = ""
@@ -110,24 +139,9 @@ class Rank:
     exit: Exit | None = None
     exit_code: int | None = None
     exit_reason: str = ""
-    #: The examination of the current attempt.
-    check_try: int = 0  #: counts over the whole life of the job, so that each check has its own name
-    checks_spent: int = 0  #: checks of this examination that gave no answer
-    check_id: str = ""
-    verdict: Verdict | None = None
-    findings: str = ""
-    #: The node as last seen.
-    connected: bool = True
-    away_since: datetime | None = None
-    back_at: datetime | None = None  #: when it was last heard from again
-    boot_id: str = ""
-    gpus_seen: int | None = None
-    seen_version: int = 0
+    back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
-    rebooted: bool = False  #: the ordered reboot is proven
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
-    #: What this rank waits for ends here; never empty while it waits for the outside world.
-    deadline: datetime | None = None
 
     @property
     def ended(self) -> bool:
@@ -142,10 +156,6 @@ class Rank:
     def quiet(self) -> bool:
         """Nothing of it can be running: it ended, or no start was ever ordered."""
         return self.ended or (self.task_status is None and self.start_try == 0)
-
-    @property
-    def all_gpus_back(self) -> bool:
-        return self.gpus == 0 or self.gpus_seen is None or self.gpus_seen >= self.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,37 +244,20 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(MachineRecord):
     """A node. Held by a job, its status is a copy from the job record; free, it is its own aggregate."""
 
     name: str
     cluster: str
     created_at: datetime
     updated_at: datetime
-    instance: str = ""
     status: NodeStatus = NodeStatus.UNKNOWN
-    host: str = ""  #: EC2 instance id (i-...) or managed instance id (mi-...)
-    registered_at: datetime | None = None  #: when that machine became this container instance
-    gpus: int = 0
+    connected: bool = False
     ip: str = ""
-    ibdev: str = ""
     job_id: str = ""  #: who holds it
     job_version: int = 0  #: fence: which version of that job wrote the status
     hold: Hold | None = None
-    #: Its own small errands while nobody holds it.
-    check_id: str = ""
-    check_try: int = 0
-    checks_spent: int = 0
-    reboot_key: str = ""
-    rebooted: bool = False
-    verdict: Verdict | None = None
-    findings: str = ""
-    connected: bool = False
-    away_since: datetime | None = None
-    boot_id: str = ""
-    gpus_seen: int | None = None
-    seen_version: int = 0
-    deadline: datetime | None = None
+    reboot_key: str = ""  #: of its last reboot, its own or that of the job that gave it back
     errands: int = 0  #: counts this node's own orders, so that each has its own key
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from . import keys
 from .effects import Order
 from .model import Entry, Job, Node, NodeStatus, Rank, TaskStatus
-from .timeline import archive, shortened
+from .timeline import NODE_LINES, archive, shortened
 
 #: A claim this young may belong to a job that is being recorded right now.
 ORPHAN_AGE = timedelta(minutes=10)
@@ -197,7 +197,7 @@ def _move(node: Node, rank: Rank, job: Job) -> Entry:
 
 def _told(node: Node, lines: Sequence[Entry], at: datetime) -> Node:
     """The node with more of its story. What becomes too much is archived, half of it at once."""
-    kept, gone = shortened((*node.timeline, *lines))
+    kept, gone = shortened((*node.timeline, *lines), NODE_LINES, node.name)
     if not gone:
         return replace(node, timeline=kept)
     effect = archive(keys.archive(keys.record_of_node(node.name), node.version + 1), gone)

@@ -17,9 +17,21 @@ def archive(key: str, entries: Iterable[Entry]) -> Archive:
     return Archive(key=key, lines=tuple(line.rstrip() for line in lines))
 
 
-def shortened(entries: tuple[Entry, ...]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """What a node's timeline keeps, and what leaves it; nothing leaves a short one."""
-    if len(entries) <= NODE_LINES:
+def shortened(
+    entries: tuple[Entry, ...], limit: int, subject: str
+) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """What a timeline keeps, and what leaves it; nothing leaves a short one.
+
+    Half of it goes at once, so that a busy record archives now and then, not with every step. The moves of the record's
+    own `subject` stay longest: where its time went is read from them, and a job of many nodes would push them out with
+    its first start.
+    """
+    if len(entries) <= limit:
         return entries, ()
-    extra = len(entries) - NODE_LINES // 2
-    return entries[extra:], entries[:extra]
+    extra = len(entries) - limit // 2
+    moves = [i for i, e in enumerate(entries[:extra]) if e.subject == subject and e.before != e.after]
+    kept = set(moves[max(0, len(moves) - limit // 4) :])
+    return (
+        tuple(e for i, e in enumerate(entries) if i >= extra or i in kept),
+        tuple(e for i, e in enumerate(entries[:extra]) if i not in kept),
+    )

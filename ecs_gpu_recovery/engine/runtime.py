@@ -13,10 +13,10 @@ from datetime import datetime
 
 from ..core.effects import LabelNodes, Order, StartTask
 from ..core.errors import NotFound
-from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, StopAsked
+from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, OrdersClaimed, StopAsked
 from ..core.job.table import decide, submit
 from ..core.model import Entry, Job, JobSpec, Node
-from ..core.node.life import decide_node
+from ..core.node.table import decide_node
 from ..core.policy import Policy
 from .dispatch import Dispatcher, owner_of
 from .ports import Fleet, Notifier, Store
@@ -191,12 +191,18 @@ class Runtime:
             orders = left
         return record
 
-    def resend(self, job: Job, orders: Sequence[Order], at: datetime) -> Job:
+    def resend(self, record: R, orders: Sequence[Order], at: datetime) -> R:
         """Send what others have left behind, and record what became of it."""
-        return self.handle(job.id, self.send(job, orders, at, again=True), job)
+        return self._learn(record, self.send(record, orders, at, again=True))
 
-    def resend_node(self, node: Node, orders: Sequence[Order], at: datetime) -> None:
-        self._work(self._nodes, node.name, self.send(node, orders, at, again=True), node)
+    def claim(self, record: R, orders: Iterable[Order], at: datetime) -> R:
+        """Take a lease on orders, so that no other sweeper sends them beside this one."""
+        return self._learn(record, [OrdersClaimed(at=at, keys=tuple(order.key for order in orders))])
+
+    def _learn(self, record: R, facts: Sequence[Fact]) -> R:
+        if isinstance(record, Job):
+            return self._work(self._jobs, record.id, facts, record)
+        return self._work(self._nodes, record.name, facts, record)
 
     def send(
         self, record: Job | Node, orders: Sequence[Order], at: datetime, *, again: bool = False

@@ -15,10 +15,11 @@ from zlib import crc32
 
 from ..core.effects import CheckNode, Order, StartTask
 from ..core.errors import Transient
-from ..core.events import Fact, OrdersClaimed, Tick
+from ..core.events import Fact, Tick
 from ..core.invariants import broken
-from ..core.model import Job, Node, NodeStatus
-from ..core.node.life import decide_node
+from ..core.model import Node, NodeStatus
+from ..core.node.table import decide_node
+from .records import R
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -134,31 +135,27 @@ class Sweeper:
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})
 
-    def _resend(self, job: Job, now: datetime, report: Report) -> Job:
+    def _resend(self, record: R, now: datetime, report: Report) -> R:
         """Orders whose sender died, or that were refused or failed before.
 
         The sweeper first takes a lease of its own, so two sweepers never send beside each other. A start or a check
         that it meets for the first time may still have a living sender, if the fact behind it came late: that one
         gets the time of the lease.
         """
-        due = [order for order in job.outbox if self._resume or order.due <= now]
+        due = [order for order in record.outbox if self._resume or order.due <= now]
         if not due:
-            return job
+            return record
         if not self._resume:
-            job = self._runtime.handle(
-                job.id, [OrdersClaimed(at=now, keys=tuple(order.key for order in due))]
-            )
-            pending = {order.key for order in job.outbox}
+            record = self._runtime.claim(record, due, now)
+            pending = {order.key for order in record.outbox}
             due = [order for order in due if order.key in pending and not _may_have_a_sender(order)]
         report.resent += len(due)
-        return self._runtime.resend(job, due, now)
+        return self._runtime.resend(record, due, now)
 
     def _sweep_node(self, name: str, now: datetime, facts: Sequence[Fact], report: Report) -> None:
         report.nodes += 1
         self._runtime.handle_node(name, [*facts, Tick(at=now)])
-        node = self._store.node(name)
-        due = [order for order in node.outbox if order.due <= now]
-        self._runtime.resend_node(node, due, now)
+        self._resend(self._store.node(name), now, report)
 
 
 def _may_have_a_sender(order: Order) -> bool:

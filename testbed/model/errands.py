@@ -17,17 +17,19 @@ from ecs_gpu_recovery.core.events import (
     NodeAsked,
     NodeChecked,
     NodeSeen,
+    OrdersClaimed,
     OrderSent,
     RebootProven,
     Tick,
 )
 from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
-from ecs_gpu_recovery.core.node.life import decide_node
+from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
 
 from .bounds import STEP
 from .model import T0
 from .monitors import Violation
+from .state import may_have_a_sender
 
 BUSY = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
 #: To a node that nobody holds, a verdict for a reboot and one for a replacement are the same bad news.
@@ -135,7 +137,12 @@ class Errands:
     def _sweep(self, s: Scene) -> Scene:
         after, orders = self._decide(s, [*self._facts(s), Tick(at=s.now)])
         after = self._send(after, orders)
-        return self._send(after, [order for order in after.node.outbox if order.due <= s.now])
+        due = [order for order in after.node.outbox if order.due <= s.now]
+        if not due:
+            return after
+        claim = OrdersClaimed(at=s.now, keys=tuple(order.key for order in due))
+        after, _ = self._decide(after, [claim])
+        return self._send(after, [order for order in due if not may_have_a_sender(order)])
 
     def _decide(self, s: Scene, facts: Sequence[Fact]) -> tuple[Scene, list[Order]]:
         node = s.node

@@ -16,7 +16,7 @@ from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded
 from ecs_gpu_recovery.core.job import joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
-from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.sweeper import Sweeper
 
@@ -72,8 +72,9 @@ def _no_reboot_deadline(draft: Draft, rank: Rank) -> None:
         _ran_out(draft, rank)
 
 
-def _send_nothing_again(sweeper: Sweeper, job: Job, *args: object, **kwargs: object) -> None:
+def _send_nothing_again(sweeper: Sweeper, record: Job | Node, *args: object) -> Job | Node:
     """What is still in the outbox stays there."""
+    return record
 
 
 def _disconnect_is_reboot(draft: Draft, ev: NodeSeen) -> None:
@@ -87,7 +88,7 @@ def _disconnect_is_reboot(draft: Draft, ev: NodeSeen) -> None:
             and ev.connected
             and rank.node_status is NodeStatus.REBOOTING
         ):
-            draft.drop(draft.reboot_key(rank))
+            draft.drop(draft.reboot_key(rank.index))
             draft.set(rank.index, rebooted=True)
 
 

@@ -19,6 +19,7 @@ from ecs_gpu_recovery.core.events import (
     NodeChecked,
     NodeSeen,
     OrderFailed,
+    OrdersClaimed,
     OrderSent,
     RebootFailed,
     RebootProven,
@@ -26,7 +27,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
-from ecs_gpu_recovery.core.node.life import decide_node
+from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import POLICY, T0, like, some_nodes
 
@@ -320,6 +321,28 @@ def test_an_order_that_keeps_failing_is_told_to_a_person_once() -> None:
     for _ in range(3 * POLICY.alarm_tries):
         told += node.hears(OrderFailed(at=T0, key="node/n0/reboot/1", error="no answer")).orders
     assert told == [like(Notify, key="node/n0/reboot/1/stuck")]
+
+
+def test_a_claimed_order_of_a_node_has_a_lease_too() -> None:
+    node = Machine().asked("check")
+    (order,) = node.node.outbox
+    seen = order.due + timedelta(hours=1)
+    node.hears(OrdersClaimed(at=seen, keys=(order.key, "no such order")))
+    assert [(o.due, o.tries) for o in node.node.outbox] == [(seen + POLICY.lease, 1)]
+
+
+def test_an_older_return_does_not_undo_an_absence_that_was_seen_twice() -> None:
+    node = Machine().seen(connected=False, version=5).seen(connected=False, version=7)
+    before = node.node
+    assert node.seen(version=6).node is before
+
+
+def test_a_message_that_cannot_be_sent_orders_no_message_about_itself() -> None:
+    node = Machine().asked("reboot").after(POLICY.reboot_timeout)
+    (message,) = [o for o in node.node.outbox if isinstance(o.effect, Notify)]
+    for _ in range(2 * POLICY.alarm_tries):
+        node.hears(OrderFailed(at=T0, key=message.key, error="no answer"))
+    assert node.outbox == [like(Notify, key=message.key)]
 
 
 def test_reported_faults_are_evidence_and_nothing_else() -> None:

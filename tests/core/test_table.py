@@ -16,7 +16,7 @@ from ecs_gpu_recovery.core.events import JOB_EVENTS, NODE_EVENTS, NodeAsked
 from ecs_gpu_recovery.core.job.joint import JOINT
 from ecs_gpu_recovery.core.job.table import TABLE, decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
-from ecs_gpu_recovery.core.node.life import NODE_TABLE
+from ecs_gpu_recovery.core.node import table as nodes
 from ecs_gpu_recovery.core.rows import claimed_node
 from tests.core.story import (
     POLICY,
@@ -43,8 +43,9 @@ def test_every_status_answers_every_event() -> None:
     )
 
 
-def test_every_event_of_a_node_is_answered() -> None:
-    assert set(NODE_TABLE) == set(NODE_EVENTS)
+def test_every_status_of_a_node_answers_every_event() -> None:
+    assert set(nodes.TABLE) == set(NodeStatus)
+    assert all(set(row) == set(NODE_EVENTS) for row in (*nodes.TABLE.values(), nodes.HELD))
 
 
 def test_every_status_has_its_joint_rule() -> None:
@@ -54,7 +55,7 @@ def test_every_status_has_its_joint_rule() -> None:
 ALL_RULES = [
     *(rule for row in TABLE.values() for rule in row.values()),
     *JOINT.values(),
-    *NODE_TABLE.values(),
+    *(rule for row in (*nodes.TABLE.values(), nodes.HELD) for rule in row.values()),
 ]
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ecs_gpu_recovery.core import exits
+from ecs_gpu_recovery.core import exits, keys, reboot
+from ecs_gpu_recovery.core.draft import RecordDraft, ignore
 from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
 from ecs_gpu_recovery.core.job import joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
@@ -58,13 +59,13 @@ def believes_a_look_before_the_agent_has_reported(patch: Patch, model: Model) ->
 
 
 def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
-    real = Draft.order_reboot
+    real = reboot.order
 
-    def order_reboot(self: Draft, index: int) -> None:
-        real(self, index)
-        self.set(index, deadline=None)
+    def order(draft: RecordDraft, index: int = 0) -> None:
+        real(draft, index)
+        draft.set(index, deadline=None)
 
-    patch.setattr(Draft, "order_reboot", order_reboot)
+    patch.setattr(reboot, "order", order)
 
 
 def loses_the_outbox_in_a_crash(patch: Patch, model: Model) -> None:
@@ -105,11 +106,7 @@ def sends_a_start_again_without_looking(patch: Patch, model: Model) -> None:
 
 
 def believes_a_verdict_of_the_last_attempt(patch: Patch, model: Model) -> None:
-    def rank_under_test(draft: Draft, ev: Any) -> Rank | None:
-        rank = sightings.rank_on(draft, ev.node)
-        return rank if rank is not None and rank.verdict is None and ev.check_try == rank.check_try else None
-
-    patch.setattr(rules, "_rank_under_test", rank_under_test)
+    patch.setattr(Draft, "may_be_examined", lambda self, index=0: True)
 
 
 def spends_two_retries_at_once(patch: Patch, model: Model) -> None:
@@ -139,7 +136,7 @@ def tells_nobody(patch: Patch, model: Model) -> None:
 
     def close(draft: Draft, *rest: Any) -> None:
         real(draft, *rest)
-        draft.drop(f"{draft.id}/notify/failed")
+        draft.drop(keys.job_failed(draft.id))
 
     patch.setattr(joint, "_close", close)
 
@@ -153,7 +150,7 @@ def reboots_without_waiting_for_the_tasks_to_stop(patch: Patch, model: Model) ->
             if rank.exit is not None and rank.verdict is None:
                 draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "no need to test")
                 draft.node(rank.index, NodeStatus.REBOOTING, "surely its fault")
-                draft.order_reboot(rank.index)
+                reboot.order(draft, rank.index)
 
     patch.setattr(joint, "_examine", examine)
 
@@ -167,7 +164,7 @@ def changes_its_mind_after_the_end(patch: Patch, model: Model) -> None:
 
 def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
     """The job is over and its node in other hands when the sweeper finds the order."""
-    patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, rules.ignore)
+    patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, ignore("planted"))
 
 
 def forgets_which_rows_are_owed(patch: Patch, model: Model) -> None:

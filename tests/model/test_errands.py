@@ -8,8 +8,9 @@ import pytest
 
 from ecs_gpu_recovery.core.events import NodeSeen, Tick
 from ecs_gpu_recovery.core.model import NodeStatus
-from ecs_gpu_recovery.core.node import life as nodes
-from ecs_gpu_recovery.core.node.life import NODE_TABLE, NodeDraft
+from ecs_gpu_recovery.core.node import rules
+from ecs_gpu_recovery.core.node.draft import NodeDraft
+from ecs_gpu_recovery.core.node.table import TABLE
 from testbed.model.bounds import quick_policy
 from testbed.model.errands import Errands
 from testbed.model.monitors import Violation
@@ -31,12 +32,13 @@ def test_a_reboot_sent_after_its_time_is_found(
     record_property("mutants", 1)
 
     def tick(d: NodeDraft, ev: Tick) -> None:
-        pending = [o for o in d.node.outbox if o.key == d.node.reboot_key]
-        nodes.tick(d, ev)
-        if d.node.status is NodeStatus.FAILED:
-            d.set(outbox=(*d.node.outbox, *pending))
+        pending = d.pending(d.reboot_key())
+        rules.tick(d, ev)
+        if d.node.status is NodeStatus.FAILED and pending is not None:
+            d.order(pending.effect)
 
-    monkeypatch.setitem(NODE_TABLE, Tick, tick)
+    for row in TABLE.values():
+        monkeypatch.setitem(row, Tick, tick)
     with pytest.raises(Violation, match="rebooted while FAILED"):
         Errands(quick_policy()).run()
 
@@ -47,11 +49,12 @@ def test_a_disconnect_taken_for_a_reboot_is_found(
     record_property("mutants", 1)
 
     def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
-        nodes.node_seen(d, ev)
+        rules.node_seen(d, ev)
         if not ev.connected:
             d.set(rebooted=True)
 
-    monkeypatch.setitem(NODE_TABLE, NodeSeen, node_seen)
+    for row in TABLE.values():
+        monkeypatch.setitem(row, NodeSeen, node_seen)
     with pytest.raises(Violation, match="never happened"):
         Errands(quick_policy()).run()
 
@@ -60,6 +63,7 @@ def test_an_errand_that_never_ends_is_found(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("mutants", 1)
-    monkeypatch.setitem(NODE_TABLE, Tick, lambda d, ev: None)
+    for row in TABLE.values():
+        monkeypatch.setitem(row, Tick, lambda d, ev: None)
     with pytest.raises(Violation, match="for ever"):
         Errands(quick_policy()).run()

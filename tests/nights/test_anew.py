@@ -38,7 +38,7 @@ def test_a_new_registration_must_not_count_as_a_reboot(monkeypatch: pytest.Monke
     def proof(draft: Draft, rank: Rank, ev: NodeSeen) -> None:
         real(draft, rank, ev)
         if rank.node_status is NodeStatus.REBOOTING:
-            draft.drop(draft.reboot_key(rank))
+            draft.drop(draft.reboot_key(rank.index))
             draft.set(rank.index, rebooted=True)
 
     monkeypatch.setattr(sightings, "_registered_anew", proof)

@@ -227,16 +227,12 @@ class Hit(Answer):
 
 
 class Hits(Answer):
-    """Lines that hold a text. Where a limit ended the search, `limit` names it (`hits`, `bytes` or `time`), `more` is
-    true, and `next` (a line, the `after` of the rest) and `offset` (where that line ends) go on."""
+    """Lines that hold a text; `more` where there are more than are shown, from line `next` on."""
 
     task: str
     hits: list[Hit]
     more: bool
-    limit: str
     next: int
-    offset: int
-    size: int
 
 
 class HoldView(Answer):

@@ -1,7 +1,6 @@
-"""A job while it is being decided on: the one place where a record changes.
+"""A job while it is being decided on: the one place where a job's record changes.
 
-`decide` opens a draft, a rule and the joint rules write on it, and `finish` closes it into a new, frozen record and
-the orders that were added. Every move is checked against `edges` and leaves a line in the timeline.
+Every move is checked against `edges` and leaves a line in the timeline.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from .. import edges, keys
-from ..effects import CheckNode, Effect, LabelNodes, Order, RebootNode, StartTask, StopTask
+from .. import edges, examination, keys
+from ..draft import RecordDraft
+from ..effects import CheckNode, Order, StartTask, StopTask
 from ..errors import Bug
 from ..exits import our_reason
-from ..model import Ending, Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus
+from ..model import Ending, Job, JobStatus, NodeStatus, Rank, TaskStatus
 from ..policy import Policy
-from ..timeline import archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +27,11 @@ class Step:
     changed: bool = False
 
 
-#: How many earlier tasks a record remembers over all ranks, each rank at least two and at most sixteen: of 1,024 ranks
-#: and a hundred attempts it could not hold them all.
-PAST_TASKS = 2048
-
-
-class Draft:
-    """Mutable only between the opening and `finish`; nobody outside `decide` ever holds one."""
+class Draft(RecordDraft):
+    """A job's. Its ranks stand in the order of their numbers."""
 
     def __init__(self, job: Job, at: datetime, policy: Policy) -> None:
-        self.at = at
-        self.policy = policy
+        super().__init__(job, at, policy)
         self.status = job.status
         self.attempt = job.attempt
         self.ending = job.ending
@@ -46,17 +39,18 @@ class Draft:
         self.preflight = job.preflight
         self.ranks = list(job.ranks)
         self._job = job
-        self._outbox = {order.key: order for order in job.outbox}
-        self._added: dict[str, None] = {}
-        self._lines: list[Entry] = []
 
     @property
     def id(self) -> str:
         return self._job.id
 
     @property
-    def spec_level(self) -> str:
-        return self._job.spec.check_level
+    def standing(self) -> str:
+        return self.status
+
+    @property
+    def answers_wanted(self) -> bool:
+        return self.ending is None
 
     @property
     def retries_left(self) -> bool:
@@ -72,8 +66,16 @@ class Draft:
 
     # -- ranks -------------------------------------------------------------------------------------------------
 
-    def set(self, index: int, **changes: Any) -> Rank:
-        """Change a rank."""
+    def machine(self, index: int = 0) -> Rank:
+        return self.ranks[index]
+
+    def node_of(self, index: int = 0) -> tuple[str, NodeStatus]:
+        return self.ranks[index].node, self.ranks[index].node_status
+
+    def may_be_examined(self, index: int = 0) -> bool:
+        return self.ranks[index].quiet
+
+    def set(self, index: int = 0, /, **changes: Any) -> Rank:
         old = self.ranks[index]
         if all(getattr(old, name) == value for name, value in changes.items()):
             return old
@@ -109,8 +111,7 @@ class Draft:
         }
         old = self.ranks[index]
         if old.task_id:
-            most = max(2, min(16, PAST_TASKS // len(self.ranks)))
-            blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")[-most:]
+            blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")
         self.ranks[index] = replace(old, **(blank | changes))
 
     def node(self, index: int, status: NodeStatus, why: str, evidence: str = "") -> None:
@@ -149,71 +150,7 @@ class Draft:
         self.note("job", self.status.value, status.value, why, evidence)
         self.status = status
 
-    def note(
-        self,
-        subject: str,
-        before: str,
-        after: str,
-        why: str,
-        evidence: str = "",
-        at: datetime | None = None,
-    ) -> None:
-        """`at`: under another clock than the job's."""
-        self._lines.append(
-            Entry(
-                at=at or self.at,
-                subject=subject,
-                before=before,
-                after=after,
-                why=why,
-                evidence=evidence,
-                attempt=self.attempt,
-                policy=self.policy.version,
-            )
-        )
-
-    def noted(self, at: datetime, subject: str, why: str, evidence: str) -> bool:
-        """Whether the timeline says so already, for this very moment."""
-        return any(
-            (e.at, e.subject, e.why, e.evidence) == (at, subject, why, evidence) for e in self._job.timeline
-        )
-
-    def reported(self, why: str) -> list[Entry]:
-        """What was noted for this reason in this attempt, as far as the timeline still holds it."""
-        lines = (*self._job.timeline, *self._lines)
-        return [entry for entry in lines if entry.why == why and entry.attempt == self.attempt]
-
     # -- orders ------------------------------------------------------------------------------------------------
-
-    def order(self, effect: Effect, *, after: timedelta | None = None) -> None:
-        """Put an order into the outbox. The process that commits it sends it at once, unless it shall wait."""
-        if effect.key in self._outbox:
-            return
-        wait = self.policy.lease if after is None else after
-        self._outbox[effect.key] = Order(effect=effect, due=self.at + wait, own=after is None and bool(wait))
-        if after is None:
-            self._added[effect.key] = None
-
-    def pending(self, key: str) -> Order | None:
-        return self._outbox.get(key)
-
-    def drop(self, key: str) -> bool:
-        self._added.pop(key, None)
-        return self._outbox.pop(key, None) is not None
-
-    def claim(self, key: str) -> None:
-        """Whoever claims an order has a lease on it from now on, whatever time it was committed under."""
-        order = self._outbox[key]
-        wait = self.policy.lease or self.policy.backoff_first
-        self._outbox[key] = replace(order, due=self.at + wait, tries=max(1, order.tries))
-
-    def postpone(self, key: str, error: str) -> None:
-        """Send it later; the wait grows with every try."""
-        order = self._outbox[key]
-        self._outbox[key] = replace(
-            order, due=self.at + self.policy.backoff(order.tries), tries=order.tries + 1, error=error
-        )
-        self._added.pop(key, None)
 
     def start_key(self, rank: Rank) -> str:
         return keys.start(self.id, rank)
@@ -265,50 +202,24 @@ class Draft:
             )
         )
 
-    def check_key(self, rank: Rank) -> str:
-        return keys.check(self.id, rank)
+    def check_key(self, index: int = 0) -> str:
+        return keys.check(self.id, self.ranks[index])
 
-    def order_check(self, index: int) -> None:
-        """Examine a node. It has until its deadline to answer."""
-        rank = self.set(
-            index,
-            check_try=self.ranks[index].check_try + 1,
-            check_id="",
-            deadline=self.at + self.policy.check_timeout,
+    def reboot_key(self, index: int = 0) -> str:
+        return keys.reboot(self.id, self.attempt, index)
+
+    def check_order(self, index: int, level: str) -> CheckNode:
+        rank, key = self.ranks[index], self.check_key(index)
+        return CheckNode(
+            key=key,
+            token=keys.token(key),
+            node=rank.node,
+            level=level or self._job.spec.check_level,
+            rank=index,
+            attempt=self.attempt,
+            check_try=rank.check_try,
+            idle=rank.anew,
         )
-        self.order(
-            CheckNode(
-                key=self.check_key(rank),
-                token=keys.token(self.check_key(rank)),
-                node=rank.node,
-                level=self.spec_level,
-                rank=index,
-                attempt=self.attempt,
-                check_try=rank.check_try,
-                idle=rank.anew,
-            )
-        )
-
-    def withdraw_check(self, index: int, why: str) -> None:
-        """The answer is not wanted any more: stop the check, whether or not it has begun."""
-        rank = self.ranks[index]
-        self.drop(self.check_key(rank))
-        self.order(
-            StopTask(
-                key=keys.check_stop(self.check_key(rank)),
-                node=rank.node,
-                task_id=rank.check_id,
-                token=keys.token(self.check_key(rank)),
-                reason=our_reason(self.id, self.attempt, why),
-            )
-        )
-
-    def reboot_key(self, rank: Rank) -> str:
-        return keys.reboot(self.id, self.attempt, rank.index)
-
-    def order_reboot(self, index: int) -> None:
-        rank = self.set(index, rebooted=False, deadline=self.at + self.policy.reboot_timeout)
-        self.order(RebootNode(key=self.reboot_key(rank), node=rank.node, attempt=self.attempt))
 
     # -- closing -----------------------------------------------------------------------------------------------
 
@@ -316,8 +227,13 @@ class Draft:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""
         job = self._job
         version = job.version + 1
-        self._label(version)
-        timeline = self._trim((*job.timeline, *self._lines), version)
+        moved = [
+            new.node
+            for old, new in zip(job.ranks, self.ranks, strict=True)
+            if (old.node_status, old.instance) != (new.node_status, new.instance)
+        ]
+        self.label(version, moved)
+        timeline = self.told(version)
         changes: dict[str, Any] = {
             "status": self.status,
             "attempt": self.attempt,
@@ -325,44 +241,13 @@ class Draft:
             "outcome": self.outcome,
             "preflight": self.preflight,
             "ranks": tuple(self.ranks),
-            "outbox": tuple(self._outbox.values()),
+            "outbox": self.orders,
             "timeline": timeline,
         }
         if all(getattr(job, name) == value for name, value in changes.items()):
             return Step(job)
         new = replace(job, **changes, updated_at=max(self.at, job.updated_at), version=version)
-        return Step(new, tuple(self._outbox[key] for key in self._added), changed=True)
-
-    def _label(self, version: int) -> None:
-        """One order shows all that is not known to be shown yet, as the record says it when the order is sent."""
-        moved = [
-            new.node
-            for old, new in zip(self._job.ranks, self.ranks, strict=True)
-            if (old.node_status, old.instance) != (new.node_status, new.instance)
-        ]
-        if not moved or not self.policy.labels:
-            return
-        waiting = [o.effect for o in self._outbox.values() if isinstance(o.effect, LabelNodes)]
-        for effect in waiting:
-            self.drop(effect.key)
-        names = dict.fromkeys([*(name for effect in waiting for name in effect.nodes), *moved])
-        self.order(LabelNodes(key=keys.labels(self.id, version), nodes=tuple(names)))
-
-    def _trim(self, timeline: tuple[Entry, ...], version: int) -> tuple[Entry, ...]:
-        """Half of it goes at once, so that a busy job archives now and then, not with every step.
-
-        The job's own moves stay longest: where its time went is read from them, and a job of many nodes
-        would push them out with its first start.
-        """
-        limit = self.policy.timeline_limit
-        if len(timeline) <= limit:
-            return timeline
-        extra = len(timeline) - limit // 2
-        moves = [i for i, e in enumerate(timeline[:extra]) if e.subject == "job" and e.before != e.after]
-        kept = set(moves[max(0, len(moves) - limit // 4) :])
-        gone = [e for i, e in enumerate(timeline[:extra]) if i not in kept]
-        self.order(archive(keys.archive(self.id, version), gone))
-        return tuple(e for i, e in enumerate(timeline) if i >= extra or i in kept)
+        return Step(new, self.added, changed=True)
 
 
 def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool = True) -> None:
@@ -372,10 +257,6 @@ def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool =
     draft.ending = Ending(status=status, why=why, by=by, firm=firm)
     for rank in list(draft.ranks):
         draft.order_stop(rank.index, why)
-        if (
-            rank.check_try
-            and rank.verdict is None
-            and rank.deadline is not None
-            and (rank.ended or draft.preflight)
-        ):
-            draft.withdraw_check(rank.index, why)
+        asked = rank.check_try and rank.verdict is None and rank.deadline is not None
+        if asked and (rank.ended or draft.preflight):
+            examination.withdraw(draft, rank.index, why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .. import messages
+from .. import examination, messages, reboot
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
@@ -80,7 +80,7 @@ def _examine(draft: Draft, suspects: list[Rank]) -> None:
             continue
         draft.node(rank.index, NodeStatus.PENDING, "its job failed")
         if rank.quiet:
-            draft.order_check(rank.index)
+            examination.ask(draft, rank.index)
         else:
             draft.order_stop(rank.index, "another rank failed")
 
@@ -106,7 +106,7 @@ def examined(draft: Draft) -> None:
             if rank.exit is Exit.LOST:
                 _call_lost(draft, rank.index, rank.exit_reason)
             else:
-                draft.order_check(rank.index)
+                examination.ask(draft, rank.index)
     if all(rank.verdict is not None for rank in draft.ranks):
         (_admit if draft.preflight else _conclude)(draft)
 
@@ -172,7 +172,7 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
     for rank in list(draft.ranks):
         if rank.verdict is Verdict.REBOOT:
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
-            draft.order_reboot(rank.index)
+            reboot.order(draft, rank.index)
         elif rank.verdict is Verdict.LOST:
             draft.set(rank.index, deadline=draft.at + draft.policy.reboot_timeout)
         else:
@@ -192,10 +192,7 @@ def awaited(draft: Draft) -> None:
             )
     if draft.ending is not None:
         _close_when_quiet(draft)
-    elif all(
-        r.node_status is NodeStatus.AVAILABLE and r.connected and r.all_gpus_back and r.quiet
-        for r in draft.ranks
-    ):
+    elif all(r.node_status is NodeStatus.AVAILABLE and r.fit and r.quiet for r in draft.ranks):
         draft.move(JobStatus.RESTARTING, "every node of the gang is back")
         for rank in list(draft.ranks):
             draft.fresh(rank.index)
@@ -203,12 +200,11 @@ def awaited(draft: Draft) -> None:
 
 
 def _look_at(draft: Draft, rank: Rank) -> None:
-    fit = rank.connected and rank.all_gpus_back
+    fit = rank.fit
     if rank.node_status is NodeStatus.REBOOTING and rank.rebooted and fit:
         if draft.policy.post_reboot_check:
             draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "rebooted; examined once more")
-            draft.set(rank.index, verdict=None, findings="", checks_spent=0)
-            draft.order_check(rank.index)
+            examination.begin(draft, rank.index)
         else:
             draft.node(rank.index, NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
             draft.set(rank.index, deadline=None)
@@ -241,8 +237,7 @@ def _examine_anew(draft: Draft, rank: Rank) -> None:
     if not rank.ended:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
     draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
-    draft.set(rank.index, verdict=None, findings="", checks_spent=0)
-    draft.order_check(rank.index)
+    examination.begin(draft, rank.index)
 
 
 def restarting(draft: Draft) -> None:

@@ -8,17 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from .. import messages
-from ..effects import CheckNode, Notify, StartTask
+from .. import examination, reboot
 from ..errors import Refused
 from ..events import (
     CheckRefused,
     CheckStarted,
-    Fact,
     NodeChecked,
-    OrderFailed,
-    OrdersClaimed,
-    OrderSent,
     RebootFailed,
     RebootProven,
     StartRefused,
@@ -30,7 +25,7 @@ from ..events import (
 from ..exits import classify, host_gone, is_passing
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 from .draft import Draft, end
-from .sightings import lose, no_answer, rank_on
+from .sightings import lose, rank_on
 
 
 def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
@@ -54,13 +49,6 @@ def _stop_ghost(draft: Draft, ev: TaskStarted) -> None:
     """A task that nobody waits for. Late news of one that has ended needs no stop."""
     if 0 <= ev.rank < len(draft.ranks) and not _is_past(draft.ranks[ev.rank], ev.task_id):
         draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
-
-
-def _rank_under_test(draft: Draft, ev: CheckStarted | NodeChecked) -> Rank | None:
-    """The rank whose running check this is. Until its task has ended, the last check is an earlier one."""
-    rank = rank_on(draft, ev.node)
-    mine = rank is not None and rank.quiet and rank.verdict is None and ev.check_try == rank.check_try
-    return rank if mine else None
 
 
 def task_started(draft: Draft, ev: TaskStarted) -> None:
@@ -175,11 +163,10 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
 
 def check_started(draft: Draft, ev: CheckStarted) -> None:
     """Note the check's id, so that it can be stopped."""
-    rank = _rank_under_test(draft, ev)
-    if rank is None:
+    rank = rank_on(draft, ev.node)
+    if rank is None or not examination.awaited(draft, rank.index, ev):
         return
-    draft.drop(draft.check_key(rank))
-    draft.set(rank.index, check_id=ev.check_id)
+    examination.begun(draft, rank.index, ev)
     if rank.node_status is not NodeStatus.UNKNOWN:
         draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check runs")
 
@@ -187,58 +174,31 @@ def check_started(draft: Draft, ev: CheckStarted) -> None:
 def check_refused(draft: Draft, ev: CheckRefused) -> None:
     """The GPUs may still be held by the old task: wait for the stop, don't give up."""
     rank = rank_on(draft, ev.node)
-    if rank is None or ev.check_try != rank.check_try or draft.pending(draft.check_key(rank)) is None:
-        return
-    if is_passing(ev.reason) and rank.deadline is not None and draft.at < rank.deadline:
-        draft.postpone(draft.check_key(rank), ev.reason)
-        return
-    draft.drop(draft.check_key(rank))
-    no_answer(draft, rank, f"the check could not be started: {ev.reason}")
+    if rank is not None:
+        examination.refused(draft, rank.index, ev)
 
 
 def node_checked(draft: Draft, ev: NodeChecked) -> None:
     """Keep the verdict. An inconclusive one is asked for once more: a test that did not run proves nothing."""
-    rank = _rank_under_test(draft, ev)
-    if rank is None or rank.deadline is None:
+    rank = rank_on(draft, ev.node)
+    if rank is None or not examination.awaited(draft, rank.index, ev):
         return
-    if rank.check_id and ev.check_id and rank.check_id != ev.check_id:
-        return  # the same try of somebody else's check
-    draft.drop(draft.check_key(rank))
     if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
         draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
-    if ev.verdict is Verdict.INCONCLUSIVE:
-        no_answer(draft, rank, ev.findings or "the check could not tell")
-        return
-    draft.set(
-        rank.index,
-        verdict=ev.verdict,
-        findings=draft.cut(ev.findings),
-        check_id=ev.check_id or rank.check_id,
-        deadline=None,
-    )
+    examination.answered(draft, rank.index, ev)
 
 
 def reboot_proven(draft: Draft, ev: RebootProven) -> None:
     """The boot id changed for our order. Whether the node is fit for use is concluded jointly."""
     rank = rank_on(draft, ev.node)
-    if rank is not None and rank.node_status is NodeStatus.REBOOTING and ev.key == draft.reboot_key(rank):
-        draft.drop(ev.key)
-        if (
-            not rank.rebooted
-        ):  # the boot id belongs to our order: seen again later, it is no restart under the next task
-            draft.set(rank.index, rebooted=True, boot_id=ev.boot_id or rank.boot_id)
+    if rank is not None:
+        reboot.proven(draft, rank.index, ev)
 
 
 def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
     rank = rank_on(draft, ev.node)
-    if (
-        rank is not None
-        and rank.node_status is NodeStatus.REBOOTING
-        and not rank.rebooted
-        and ev.key == draft.reboot_key(rank)
-    ):
-        draft.drop(ev.key)
+    if rank is not None and reboot.failed(draft, rank.index, ev):
         draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
         draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
 
@@ -297,14 +257,13 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
             why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
         draft.set(rank.index, findings=why)
         draft.drop(
-            draft.reboot_key(rank)
+            draft.reboot_key(rank.index)
         )  # one that was never sent must not reach the node later, in other hands
         if rank.node_status is NodeStatus.AVAILABLE:
             draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
         draft.node(rank.index, NodeStatus.FAILED, why)
     else:
-        draft.withdraw_check(rank.index, "the check did not answer in time")
-        no_answer(draft, rank, "the check did not answer in time")
+        examination.ran_out(draft, rank.index)
 
 
 def give_up_reboots(draft: Draft, ev: Tick) -> None:
@@ -315,7 +274,7 @@ def give_up_reboots(draft: Draft, ev: Tick) -> None:
             and rank.deadline is not None
             and draft.at >= rank.deadline
         ):
-            draft.drop(draft.reboot_key(rank))
+            draft.drop(draft.reboot_key(rank.index))
 
 
 def stop_asked(draft: Draft, ev: StopAsked) -> None:
@@ -326,34 +285,3 @@ def stop_asked(draft: Draft, ev: StopAsked) -> None:
 def already_over(draft: Draft, ev: StopAsked) -> None:
     """Final states never change."""
     raise Refused(f"job {draft.id} has already ended ({draft.status}); nothing was changed")
-
-
-def order_sent(draft: Draft, ev: OrderSent) -> None:
-    """Take it out of the outbox. A start or a check stays there until its task is known."""
-    order = draft.pending(ev.key)
-    if order is not None and not isinstance(order.effect, StartTask | CheckNode):
-        draft.drop(ev.key)
-
-
-def order_failed(draft: Draft, ev: OrderFailed) -> None:
-    """Try again later. An order that keeps failing is told to a person, once."""
-    order = draft.pending(ev.key)
-    if order is None:
-        return
-    draft.postpone(ev.key, ev.error)
-    if order.tries + 1 == draft.policy.alarm_tries and not isinstance(
-        order.effect, Notify
-    ):  # who can't be told, can't be told of it
-        draft.note("job", draft.status, draft.status, "an order keeps failing", f"{ev.key}: {ev.error}")
-        draft.order(messages.stuck_order(draft.id, ev.key, ev.error))
-
-
-def orders_claimed(draft: Draft, ev: OrdersClaimed) -> None:
-    """A lease that begins when the sweeper saw the order: how late the fact was that caused it does not matter."""
-    for key in ev.keys:
-        if draft.pending(key) is not None:
-            draft.claim(key)
-
-
-def ignore(draft: Draft, ev: Fact) -> None:
-    """Nothing to learn from it here."""

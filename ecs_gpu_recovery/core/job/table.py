@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from .. import draft as d
+from .. import examination
+from ..draft import ignore
 from ..errors import Bug, Refused
 from ..events import (
     CheckRefused,
@@ -41,23 +44,40 @@ Rule = Callable[[Draft, Any], None]
 
 #: The same in every state: they concern the outbox and the record, not the state.
 _ALWAYS: dict[type[Fact], Rule] = {
-    OrderSent: r.order_sent,
-    OrderFailed: r.order_failed,
-    OrdersClaimed: r.orders_claimed,
+    OrderSent: d.order_sent,
+    OrderFailed: d.order_failed,
+    OrdersClaimed: d.orders_claimed,
     FaultSeen: s.fault_seen,
+}
+_NO_CHECK: dict[type[Fact], Rule] = {
+    CheckStarted: ignore("no check is awaited while the gang starts or runs"),
+    CheckRefused: ignore("no check is pending while the gang starts or runs"),
+    NodeChecked: ignore("the gang starts or runs: this answers a question of before"),
+}
+_NO_REBOOT: dict[type[Fact], Rule] = {
+    RebootProven: ignore("no reboot is awaited: every node was back before the gang was started"),
+    RebootFailed: ignore("no reboot is awaited: every node was back before the gang was started"),
+}
+_NO_REBOOT_YET: dict[type[Fact], Rule] = {
+    RebootProven: ignore(
+        "no reboot is ordered before every verdict is in: this is one of an earlier attempt"
+    ),
+    RebootFailed: ignore(
+        "no reboot is ordered before every verdict is in: this is one of an earlier attempt"
+    ),
 }
 _ENDED: dict[type[Fact], Rule] = {
     **_ALWAYS,
     TaskStarted: r.task_started_too_late,
-    TaskEnded: r.ignore,
-    StartRefused: r.ignore,
-    CheckStarted: r.ignore,
-    CheckRefused: r.ignore,
-    NodeChecked: r.ignore,
-    RebootProven: r.ignore,
-    RebootFailed: r.ignore,
-    NodeSeen: r.ignore,
-    FaultSeen: r.ignore,
+    TaskEnded: ignore("the job is over: each of its tasks had ended before, or was given up"),
+    StartRefused: ignore("the job is over, and its starts were withdrawn"),
+    CheckStarted: ignore("the job is over: the check was withdrawn, and its stop is sent by its token"),
+    CheckRefused: ignore("the job is over, and its checks were withdrawn"),
+    NodeChecked: ignore("the job is over: a verdict decides nothing any more"),
+    RebootProven: ignore("the node was given back, and its reboot has become its own errand"),
+    RebootFailed: ignore("the node was given back, and its reboot has become its own errand"),
+    NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
+    FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     Tick: r.give_up_reboots,
     StopAsked: r.already_over,
 }
@@ -65,28 +85,24 @@ _ENDED: dict[type[Fact], Rule] = {
 TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.IN_PROGRESS: {
         **_ALWAYS,
+        **_NO_CHECK,
+        **_NO_REBOOT,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
-        CheckStarted: r.ignore,
-        CheckRefused: r.ignore,
-        NodeChecked: r.ignore,
-        RebootProven: r.ignore,
-        RebootFailed: r.ignore,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
     JobStatus.PENDING_HEALTHCHECK: {
         **_ALWAYS,
+        **_NO_REBOOT_YET,
         TaskStarted: r.task_started_too_late,
         TaskEnded: r.task_ended,
-        StartRefused: r.ignore,
+        StartRefused: ignore("the gang is stopping and its starts were withdrawn, or it was not started yet"),
         CheckStarted: r.check_started,
         CheckRefused: r.check_refused,
         NodeChecked: r.node_checked,
-        RebootProven: r.ignore,
-        RebootFailed: r.ignore,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
@@ -95,7 +111,9 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         **_ALWAYS,
         TaskStarted: r.task_started_too_late,
         TaskEnded: r.task_ended,
-        StartRefused: r.ignore,
+        StartRefused: ignore(
+            "the starts of the last attempt were withdrawn, and the next is not ordered yet"
+        ),
         CheckStarted: r.check_started,
         CheckRefused: r.check_refused,
         NodeChecked: r.node_checked,
@@ -107,14 +125,11 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     },
     JobStatus.RESTARTING: {
         **_ALWAYS,
+        **_NO_CHECK,
+        **_NO_REBOOT,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
-        CheckStarted: r.ignore,
-        CheckRefused: r.ignore,
-        NodeChecked: r.ignore,
-        RebootProven: r.ignore,
-        RebootFailed: r.ignore,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
@@ -193,5 +208,8 @@ def submit(
         f"nodes {', '.join(n.name for n in nodes)}",
     )
     for rank in ranks:
-        (draft.order_check if check else draft.order_start)(rank.index)
+        if check:
+            examination.ask(draft, rank.index)
+        else:
+            draft.order_start(rank.index)
     return draft.finish()

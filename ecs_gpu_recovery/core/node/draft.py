@@ -1,0 +1,98 @@
+"""A node while it is being decided on: the one place where a node's own record changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from .. import edges, keys, messages
+from ..draft import RecordDraft
+from ..effects import CheckNode, Order
+from ..errors import Bug
+from ..model import Node, NodeStatus
+from ..policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStep:
+    """What was decided: the record as it shall be, and the orders that are new in it."""
+
+    node: Node
+    orders: tuple[Order, ...] = ()
+    changed: bool = False
+
+
+class NodeDraft(RecordDraft):
+    """A node's."""
+
+    def __init__(self, node: Node, at: datetime, policy: Policy) -> None:
+        super().__init__(node, at, policy)
+        self.node = self._old = node
+
+    @property
+    def standing(self) -> str:
+        return self.node.status
+
+    def cut(self, text: str) -> str:
+        return text[:1000]
+
+    def machine(self, index: int = 0) -> Node:
+        return self.node
+
+    def set(self, index: int = 0, /, **changes: Any) -> Node:
+        self.node = replace(self.node, **changes)
+        return self.node
+
+    def node_of(self, index: int = 0) -> tuple[str, NodeStatus]:
+        return self.name, self.node.status
+
+    def may_be_examined(self, index: int = 0) -> bool:
+        return self.node.status is NodeStatus.PENDING_HEALTHCHECK
+
+    def check_key(self, index: int = 0) -> str:
+        return keys.node_check(self.node)
+
+    def reboot_key(self, index: int = 0) -> str:
+        return self.node.reboot_key
+
+    def check_order(self, index: int, level: str) -> CheckNode:
+        key = self.check_key()
+        return CheckNode(
+            key=key,
+            token=keys.token(key),
+            node=self.name,
+            level=level or "quick",
+            check_try=self.node.check_try,
+        )
+
+    def say(self, why: str, evidence: str = "") -> None:
+        """A line that is no move."""
+        self.note(self.name, self.standing, self.standing, why, evidence)
+
+    def move(self, status: NodeStatus, why: str, evidence: str = "") -> None:
+        before = self.node.status
+        if before is status:
+            return
+        if (before.value, status.value) not in edges.NODE:
+            raise Bug(f"node {self.name}: {before} -> {status} is no move that exists")
+        self.note(self.name, before.value, status.value, why, evidence)
+        self.set(status=status)
+
+    def fail(self, why: str, evidence: str = "") -> None:
+        """Out of use until a person releases it; the person is told."""
+        self.move(NodeStatus.FAILED, why, evidence)
+        self.set(deadline=None, findings=evidence or why, errands=self.node.errands + 1)
+        told = f"{why}: {evidence}" if evidence else why
+        self.order(messages.node_failed(self.name, told, self.node.verdict, self.node.errands))
+
+    def finish(self) -> NodeStep:
+        """Freeze. A draft that changed nothing gives back the very record it was opened with."""
+        old, version = self._old, self._old.version + 1
+        self.label(version, [self.name] if self.node.status is not old.status else [])
+        timeline = self.told(version)
+        new = replace(self.node, outbox=self.orders, timeline=timeline)
+        if new == old:
+            return NodeStep(old)
+        new = replace(new, updated_at=max(self.at, old.updated_at), version=version)
+        return NodeStep(new, self.added, changed=True)

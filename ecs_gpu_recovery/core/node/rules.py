@@ -1,0 +1,163 @@
+"""The rules of a node that answers for itself: what a single fact changes, and what then follows.
+
+While a job holds it, the job record is the truth: here only sightings and holds are kept then.
+"""
+
+from __future__ import annotations
+
+from .. import examination, keys, reboot, sighting
+from ..errors import Refused
+from ..events import (
+    CheckRefused,
+    CheckStarted,
+    FaultSeen,
+    NodeAsked,
+    NodeChecked,
+    NodeSeen,
+    RebootFailed,
+    RebootProven,
+    Tick,
+)
+from ..model import Hold, NodeStatus, Verdict
+from .draft import NodeDraft
+
+ASKS = ("drain", "release", "check", "reboot")
+
+
+def asked(d: NodeDraft, ev: NodeAsked) -> None:
+    """A person's word. Each is granted whole or refused with the reason."""
+    if ev.ask not in ASKS:
+        raise Refused(f"a node can be asked to {', '.join(ASKS)}; not to {ev.ask}")
+    {"drain": _drain, "release": _release, "check": _check, "reboot": _reboot}[ev.ask](d, ev)
+
+
+def _drain(d: NodeDraft, ev: NodeAsked) -> None:
+    """No new job gets it. A job that runs on it is left alone."""
+    d.set(hold=Hold(by=ev.by, why=ev.why, at=ev.at))
+    d.say(f"drained by {ev.by}", ev.why)
+
+
+def _release(d: NodeDraft, ev: NodeAsked) -> None:
+    """Back into use, on a person's word. It lifts a drain and a failure."""
+    if d.node.job_id and d.node.hold is None:
+        raise Refused(
+            f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
+        )
+    d.set(hold=None)
+    d.say(f"released by {ev.by}", ev.why)
+    if not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
+        d.move(NodeStatus.AVAILABLE, f"released by {ev.by}", ev.why)
+        d.set(verdict=None, findings="", deadline=None, away_since=None)
+
+
+def _free(d: NodeDraft, ask: str) -> None:
+    if d.node.job_id:
+        raise Refused(
+            f"{d.node.name} is in use by job {d.node.job_id}: stop the job before you {ask} the node"
+        )
+    if d.node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
+        raise Refused(f"{d.node.name} is {d.node.status}: wait until it has finished")
+
+
+def _check(d: NodeDraft, ev: NodeAsked) -> None:
+    _free(d, "check")
+    d.move(NodeStatus.PENDING_HEALTHCHECK, f"check asked for by {ev.by}", ev.why)
+    examination.begin(d, 0, ev.level)
+
+
+def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
+    _free(d, "reboot")
+    errand = d.node.errands + 1
+    d.move(NodeStatus.REBOOTING, f"reboot asked for by {ev.by}", ev.why)
+    d.set(errands=errand, reboot_key=keys.node_reboot(d.name, errand))
+    reboot.order(d)
+
+
+def check_started(d: NodeDraft, ev: CheckStarted) -> None:
+    """Note the check's id, so that it can be stopped."""
+    if examination.awaited(d, 0, ev):
+        examination.begun(d, 0, ev)
+
+
+def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
+    """What passes is waited for; anything else is a check without an answer."""
+    examination.refused(d, 0, ev)
+
+
+def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
+    """Keep the verdict. Healthy: free again. Bad: out of use until a person has looked; nobody asked for a reboot."""
+    if examination.awaited(d, 0, ev):
+        examination.answered(d, 0, ev)
+
+
+def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
+    """The boot id changed for our order. It is used again once it is connected with all its GPUs."""
+    reboot.proven(d, 0, ev)
+
+
+def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
+    """The order was refused or did not work: a person must look at the node."""
+    if reboot.failed(d, 0, ev):
+        d.fail("the reboot could not be carried out", ev.reason)
+
+
+def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
+    """Keep what is new. Silence beyond the limit is judged by `tick`."""
+    if ev.succeeds(d.node) and not d.node.job_id:  # a job that holds it decides by itself
+        d.say(f"registered again as {ev.instance.rpartition('/')[2]}")
+        d.set(**sighting.registered_anew(d.node, ev, d.at))
+    changes = sighting.changes(d.node, ev, d.at)
+    if changes is None:
+        return
+    if not d.node.gpus and ev.gpus:
+        changes["gpus"] = ev.gpus
+    if sighting.says_nothing_new(d.node, ev, d.node.status, changes):
+        return
+    d.set(**changes, seen_version=max(ev.version, d.node.seen_version))
+    if ev.gone and not d.node.job_id and d.node.status is NodeStatus.AVAILABLE:
+        d.move(NodeStatus.UNKNOWN, ev.why or "the instance is gone")
+
+
+def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
+    """Evidence for whoever reads the timeline; the verdict stays with the check."""
+    sighting.note_fault(d, d.name, d.node.status, ev)
+
+
+def tick(d: NodeDraft, ev: Tick) -> None:
+    """Look at the deadline and the absence."""
+    node = d.node
+    lost_at = None if node.away_since is None else node.away_since + d.policy.node_lost_after
+    if node.status is NodeStatus.AVAILABLE and node.away_since is not None and lost_at and d.at >= lost_at:
+        d.move(NodeStatus.UNKNOWN, f"not heard from since {node.away_since.isoformat(timespec='seconds')}")
+    if node.deadline is None or d.at < node.deadline:
+        return
+    d.set(deadline=None)
+    if node.status is NodeStatus.REBOOTING:
+        d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
+        d.fail("did not come back from its reboot in time")
+    elif node.status is NodeStatus.PENDING_HEALTHCHECK:
+        examination.ran_out(d)
+
+
+def settle(d: NodeDraft) -> None:
+    """What follows from where the node stands now. A job that holds it concludes by itself."""
+    node = d.node
+    if node.job_id:
+        return
+    if node.status is NodeStatus.REBOOTING and node.rebooted and node.fit:
+        if d.policy.post_reboot_check:
+            d.move(NodeStatus.PENDING_HEALTHCHECK, "rebooted; examined once more")
+            examination.begin(d)
+        else:
+            d.move(NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
+            d.set(deadline=None, verdict=None, findings="")
+    elif node.status is NodeStatus.UNKNOWN and node.fit:
+        d.move(NodeStatus.AVAILABLE, "heard from again")
+        d.set(deadline=None)
+    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is Verdict.HEALTHY:
+        d.move(NodeStatus.AVAILABLE, "the check found no GPU fault", node.findings)
+    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is Verdict.INCONCLUSIVE:
+        why = "the check gave no answer: nothing is proven against it"
+        d.move(NodeStatus.AVAILABLE, why, node.findings)
+    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None:
+        d.fail(f"the check says {node.verdict}", node.findings)

@@ -1,0 +1,54 @@
+"""What is seen of a machine: the cluster's word about it, and what its kernel log says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from .draft import RecordDraft
+from .events import FaultSeen, NodeSeen
+from .model import MachineRecord, NodeStatus
+
+
+def changes(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[str, Any] | None:
+    """What a sighting says of the machine; None if it is older than what is known, or of another registration."""
+    if not ev.concerns(record) or (ev.version and ev.version < record.seen_version):
+        return None
+    there = ev.connected and not ev.gone
+    return {
+        "connected": there,
+        "away_since": None if there else record.away_since or at,
+        "boot_id": ev.boot_id or record.boot_id,
+        "gpus_seen": record.gpus_seen if ev.gpus is None else ev.gpus,
+    }
+
+
+def says_nothing_new(
+    record: MachineRecord, ev: NodeSeen, status: NodeStatus, changed: dict[str, Any]
+) -> bool:
+    """Most sightings change nothing, and then nothing is written.
+
+    An absence is kept: older good news must not undo it. So is a look at a node that reboots: what is heard later of
+    how it went down must not be held against the next attempt.
+    """
+    there = ev.connected and not ev.gone
+    known = ev.version <= record.seen_version or (there and status is not NodeStatus.REBOOTING)
+    return known and not ev.gone and all(getattr(record, name) == value for name, value in changed.items())
+
+
+def registered_anew(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[str, Any]:
+    """The same machine as a new instance, connected, and with versions that count from the start."""
+    return {
+        "instance": ev.instance,
+        "registered_at": ev.registered or at,
+        "seen_version": ev.version,
+        "connected": True,
+        "away_since": None,
+        "gpus_seen": record.gpus_seen if ev.gpus is None else ev.gpus,
+    }
+
+
+def note_fault(draft: RecordDraft, node: str, status: NodeStatus, ev: FaultSeen) -> None:
+    """Evidence for whoever reads the timeline, under the node's own time; the verdict stays with the check."""
+    if not draft.noted(ev.at, node, ev.noted_as, ev.evidence):
+        draft.note(node, status, status, ev.noted_as, ev.evidence, ev.at)
