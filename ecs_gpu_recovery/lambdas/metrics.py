@@ -23,7 +23,10 @@ def _metrics() -> Metrics:
 
 def of(stack: str, cluster: str) -> None:
     """Whose numbers these are: other stacks in the account, or on the cluster, count under the same names."""
-    _metrics().set_default_dimensions(**dimensions(stack, cluster))
+    metrics = _metrics()
+    metrics.clear_default_dimensions()
+    metrics.clear_metrics()
+    metrics.set_default_dimensions(**dimensions(stack, cluster))
 
 
 def dimensions(stack: str, cluster: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.model import Knobs
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, PLOTS, Plot
-from tests.stories.world import CHECK, POLICY, Event, World, a_world, with_policy
+from tests.stories.world import CHECK, CLUSTER, POLICY, Event, World, a_world, with_policy
 
 #: These stories need nothing but the tables and the cluster to be told; the others differ in what a person does.
 MAIN = [
@@ -229,7 +229,12 @@ def test_a_node_whose_clock_jumped_ahead_holds_up_no_job(limit: int) -> None:
     with a_world(policy=with_policy(timeline_limit=limit)) as world:
         world.begin(2)
         world.cloud.control.script(node="n1", family=CHECK, times=None)  # it never answers
-        said = {"node": "n1", "what": "Xid 79 on GPU 0000:01:00", "evidence": "NVRM: Xid 79"}
+        said = {
+            "cluster": CLUSTER,
+            "node": "n1",
+            "what": "Xid 79 on GPU 0000:01:00",
+            "evidence": "NVRM: Xid 79",
+        }
         ahead = (world.now() + timedelta(days=365)).isoformat()
         world.deliver(
             {
