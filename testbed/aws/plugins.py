@@ -239,12 +239,19 @@ def _retries() -> None:
 
 
 def _few_at_once() -> None:
-    """A burst would start a process for every event of it, and each takes longer to load than to wait its turn."""
+    """A burst would start a process for every event of it, and each takes longer to load than to wait its turn.
+
+    A function that is gone when its turn comes, or its next try, is not called any more.
+    """
     functions = module("services.lambda_svc")
     theirs, turn = functions._execute_function, threading.BoundedSemaphore(AT_ONCE)
 
     def execute(func: dict[str, Any], event: dict[str, Any]) -> Any:
         with turn:
+            there, _, name = functions._get_func_record_for_ref((func.get("config") or func)["FunctionArn"])
+            if there is None:
+                log.warning("the function %s is gone, and an event of it with it", name)
+                return {}
             return theirs(func, event)
 
     functions._execute_function = execute
