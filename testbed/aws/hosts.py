@@ -46,7 +46,10 @@ class Hosts:
             self._cluster.node_changed(node)
             if node.impairment and node.impairment[0] == "AGENT_CONNECTIVITY":
                 self.heal(node)
-        self._flush(node.reports)
+        if self._knobs.report_s:
+            self._agenda.after(self._knobs.report_s, partial(self._flush, node.reports))
+        else:
+            self._flush(node.reports)
         self._flush(node.inbox)
 
     @staticmethod

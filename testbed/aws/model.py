@@ -30,6 +30,7 @@ class Knobs:
     check_s: float = 0.05  #: how long a health check takes
     reboot_s: float = 0.5
     disconnect_s: float = 0.05  #: until ECS notices that an agent is gone
+    report_s: float = 0.0  #: how long after it is back an agent tells how its tasks have ended
     command_s: float = 0.02  #: from SendCommand to the agent, and for a script to run
     stopped_visible_s: float = 3600.0
     read_lag_s: float = 0.0  #: reads see the world as it was that long ago

@@ -244,6 +244,19 @@ def test_agents_that_flap_mean_nothing(world: World) -> None:
     assert world.tasks("check") == []
 
 
+def test_a_host_that_restarts_under_its_task_is_found_out_though_its_agent_takes_long_to_say_so(
+    world: World,
+) -> None:
+    """Meanwhile the agent is back, and whoever asks is told that the task runs."""
+    world.begin(2)
+    world.finish_attempt(1)
+    world.cloud.control.knobs(reboot_s=30, report_s=100)
+    world.cloud.control.next_reboot("n1", exit_code=0, deaths_first=False)
+    world.cloud.control.reboot("n1")
+    world.run()
+    check_end(world, OK, attempt=1, spontaneous=1)
+
+
 def test_a_draining_instance_keeps_its_job_and_cannot_be_restarted_on(world: World) -> None:
     world.begin(2)
     ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n0")
