@@ -24,7 +24,10 @@ from ecs_gpu_recovery.core.events import (
 )
 from ecs_gpu_recovery.core.exits import OUR_REASON
 from ecs_gpu_recovery.core.model import Verdict
-from tests.contract.fleets import FLEETS, Behind, Story
+from tests.contract.fleet_doubles import model, nights
+from tests.contract.fleets import Behind, Story, ecs, embedded
+
+FLEETS = {"embedded": embedded, "ecs": ecs, "nights": nights, "model": model}
 
 CANNOT = {
     ("model", "test_a_node_that_no_job_holds_is_observed_too"): "it has the nodes of one job and no others",
