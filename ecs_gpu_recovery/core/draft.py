@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -116,14 +117,21 @@ class RecordDraft(Outbox, ABC):
         return kept
 
     def label(self, version: int, moved: list[str]) -> None:
-        """One order shows all that is not known to be shown yet, as the record says it when the order is sent."""
+        """Show the nodes that move, as the record says it when the order is sent. An older order lets go of them."""
         if not moved or not self.policy.labels:
             return
-        waiting = [order.effect for order in self.orders if isinstance(order.effect, LabelNodes)]
-        for effect in waiting:
-            self.drop(effect.key)
-        names = dict.fromkeys([*(name for effect in waiting for name in effect.nodes), *moved])
-        self.order(LabelNodes(key=keys.labels(self.owner, version), nodes=tuple(names)))
+        key, names = keys.labels(self.owner, version), list(moved)
+        for order in self.orders:
+            if not isinstance(order.effect, LabelNodes):
+                continue
+            rest = tuple(name for name in order.effect.nodes if name not in moved)
+            if order.key == key:  # of another fact in the same commit
+                names += rest
+            if rest and order.key != key:
+                self.amend(replace(order, effect=replace(order.effect, nodes=rest)))
+            else:
+                self.drop(order.key)
+        self.order(LabelNodes(key=key, nodes=tuple(names)))
 
 
 # -- what becomes of orders --------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ class Outbox:
     def pending(self, key: str) -> Order | None:
         return self._orders.get(key)
 
+    def amend(self, order: Order) -> None:
+        """Whoever sends it finds it changed."""
+        self._orders[order.key] = order
+
     def drop(self, key: str) -> bool:
         self._added.pop(key, None)
         return self._orders.pop(key, None) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from ..core import keys
@@ -37,13 +37,21 @@ class Dispatcher:
             return [*self._fleet.stop_task(owner_of(record), effect), sent]
         if isinstance(effect, RebootNode):
             return [*self._fleet.reboot_node(self._host(record, effect.node), effect, again=again), sent]
-        if isinstance(effect, LabelNodes):
-            self._fleet.label_nodes([self._node(record, name) for name in effect.nodes])
-        elif isinstance(effect, Notify):
+        if isinstance(effect, Notify):
             self._notifier.notify(effect)
         elif isinstance(effect, Archive):
             self._notifier.archive(owner_of(record), effect)
         return [sent]
+
+    def label(self, record: Job | Node, orders: Sequence[Order], at: datetime) -> list[Fact]:
+        """Labels of many orders at once: the fewer calls."""
+        named = [order.effect.nodes for order in orders if isinstance(order.effect, LabelNodes)]
+        names = dict.fromkeys(name for nodes in named for name in nodes)
+        try:
+            self._fleet.label_nodes([self._node(record, name) for name in names])
+        except Transient as exc:
+            return [OrderFailed(at=at, key=order.key, error=str(exc)) for order in orders]
+        return [OrderSent(at=at, key=order.key) for order in orders]
 
     def _node(self, record: Job | Node, name: str) -> Node:
         """The job knows of its nodes whatever an order needs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -48,17 +48,21 @@ class Records(Generic[R]):
     decide: Callable[[R, Fact], tuple[R, tuple[Order, ...]]]
     show: Callable[[R, Iterable[Order]], list[Fact]]
     commit: Callable[[R, R], R]
+    settle: Callable[[R, R, list[Exception]], R]
     _wary: int = 0
 
-    def apply(self, name: str, facts: Sequence[Fact], known: R | None = None) -> Moved[R]:
-        """All facts in one commit. `known` is the record, just read or written: it saves a read.
+    def apply(
+        self, name: str, facts: Sequence[Fact], known: R | None = None, held: Collection[str] = ()
+    ) -> Moved[R]:
+        """All facts in one commit. `known` is the record, just read or written: it saves a read. `held` are the keys
+        of labels that the caller has kept back until now.
 
         Without it, the record that this process wrote last is tried first. If that is stale, the commit fails and
         tells the newer one. That nothing follows from a fact is believed only of a record that was just read. After a
         wrong guess we read for a while: somebody else is at work there, and a write that fails is paid for.
         """
         if known is not None:
-            return self._try(name, facts, known)
+            return self._try(name, facts, known, held)
         guess = None if self._wary else self.last(name)
         self._wary = max(0, self._wary - 1)
         moved = self._try(name, facts, guess)
@@ -68,19 +72,20 @@ class Records(Generic[R]):
             self._wary = WARY_FOR
         return moved
 
-    def _try(self, name: str, facts: Sequence[Fact], known: R | None) -> Moved[R]:
+    def _try(self, name: str, facts: Sequence[Fact], known: R | None, held: Collection[str] = ()) -> Moved[R]:
         shown: dict[str, Order] = {}
         calm = not any(isinstance(fact, TaskStarted) for fact in facts)
         for tried in _turns():
             old = self.read(name) if known is None else known
             record, added = self._decided(old, old.version, facts)
-            labels = {order.key: order for order in record.outbox if _is_label(order)}
+            ours = [order for order in record.outbox if order.key in added or order.key in held]
+            labels = {order.key: order for order in ours if isinstance(order.effect, LabelNodes)}
             if (
                 calm
                 and record is not old
                 and old.outbox
+                and len(labels) == len(ours)
                 and _few(labels.values())
-                and added.keys() <= labels.keys()
             ):
                 record, _ = self._decided(record, old.version, self.show(record, labels.values()))
                 shown |= labels
@@ -92,7 +97,8 @@ class Records(Generic[R]):
                 continue
             if tried and shown:
                 self.show(record, shown.values())
-            return Moved(old, record, tuple(order for order in record.outbox if order.key in added))
+            ours = [order for order in record.outbox if order.key in added or order.key in held]
+            return Moved(old, record, tuple(ours))
         raise Transient(f"{name}: too many writers at once")
 
     def _decided(self, record: R, version: int, facts: Sequence[Fact]) -> tuple[R, dict[str, Order]]:
@@ -103,10 +109,6 @@ class Records(Generic[R]):
             added.update({order.key: order for order in orders})
         pending = {order.key for order in record.outbox}
         return record, {key: order for key, order in added.items() if key in pending}
-
-
-def _is_label(order: Order) -> bool:
-    return isinstance(order.effect, LabelNodes)
 
 
 def _few(labels: Iterable[Order]) -> bool:

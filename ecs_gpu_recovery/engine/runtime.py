@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from ..core.effects import LabelNodes, Order, StartTask
-from ..core.errors import NotFound
+from ..core.errors import NotFound, Transient
 from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, OrdersClaimed, StopAsked
 from ..core.job.table import decide, submit
 from ..core.model import Entry, Job, JobSpec, Node
@@ -52,6 +53,7 @@ class Runtime:
             decide=self._decide_job,
             show=self._show,
             commit=self._commit_job,
+            settle=self._settle,
         )
         self._nodes: Records[Node] = Records(
             read=store.node,
@@ -59,6 +61,7 @@ class Runtime:
             decide=self._decide_node,
             show=self._show,
             commit=self._commit_node,
+            settle=lambda old, new, trouble: new,
         )
 
     # -- what comes in -----------------------------------------------------------------------------------------
@@ -92,7 +95,7 @@ class Runtime:
         self._say(step.job.timeline, step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
-        self._send_all(self._jobs, step.job, step.orders, at)
+        self._send_all(self._jobs, step.job, step.orders, at, [])
         return step.job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
@@ -127,11 +130,11 @@ class Runtime:
     # -- decide and commit -------------------------------------------------------------------------------------
 
     def _work(self, records: Records[R], name: str, facts: Sequence[Fact], known: R | None) -> R:
+        trouble: list[Exception] = []
         moved = records.apply(name, facts, known)
-        if not moved.orders:
-            return moved.record
-        now = max(fact.clock(moved.record.updated_at) for fact in facts)
-        return self._send_all(records, moved.record, moved.orders, now)
+        record = records.settle(moved.old, moved.record, trouble)
+        now = max((fact.clock(record.updated_at) for fact in facts), default=record.updated_at)
+        return self._send_all(records, record, moved.orders, now, trouble)
 
     def _decide_job(self, job: Job, fact: Fact) -> tuple[Job, tuple[Order, ...]]:
         step = decide(job, fact, self.policy)
@@ -146,18 +149,18 @@ class Runtime:
         self._say(_news(old, new), new)
         if self._on_commit is not None:
             self._on_commit(old, new)
-        return self.settle(new) if len(new.owed) > len(old.owed) else new
+        return new
 
-    def settle(self, job: Job) -> Job:
-        """Have the store write what it owes of a record. It is kept there, so that nothing has to wait for it.
-
-        What keeps it from being written meets the sweeper too, and is raised there.
-        """
-        try:
-            return self.store.settle(job)
-        except Exception as exc:  # noqa: BLE001 - the orders of this commit must not wait
-            log.warning("rows put off", extra={"job": job.id, "why": str(exc)})
-            return job
+    def _settle(self, old: Job, new: Job, trouble: list[Exception]) -> Job:
+        """Have the store pay what this commit owes. The orders do not wait for it: if it can't, the sweeper will."""
+        if len(new.owed) > len(old.owed):
+            try:
+                return self.store.settle(new)
+            except Transient as exc:
+                log.warning("rows put off", extra={"job": new.id, "why": str(exc)})
+            except Exception as exc:  # noqa: BLE001 - raised when the orders are sent
+                trouble.append(exc)
+        return new
 
     def _commit_node(self, old: Node, new: Node) -> Node:
         self.store.commit_node(new)
@@ -168,27 +171,37 @@ class Runtime:
 
     def _show(self, record: Job | Node, labels: Iterable[Order]) -> list[Fact]:
         """Put labels. One that can't be put stays in the outbox, like any order."""
-        facts: list[Fact] = []
-        for order in labels if self._dispatch_now else ():
-            try:
-                facts += self._dispatcher.carry_out(record, order, record.updated_at, again=False)
-            except Exception as exc:  # noqa: BLE001 - whoever sends it after the commit raises it
-                log.warning("label put off", extra={"record": owner_of(record), "why": str(exc)})
-        return facts
+        orders = list(labels) if self._dispatch_now else []
+        try:
+            return self._dispatcher.label(record, orders, record.updated_at)
+        except Exception as exc:  # noqa: BLE001 - whoever sends it after the commit raises it
+            log.warning("label put off", extra={"record": owner_of(record), "why": str(exc)})
+            return []
 
-    def _send_all(self, records: Records[R], record: R, orders: Sequence[Order], at: datetime) -> R:
-        """Send, learn, decide, until no order is left that belongs to us. Labels come last: the others move nodes."""
+    def _send_all(
+        self,
+        records: Records[R],
+        record: R,
+        orders: Sequence[Order],
+        at: datetime,
+        trouble: list[Exception],
+    ) -> R:
+        """Send, learn, decide, until no order is left that belongs to us; then raise what trouble there was.
+
+        Labels come last: the other orders move nodes.
+        """
         while orders and self._dispatch_now:
             labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
             others = [order for order in orders if order not in labels]
             facts = self.send(record, others or labels, at)
-            left: Sequence[Order] = labels if others else ()
+            orders = labels if others else []
             if facts:
-                moved = records.apply(_name(record), facts, record)
+                moved = records.apply(_name(record), facts, record, [order.key for order in orders])
                 if not others and moved.old.version != record.version:
                     self._show(moved.record, labels)  # somebody moved on, and may have put theirs before ours
-                record, left = moved.record, moved.orders
-            orders = left
+                record, orders = records.settle(moved.old, moved.record, trouble), moved.orders
+        if trouble:
+            raise trouble[0]
         return record
 
     def resend(self, record: R, orders: Sequence[Order], at: datetime) -> R:
@@ -216,18 +229,27 @@ class Runtime:
         facts: list[Fact] = []
         trouble: list[Exception] = []
         starts, seen = 0, record
+
+        def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> None:
+            try:
+                facts.extend(act())
+            except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
+                trouble.append(exc)
+                facts.extend(OrderFailed(at=at, key=order.key, error=str(exc)) for order in some)
+
+        labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
         for order in orders:
+            if isinstance(order.effect, LabelNodes):
+                continue
             if isinstance(order.effect, StartTask) and isinstance(seen, Job):
                 if starts and starts % STARTS_PER_LOOK == 0:
                     seen = self.store.job(seen.id)
                 starts += 1
                 if all(order.key != pending.key for pending in seen.outbox):
                     continue
-            try:
-                facts += self._dispatcher.carry_out(seen, order, at, again=again)
-            except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
-                trouble.append(exc)
-                facts.append(OrderFailed(at=at, key=order.key, error=str(exc)))
+            attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
+        if labels:
+            attempt(partial(self._dispatcher.label, seen, labels, at), labels)
         if trouble:
             if isinstance(seen, Job):
                 self._jobs.apply(seen.id, facts, seen)

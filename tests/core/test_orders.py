@@ -107,13 +107,18 @@ def test_no_two_orders_of_a_job_share_a_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_one_order_shows_all_nodes_that_are_not_known_to_be_shown() -> None:
-    job = a_new_job(nodes=3, policy=replace(POLICY, labels=True))
-    job.starts(0)
-    first = job.order(LabelNodes)
-    job.starts(1)
-    assert job.outbox == [like(StartTask, rank=2), like(LabelNodes, nodes=("n0", "n1"))]
-    job.sent(first.key)
+def test_an_order_shows_the_nodes_that_moved_and_an_older_one_lets_go_of_them() -> None:
+    job = a_new_job(nodes=3, policy=replace(POLICY, labels=True)).starts(0, 1, 2)
+    assert [effect.nodes for effect in job.outbox if isinstance(effect, LabelNodes)] == [
+        ("n0",),
+        ("n1",),
+        ("n2",),
+    ]
+    old = job.order(LabelNodes, nodes=("n1",))
+    job.fails(1)
+    assert job.order(LabelNodes, nodes=("n0", "n1", "n2"))
+    assert len([effect for effect in job.outbox if isinstance(effect, LabelNodes)]) == 1
+    job.sent(old.key)
     assert job.order(LabelNodes), "what an older order showed says nothing about the newer one"
 
 
