@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import NotFound, RecoveryError, Transient
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 #: Codes that say "not now" in every service we call, on top of every answer with a status of 500 or more.
 NOT_NOW = frozenset(
@@ -88,6 +91,11 @@ def translated(what: str) -> Iterator[None]:
         raise meaning from exc
     except (ConnectionError, HTTPClientError) as exc:
         raise Transient(f"{what}: no answer from AWS ({exc})") from exc
+
+
+def code_of(exc: ClientError) -> str:
+    """What AWS calls the reason."""
+    return str(exc.response.get("Error", {}).get("Code", ""))
 
 
 def _meaning(response: Mapping[str, Any], what: str) -> RecoveryError | None:

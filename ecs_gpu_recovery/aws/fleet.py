@@ -17,14 +17,13 @@ from ..engine.dispatch import node_of
 from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
 from . import reboots
-from .errors import translated
+from .errors import code_of, translated
 from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .rate_limit import MODIFY_PER_S, Pace
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
     from mypy_boto3_ecs import ECSClient
     from mypy_boto3_ssm import SSMClient
 
@@ -129,9 +128,9 @@ class EcsFleet:
                 )
         except ClientError as exc:
             self._containers.pop(task_def, None)
-            if _code(exc) not in _NO:
+            if code_of(exc) not in _NO:
                 raise
-            raise ClusterRefused(node, f"{_code(exc)}: {exc.response['Error'].get('Message', '')}") from exc
+            raise ClusterRefused(node, f"{code_of(exc)}: {exc.response['Error'].get('Message', '')}") from exc
         if reply.get("failures") or not reply.get("tasks"):
             failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
             raise ClusterRefused(
@@ -258,13 +257,13 @@ class EcsFleet:
             try:
                 self._put_labels(some)
             except ClientError as exc:
-                if _code(exc) not in _NO_LABEL:
+                if code_of(exc) not in _NO_LABEL:
                     raise
                 if len(some) > 1:  # one of them spoils the call for all
                     for node in some:
                         self.label_nodes([node])
                 else:
-                    log.warning("no label", extra={"node": some[0].name, "why": _code(exc)})
+                    log.warning("no label", extra={"node": some[0].name, "why": code_of(exc)})
 
     def _put_labels(self, nodes: Sequence[Node]) -> None:
         self._pace.wait()
@@ -316,6 +315,8 @@ class EcsFleet:
         self.label_nodes([node for node in nodes if shown.get(node.name, node.status) != node.status.value])
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
+        """An order to reboot a node that has been given up since is called back: it could be carried out when a person
+        has let the node in again."""
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
         for fact in self.see_instances(
@@ -335,6 +336,8 @@ class EcsFleet:
         ):
             yield fact.node, fact
         for node in nodes:
+            if node.status is NodeStatus.FAILED and node.updated_at > self._now() - reboots.CALLED_BACK_FOR:
+                self._reboots.call_back(self.host_of(node), self._now())
             if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
                 for told in self._see_reboot(node.name, self.host_of(node), node.reboot_key):
                     yield node.name, told
@@ -390,10 +393,6 @@ class EcsFleet:
         if status == reboots.SUCCESS and command_id in self._sent:
             return [replace(self._sent[command_id], status=status)]
         return self._reboots.look(command_id)
-
-
-def _code(exc: ClientError) -> str:
-    return str(exc.response.get("Error", {}).get("Code", ""))
 
 
 def _id(arn: str) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..core.effects import Archive, Notify
-from .errors import translated
+from .errors import code_of, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_logs import CloudWatchLogsClient
@@ -38,7 +38,7 @@ class TimelineArchive:
         try:
             self._put(record, order)
         except ClientError as exc:
-            if exc.response.get("Error", {}).get("Code") != "ResourceNotFoundException":
+            if code_of(exc) != "ResourceNotFoundException":
                 raise
             self._make_stream(record)
             self._put(record, order)
@@ -63,7 +63,7 @@ class TimelineArchive:
             with translated(f"archiving the timeline of {record}"):
                 self._logs.create_log_stream(logGroupName=self._group, logStreamName=stream(record))
         except ClientError as exc:  # another function was faster
-            if exc.response.get("Error", {}).get("Code") != "ResourceAlreadyExistsException":
+            if code_of(exc) != "ResourceAlreadyExistsException":
                 raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
 from ..settings import REBOOT_DELIVERY
-from .errors import translated
+from .errors import code_of, translated
 from .reboot_document import arguments
 
 if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
     from mypy_boto3_ssm import SSMClient
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: A command that is older belongs to an earlier order, even if that was called the same.
 REMEMBERED = timedelta(days=2)
+#: For how long after a node was given up it is looked for orders that are still under way.
+CALLED_BACK_FOR = timedelta(hours=1)
 SUCCESS = "Success"
 _OVER = frozenset(
     {
@@ -83,7 +84,7 @@ class Reboots:
                     Parameters=arguments(self._document, self._cluster, key),
                 )
         except ClientError as exc:
-            if _code(exc) not in ("InvalidInstanceId", "UnsupportedPlatformType"):
+            if code_of(exc) not in ("InvalidInstanceId", "UnsupportedPlatformType"):
                 raise
             why = exc.response["Error"].get("Message", "not a managed instance")
             raise ClusterRefused(node, f"SSM cannot reach {host}: {why}") from exc
@@ -93,10 +94,25 @@ class Reboots:
     def find(self, host: str, key: str, now: datetime) -> Command | None:
         """The command of this order among the host's, the newest first."""
         wanted = self.comment(key)
+        for found in self._on(host, now):
+            if found.get("Comment") == wanted:
+                return Command(str(found["CommandId"]), str(found.get("Status", "")), host, key)
+        return None
+
+    def call_back(self, host: str, now: datetime) -> None:
+        """No order for this host is waited for any more: what is still under way must not reboot it in other hands."""
+        for found in self._on(host, now):
+            command = self._read(found)
+            if self._is_ours(found) and not command.over:
+                with translated(f"calling back the reboot of {host}"):
+                    self._ssm.cancel_command(CommandId=command.command_id, InstanceIds=[host])
+                log.warning("reboot called back", extra={"host": host, "command": command.command_id})
+
+    def _on(self, host: str, now: datetime) -> Iterator[Mapping[str, Any]]:
         since = (now - REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")
         more: dict[str, Any] = {}
         while True:
-            with translated(f"looking for the reboot of {host}"):
+            with translated(f"looking for reboots of {host}"):
                 reply = self._ssm.list_command_invocations(
                     InstanceId=host,
                     MaxResults=50,
@@ -106,11 +122,9 @@ class Reboots:
                     ],
                     **more,
                 )
-            for found in reply.get("CommandInvocations", []):
-                if found.get("Comment") == wanted:
-                    return Command(str(found["CommandId"]), str(found.get("Status", "")), host, key)
+            yield from (dict(found) for found in reply.get("CommandInvocations", []))
             if not reply.get("NextToken"):
-                return None
+                return
             more = {"NextToken": reply["NextToken"]}
 
     def look(self, command_id: str) -> list[Command]:
@@ -126,7 +140,7 @@ class Reboots:
             with translated(f"looking at command {command_id}"):
                 reply = self._ssm.list_command_invocations(CommandId=command_id, MaxResults=50)
         except ClientError as exc:
-            if _code(exc) != "InvalidCommandId":
+            if code_of(exc) != "InvalidCommandId":
                 raise
             return []
         except Transient as exc:
@@ -162,7 +176,3 @@ def outcome(command: Command, node: str, key: str, at: datetime) -> Fact | None:
             at=at, node=node, key=key, reason=f"SSM command {command.command_id} is {command.status}"
         )
     return None
-
-
-def _code(exc: ClientError) -> str:
-    return str(exc.response.get("Error", {}).get("Code", ""))

@@ -22,12 +22,13 @@ TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
 INSTANCE_MONITOR, SWEEPER = "EcsInstanceMonitor", "RecoverySweeper"
 
 _NO_RESOURCE = (
-    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition and ssm:ListCommandInvocations take no narrower "
-    "resource. The first is bound to the cluster by a condition; the others only read."
+    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition, ssm:ListCommandInvocations and ssm:CancelCommand take no "
+    "narrower resource. The first is bound to the cluster by a condition; the next two read. With the last one the "
+    "sweeper calls back reboots that were given up."
 )
 #: Any function: load a record, move it with a condition, and bring the rows up to it.
 _ENGINE: Mapping[Table, tuple[str, ...]] = {
-    JOBS: ("BatchGetItem", "GetItem", "UpdateItem"),
+    JOBS: ("GetItem", "UpdateItem"),
     TASKS: ("BatchGetItem", "UpdateItem"),
     NODES: ("BatchGetItem", "GetItem", "UpdateItem"),
 }
@@ -41,6 +42,7 @@ class Needs:
     indexes: tuple[tuple[Table, str], ...] = ()
     sees_tasks: bool = False
     sees_commands: bool = False
+    calls_back: bool = False
 
 
 FUNCTIONS: Mapping[str, Needs] = {
@@ -59,6 +61,7 @@ FUNCTIONS: Mapping[str, Needs] = {
         indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
         sees_tasks=True,
         sees_commands=True,
+        calls_back=True,
     ),
 }
 
@@ -177,6 +180,7 @@ class Permissions:
             _allow("ssm:{SendCommand}", [document(self._config).arn]),
             _allow("ssm:{SendCommand}", [name.arn for name in self._host_names], tagged),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
+            *([_allow("ssm:{CancelCommand}", ["*"])] if needs.calls_back else []),
         ]
 
     @property

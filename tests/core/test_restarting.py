@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StartTask, StopTask
 from ecs_gpu_recovery.core.events import StartRefused, TaskEnded, TaskStarted
+from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
 from tests.core.story import MINUTE, POLICY, T0, a_restarting_job, like, with_retries
 
@@ -112,6 +117,16 @@ def test_late_news_of_a_task_that_has_ended_is_old_news() -> None:
     job = before.hears(TaskStarted(at=T0, task_id="t0.0.1", attempt=0, rank=0, running=True))
     assert job.orders == []
     assert job.rank(0).task_status is None, "it still waits for its own"
+
+
+@pytest.mark.parametrize(("nodes", "remembered"), [(2, 16), (128, 16), (256, 8), (1024, 2)])
+def test_a_rank_remembers_its_last_tasks_as_far_as_the_record_has_room(nodes: int, remembered: int) -> None:
+    draft = Draft(a_restarting_job(nodes=2).job, T0, POLICY)
+    draft.ranks = [replace(draft.ranks[0], index=index, past_tasks=()) for index in range(nodes)]
+    for attempt in range(100):
+        draft.set(0, task_id=f"t{attempt}", task_attempt=attempt)
+        draft.fresh(0)
+    assert draft.ranks[0].past_tasks == tuple(f"{n}/t{n}" for n in range(100 - remembered, 100))
 
 
 def test_a_task_of_the_last_attempt_that_nobody_knows_is_stopped() -> None:

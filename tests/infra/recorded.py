@@ -308,7 +308,7 @@ def _a_machine_that_registers_anew(world: World) -> None:
 def _forget_hosts(world: World) -> None:
     store, job = world.side.store, world.job()
     ranks = tuple(replace(rank, host="") for rank in job.ranks)
-    store.commit(replace(job, ranks=ranks, version=job.version + 1))
+    store.commit(job, replace(job, ranks=ranks, version=job.version + 1))
     for node in store.nodes():
         store.commit_node(replace(node, host="", version=node.version + 1))
 

@@ -26,6 +26,7 @@ NO_RESOURCE = {
     *AGENTS,
     "ecs:DescribeTaskDefinition",
     "ecs:ListTasks",
+    "ssm:CancelCommand",
     "ssm:ListCommandInvocations",
 }
 #: Reachable in the code, but asked for by people: jobs are submitted and nodes added with their own rights.

@@ -69,3 +69,24 @@ def test_another_stacks_order_of_the_same_name_is_not_ours(world: World) -> None
 def test_our_own_document_on_another_host_proves_nothing_for_this_one(world: World) -> None:
     others_command(world, "n0", DOCUMENT, reboot_document.arguments(DOCUMENT, CLUSTER, KEY))
     goes_on_to_the_real_reboot(world, boots=1)
+
+
+def test_an_order_that_was_given_up_is_called_back_and_reboots_nobody_later() -> None:
+    """The agent dies with the script in hand, and is back when a person has let the node in again."""
+    with a_world() as world:
+        world.begin(2)
+        world.cloud.control.health("n1", 1)
+        world.cloud.control.knobs(command_s=30)
+        world.fail_rank(0)
+        world.until(lambda: world.job().status is JobStatus.PENDING_RESTART)
+        world.pass_time(45)
+        world.cloud.control.ssm_agent("n1", up=False)
+        assert world.run().status is JobStatus.FAILED
+        assert world.side.store.node("n1").status is NodeStatus.FAILED
+        world.tick()
+        world.cloud.control.ssm_agent("n1", up=True)
+        world.pass_time(300)
+        assert world.cloud.control.node("n1")["boots"] == 1
+        (command,) = world.cloud.client("ssm").list_commands()["Commands"]
+        assert command["Status"] == "Cancelled"
+        assert world.sent("CancelCommand") == 1

@@ -27,6 +27,11 @@ class Step:
     changed: bool = False
 
 
+#: How many earlier tasks a record remembers over all ranks, each rank at least two and at most sixteen: of 1,024 ranks
+#: and a hundred attempts it could not hold them all.
+PAST_TASKS = 2048
+
+
 class Draft(RecordDraft):
     """A job's. Its ranks stand in the order of their numbers."""
 
@@ -111,7 +116,8 @@ class Draft(RecordDraft):
         }
         old = self.ranks[index]
         if old.task_id:
-            blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")
+            most = max(2, min(16, PAST_TASKS // len(self.ranks)))
+            blank["past_tasks"] = (*old.past_tasks, f"{old.task_attempt}/{old.task_id}")[-most:]
         self.ranks[index] = replace(old, **(blank | changes))
 
     def node(self, index: int, status: NodeStatus, why: str, evidence: str = "") -> None:
