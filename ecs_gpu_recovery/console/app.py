@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from .. import __version__
+from ..control.log_search import SearchLimits
 from ..control.logs import Logs
 from ..control.records import RecordsBackend
 from ..core.errors import RecoveryError, Refused
@@ -61,6 +62,7 @@ class Settings:
     tick_s: float = 1.0
     patience_s: float = PATIENCE_S
     streams: StreamLimits = field(default_factory=StreamLimits)
+    search: SearchLimits = field(default_factory=SearchLimits)
 
 
 def door_of(settings: Settings, database: Database) -> Door:
@@ -143,6 +145,7 @@ def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> Fas
         shared=Shared(settings.tick_s * 0.8),
         snapshots=snapshots,
         streams=settings.streams,
+        search=settings.search,
         logs=Logs(),
         desktop=Desktop(scripts),
         state=settings.state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -16,6 +16,10 @@ T = TypeVar("T")
 PATIENCE_S = 8.0
 #: Each thread keeps a connection of its own to the store, so there are few, and they stay.
 THREADS = 6
+#: As many searches run at once; they take a processor for seconds, and pages shall not wait for them.
+SEARCHES = 2
+#: How often it is asked whether the one who searches is still there.
+_LOOK_S = 0.25
 
 
 class BackendPool:
@@ -26,9 +30,13 @@ class BackendPool:
         self._backend: RecordsBackend | None = None
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
+        self._searchers = ThreadPoolExecutor(SEARCHES, thread_name_prefix="console-search")
+        self._closing = threading.Event()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._closing.set()
+        for pool in (self._pool, self._searchers):
+            pool.shutdown(wait=False, cancel_futures=True)
         if self._backend is not None:
             self._backend.close()
 
@@ -41,9 +49,7 @@ class BackendPool:
                     raise Transient(str(exc)) from exc
             return self._backend
 
-    async def ask(self, act: Callable[[RecordsBackend], T]) -> T:
-        """Run in a thread; a backend that takes too long is told of, not waited for."""
-
+    def _begin(self, pool: ThreadPoolExecutor, act: Callable[[RecordsBackend], T]) -> asyncio.Future[T]:
         def run() -> T:
             side = self._open()
             try:
@@ -53,10 +59,39 @@ class BackendPool:
                 raise Transient(f"the control plane can't be reached: {exc.strerror or exc}") from exc
 
         try:
-            work = asyncio.get_running_loop().run_in_executor(self._pool, run)
+            return asyncio.get_running_loop().run_in_executor(pool, run)
         except RuntimeError as exc:
             raise Transient("the console is closing") from exc
+
+    async def ask(self, act: Callable[[RecordsBackend], T]) -> T:
+        """Run in a thread; a backend that takes too long is told of, not waited for."""
+        work = self._begin(self._pool, act)
         try:
             return await asyncio.wait_for(work, self._patience)
         except TimeoutError:
             raise Transient(f"the control plane did not answer within {self._patience:.0f} s") from None
+
+    async def search(
+        self,
+        act: Callable[[RecordsBackend, Callable[[], bool]], T],
+        gone: Callable[[], Awaitable[bool]],
+    ) -> T:
+        """Run in one of the few threads for searches. `act` is told to stop once no one waits for it any more."""
+        over = threading.Event()
+
+        def stopped() -> bool:
+            return over.is_set() or self._closing.is_set()
+
+        work = self._begin(self._searchers, lambda side: act(side, stopped))
+        try:
+            async with asyncio.timeout(self._patience):
+                while not work.done():
+                    await asyncio.wait({work}, timeout=_LOOK_S)
+                    if not work.done() and await gone():
+                        raise Transient("the one who searched has left")
+                return work.result()
+        except TimeoutError:
+            raise Transient("too many searches run at once: try again in a few seconds") from None
+        finally:
+            over.set()
+            work.cancel()

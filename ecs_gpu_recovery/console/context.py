@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from ..control.log_search import SearchLimits
 from ..control.logs import Logs
 from .access.audit import Audit, AuditEntry
 from .access.auth import Identity
@@ -39,6 +40,7 @@ class Console:
     tick_s: float = 1.0
     snapshots: Snapshots = field(default_factory=Snapshots)
     streams: StreamLimits = field(default_factory=StreamLimits)
+    search: SearchLimits = field(default_factory=SearchLimits)
     letters: Letters = field(default_factory=Letters)
 
     def moved(self) -> None:

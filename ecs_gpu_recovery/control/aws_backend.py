@@ -25,7 +25,7 @@ from ..jobfile import JobRequest
 from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
 from .aws_errors import Where, explained, of_answer
-from .backend import LogSource, NotAllowed, whoami
+from .backend import Enough, LogSource, NotAllowed, never, whoami
 from .records import RecordsBackend
 from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
 
@@ -252,7 +252,9 @@ class AwsBackend(RecordsBackend):
 
     # -- what was written --------------------------------------------------------------------------------------
 
-    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
+    def read_log(
+        self, job: Job, source: LogSource, position: str, *, enough: Enough = never
+    ) -> tuple[list[str], str]:
         with self.plainly():
             container = job.spec.container or self._definitions.container(job.spec.task_def, "")
             place = log_stream(self._definitions.get(job.spec.task_def), container, source.task_id)
@@ -261,7 +263,7 @@ class AwsBackend(RecordsBackend):
                     f"the tasks of {job.id} don't write to CloudWatch: submit with a log group (--log-group), or"
                     " look where the image logs to"
                 )
-            return aws_logs.read(self.client("logs"), place, position, self.where.region)
+            return aws_logs.read(self.client("logs"), place, position, self.where.region, enough)
 
     # -- events that no function could handle -----------------------------------------------------------------------
 

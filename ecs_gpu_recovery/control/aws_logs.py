@@ -6,17 +6,21 @@ from typing import Any
 
 from ..aws.errors import translated
 from ..core.errors import Refused
+from .backend import Enough, never
 
 #: Pages of a log that are read before they are handed on.
 _PAGES = 100
 
 
-def read(client: Any, place: tuple[str, str], position: str, region: str) -> tuple[list[str], str]:
+def read(
+    client: Any, place: tuple[str, str], position: str, region: str, enough: Enough = never
+) -> tuple[list[str], str]:
     """New lines of a stream, and where to go on; a few pages at a time."""
     from botocore.exceptions import ClientError
 
     group, stream = place
     lines: list[str] = []
+    size = 0
     for _ in range(_PAGES):
         more: dict[str, Any] = {"nextToken": position} if position else {"startFromHead": True}
         try:
@@ -33,7 +37,10 @@ def read(client: Any, place: tuple[str, str], position: str, region: str) -> tup
                 ) from exc
             return lines, position  # the task has not written anything yet
         lines += [str(event["message"]) for event in reply["events"]]
+        size += sum(len(event["message"]) for event in reply["events"])
         if reply["nextForwardToken"] == position:
             break
         position = str(reply["nextForwardToken"])
+        if enough(size):
+            break
     return lines, position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,15 @@ class NotAllowed(Refused):
     """The caller's rights don't suffice; another person's may."""
 
 
+#: Asked with the bytes read so far, wherever a log is read in parts: whether to hand on what there is.
+Enough = Callable[[int], bool]
+
+
+def never(read: int) -> bool:
+    """A reader who wants all there is."""
+    return False
+
+
 class Backend(Protocol):
     """What can be asked for, whichever side it is. Where `by` is left out, it is the person who runs this."""
 
@@ -57,7 +66,9 @@ class Backend(Protocol):
     def node(self, name: str) -> Node: ...
     def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node: ...
     def log_sources(self, job: Job) -> Sequence[LogSource]: ...
-    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]: ...
+    def read_log(
+        self, job: Job, source: LogSource, position: str, *, enough: Enough = never
+    ) -> tuple[list[str], str]: ...
     def notices(self, limit: int) -> Sequence[Notice]: ...
     def letters(self) -> Seen | None:
         """Events that no function could handle; nothing where no queue keeps them."""

@@ -22,7 +22,7 @@ from ..local.controller import running_pid
 from ..local.files import locked
 from ..local.gpus import FAULTS
 from ..local.views import NodeRefused
-from .backend import NO_LETTERS, LogSource, whoami
+from .backend import NO_LETTERS, Enough, LogSource, never, whoami
 from .records import RecordsBackend
 from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
 
@@ -165,7 +165,9 @@ class LocalBackend(RecordsBackend):
     def _log_path(self, task: TaskLine) -> Path:
         return folder_of(self._state / "nodes" / task.node, task.task_id) / "log"
 
-    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
+    def read_log(
+        self, job: Job, source: LogSource, position: str, *, enough: Enough = never
+    ) -> tuple[list[str], str]:
         """New whole lines. A last line without its end waits for it, unless its writer has ended."""
         if source.path is None or not source.path.exists():
             return [], position

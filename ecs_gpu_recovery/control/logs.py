@@ -15,9 +15,9 @@ from ..core.errors import NotFound, Refused
 from ..core.model import Job
 from ..report import read_step
 from .backend import Backend, LogSource
+from .log_search import BLOCK, Search
 
-LARGEST_PART = 256 * 1024
-MOST_HITS = 500
+LARGEST_PART = BLOCK
 #: The chart shows so many points; a longer history is thinned out evenly.
 MOST_POINTS = 2000
 LARGEST_PROGRESS = 32 << 20
@@ -77,25 +77,18 @@ class Logs:
             "text": data.decode(errors="replace"),
         }
 
-    def search(self, side: Backend, job_id: str, task: str, needle: str, after: int = 0) -> dict[str, Any]:
-        """Lines after a line that hold a text, upper or lower case."""
+    def search(
+        self,
+        side: Backend,
+        job_id: str,
+        task: str,
+        search: Search,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
+        """What a search finds in a log before it meets a limit, or is told to stop."""
         job = side.job(job_id)
-        source = self._source(side, job, task)
-        hits: list[dict[str, Any]] = []
-        low = needle.lower()
-        number = 0
-        rest = b""
-        for block in [*self.whole(side, job, source), b"\n"]:
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                number += 1
-                text = line.decode(errors="replace")
-                if number > after and low in text.lower():
-                    hits.append({"line": number, "text": text[:1000]})
-                    if len(hits) >= MOST_HITS:
-                        return {"task": task, "hits": hits, "more": True, "next": number}
-            rest = rest[-LARGEST_PART:]
-        return {"task": task, "hits": hits, "more": False, "next": 0}
+        size, read = self._reader(side, job, self._source(side, job, task), stopped)
+        return {"task": task, **search.run(size, read, stopped)}
 
     def download(self, side: Backend, job_id: str, task: str) -> Iterator[bytes]:
         """The first part is read at once: what can't be read is refused before anything is sent."""
@@ -110,7 +103,9 @@ class Logs:
             at += len(data)
             yield data
 
-    def _reader(self, side: Backend, job: Job, source: LogSource) -> tuple[int, Callable[[int, int], bytes]]:
+    def _reader(
+        self, side: Backend, job: Job, source: LogSource, stopped: Callable[[], bool] = lambda: False
+    ) -> tuple[int, Callable[[int, int], bytes]]:
         if source.path is not None:
             path = source.path
             return _size(source), lambda start, count: _read(path, start, count)
@@ -121,7 +116,9 @@ class Logs:
                 self._streams.popitem(last=False)
         with stream.lock:
             if len(stream.data) < _LARGEST_STREAM:
-                lines, stream.position = side.read_log(job, source, stream.position)
+                lines, stream.position = side.read_log(
+                    job, source, stream.position, enough=lambda read: read >= _LARGEST_STREAM or stopped()
+                )
                 stream.data += "".join(f"{line}\n" for line in lines).encode()
             data = stream.data
         return len(data), lambda start, count: data[start : start + count]

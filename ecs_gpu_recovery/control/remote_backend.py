@@ -29,7 +29,7 @@ from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
 from ..jobfile import JobRequest, body_of
-from .backend import LogSource
+from .backend import Enough, LogSource, never
 
 TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)
 USER_VARIABLE = "GPU_RECOVERY_CONSOLE_USER"
@@ -162,7 +162,9 @@ class RemoteBackend:
             for one in found
         ]
 
-    def read_log(self, job: Job, source: LogSource, position: str) -> tuple[list[str], str]:
+    def read_log(
+        self, job: Job, source: LogSource, position: str, *, enough: Enough = never
+    ) -> tuple[list[str], str]:
         """New lines, and where to go on; a few parts at a time."""
         path = f"/api/jobs/{quote(job.id, safe='')}/logs/{quote(source.task_id, safe='')}"
         at, text = int(position or 0), ""
@@ -170,7 +172,7 @@ class RemoteBackend:
             part = self._get(path, offset=at, limit=256 * 1024)
             text += part["text"]
             moved, at = int(part["next"]) > at, int(part["next"])
-            if not moved or at >= int(part["size"]):
+            if not moved or at >= int(part["size"]) or enough(len(text)):
                 break
         return text.removesuffix("\n").split("\n") if text else [], str(at)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ecs_gpu_recovery.control import aws_logs
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.aws_person import LOG_GROUP, Person, a_person
@@ -142,6 +143,20 @@ def test_a_long_log_is_read_to_its_end(running: Person, monkeypatch: pytest.Monk
         running.world.cloud.control.exit_task(running.world.task_of(rank), 0)
     running.world.run()
     assert len(running("logs", "j1", "--rank", "0").out.splitlines()) == 23
+
+
+def test_a_log_is_handed_on_as_soon_as_the_reader_has_enough(running: Person) -> None:
+    task = running.world.task_of(0)
+    running.logs.write(task, *(f"line {n}" for n in range(23)))
+    place, asked = (LOG_GROUP, f"train/train/{task}"), list[int]()
+
+    def enough(read: int) -> bool:
+        asked.append(read)
+        return len(asked) == 3
+
+    lines, position = aws_logs.read(running.logs, place, "", "us-east-1", enough)
+    assert (lines, asked) == ([f"line {n}" for n in range(6)], [12, 24, 36])
+    assert aws_logs.read(running.logs, place, position, "us-east-1")[0] == [f"line {n}" for n in range(6, 23)]
 
 
 def test_a_log_group_that_is_gone_is_told_of(running: Person) -> None:

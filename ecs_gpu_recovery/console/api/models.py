@@ -227,12 +227,16 @@ class Hit(Answer):
 
 
 class Hits(Answer):
-    """Lines that hold a text; `more` where there are more than are shown, from line `next` on."""
+    """Lines that hold a text. Where a limit ended the search, `limit` names it (`hits`, `bytes` or `time`), `more` is
+    true, and `next` (a line, the `after` of the rest) and `offset` (where that line ends) go on."""
 
     task: str
     hits: list[Hit]
     more: bool
+    limit: str
     next: int
+    offset: int
+    size: int
 
 
 class HoldView(Answer):

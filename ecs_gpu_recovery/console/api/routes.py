@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from ... import __version__
+from ...control.log_search import Search
 from ...control.logs import LARGEST_PART, progress_points
 from ...control.records import RecordsBackend
 from ...core.errors import NotFound
@@ -174,11 +175,22 @@ async def search_log(
     job_id: Name,
     task: Name,
     console: ConsoleArg,
+    request: Request,
     q: Annotated[str, Query(min_length=1, max_length=200)],
     after: Place = 0,
+    offset: Place = 0,
 ) -> Response:
-    """Lines that hold a text, with their numbers, after a line."""
-    return _said(await console.pool.ask(lambda side: console.logs.search(side, job_id, task, q, after)))
+    """Lines that hold a text, with their numbers, after a line.
+
+    A search ends at its first limit; with `next` as `after`, and `offset`, it goes on from there.
+    """
+    search = Search(q, after, offset, console.search)
+    return _said(
+        await console.pool.search(
+            lambda side, stopped: console.logs.search(side, job_id, task, search, stopped),
+            request.is_disconnected,
+        )
+    )
 
 
 @router.get(

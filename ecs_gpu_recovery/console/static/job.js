@@ -14,8 +14,8 @@ let blamed = "";
 const { title } = document;
 let busy = false;
 
-async function get(path) {
-  const reply = await fetch(base + path, { headers: { Accept: "application/json" } });
+async function get(path, more = {}) {
+  const reply = await fetch(base + path, { headers: { Accept: "application/json" }, ...more });
   if (!reply.ok) throw new Error((await reply.json()).detail ?? reply.statusText);
   return reply.json();
 }
@@ -88,21 +88,53 @@ async function earlier() {
   view.scrollTop = view.scrollHeight - height;
 }
 
+// A search that is no longer wanted is given up here, and the console stops it then.
+let searching = new AbortController();
+
 async function search(event) {
   event.preventDefault();
   const hits = document.getElementById("log-hits");
   const q = document.getElementById("log-q").value.trim();
+  searching.abort();
+  searching = new AbortController();
   hits.replaceChildren();
   hits.hidden = !q || !current.task;
   if (hits.hidden) return;
-  const found = await get(`/logs/${encodeURIComponent(current.task)}/search?q=${encodeURIComponent(q)}`);
-  const close = document.createElement("button");
-  close.type = "button";
-  close.textContent = hits.dataset.close;
-  close.addEventListener("click", () => { hits.hidden = true; });
   const head = document.createElement("p");
-  head.append(`${hits.dataset.found}: ${found.hits.length}${found.more ? "+" : ""} `, close);
-  hits.append(head, ...found.hits.map((hit) => line(hit, q)));
+  const said = document.createElement("span");
+  hits.append(head);
+  head.append(said, " ", button(hits.dataset.close, () => { searching.abort(); hits.hidden = true; }));
+  await searchOn({ hits, q, said, head, task: current.task, signal: searching.signal }, 0, 0, 0);
+}
+
+async function searchOn(asked, after, offset, before) {
+  const { hits, q, said, head, task, signal } = asked;
+  const query = new URLSearchParams({ q, after, offset });
+  const found = await get(`/logs/${encodeURIComponent(task)}/search?${query}`, { signal });
+  const count = before + found.hits.length;
+  hits.append(...found.hits.map((hit) => line(hit, q)));
+  said.textContent = `${hits.dataset.found}: ${count}${found.more ? "+" : ""}`;
+  if (!found.more) return;
+  const part = document.createElement("span");
+  part.textContent = ` ${hits.dataset.searched}: ${megabytes(found.offset)} / ${megabytes(found.size)} MiB `;
+  const go = button(hits.dataset.on, () => {
+    part.remove();
+    go.remove();
+    searchOn(asked, found.next, found.offset, count).catch(console.warn);
+  });
+  head.append(part, go);
+}
+
+function megabytes(bytes) {
+  return (bytes / 1048576).toFixed(1);
+}
+
+function button(text, press) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.addEventListener("click", press);
+  return made;
 }
 
 function line(hit, q) {
