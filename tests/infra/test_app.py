@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,22 +61,23 @@ def test_a_cdk_command_that_is_too_old_is_told_which_one_to_use() -> None:
 @pytest.mark.slow
 def test_no_finding_is_accepted_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing accepted, the findings are exactly those that were, so no reason outlives its cause."""
-    from ecs_gpu_recovery.infra import functions, naming, optional, task_definitions, topic
+    from ecs_gpu_recovery import infra
 
     accepted: set[str] = set()
 
     def note(_construct: Any, rule: str, _why: str) -> None:
         accepted.add(f"AwsSolutions-{rule}")
 
-    monkeypatch.setattr(naming, "accept", note)
-    for module in (functions, optional, topic):
-        monkeypatch.setattr(module, "accept", note)
-    for module in (functions, task_definitions):
-        wildcard = lambda construct, resource, why: note(construct, f"IAM5[Resource::{resource}]", why)  # noqa: E731
-        monkeypatch.setattr(module, "accept_wildcard", wildcard)
+    def wildcard(construct: Any, resource: str, why: str) -> None:
+        note(construct, f"IAM5[Resource::{resource}]", why)
+
+    # All of them are loaded before, so that none takes the note for the real one and keeps it.
+    for found in [import_module(f"{infra.__name__}.{one.name}") for one in iter_modules(infra.__path__)]:
+        for name, instead in (("accept", note), ("accept_wildcard", wildcard)):
+            if hasattr(found, name):
+                monkeypatch.setattr(found, name, instead)
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         synthesize(tmp_path, EVERYTHING, nag=True)
     report = json.loads((tmp_path / "out" / "validation-report.json").read_text(encoding="utf-8"))
     violations = [violation["ruleName"] for one in report["pluginReports"] for violation in one["violations"]]
-    found = {name for name in violations if name.startswith("AwsSolutions-")}
-    assert found == accepted
+    assert {name for name in violations if name.startswith("AwsSolutions-")} == accepted
