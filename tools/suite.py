@@ -12,6 +12,7 @@ has failed.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +73,8 @@ def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[
 
 
 def main(arguments: list[str]) -> int:
+    # A shell ignores Ctrl-C for what it starts in the background, and the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     slow = arguments[:1] == ["--slow"]
     python = ensure("dev", folder_of("dev")).python
     without = {

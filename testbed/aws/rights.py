@@ -1,8 +1,8 @@
 """Permissions in the local AWS, as AWS documents them for what the functions call.
 
-MiniStack checks a call to ECS or SSM against one resource that it guesses, knows no `ecs:cluster`, and never asks for
-`iam:PassRole`: right policies would be refused and wrong ones pass. Here every resource of such a call is named, and
-each is checked by MiniStack's own evaluation. What was asked for is remembered, with the answer.
+MiniStack checks a call to ECS, SSM or a log against one resource that it guesses, knows no `ecs:cluster`, and never
+asks for `iam:PassRole`: right policies would be refused and wrong ones pass. Here every resource of such a call is
+named, and each is checked by MiniStack's own evaluation. What was asked for is remembered, with the answer.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Check:
     told: tuple[tuple[str, str], ...] = ()  #: what conditions may look at
 
 
+#: Services of whose calls the resources are named here.
+_NAMED = ("ecs", "logs", "ssm")
+#: These are checked against the stream; MiniStack takes the group.
+_ON_A_STREAM = ("CreateLogStream", "GetLogEvents", "PutLogEvents")
 _NEEDED: contextvars.ContextVar[tuple[Check, ...]] = contextvars.ContextVar("needed", default=())
 
 
@@ -60,7 +64,7 @@ class Ledger:
 def needed(
     service: str, action: str, asked: Mapping[str, Any], place: str, roles: RolesOf, tags: TagsOf
 ) -> tuple[Check, ...]:
-    """The rights for a call to ECS or SSM. `place` is region and account; empty where MiniStack's guess will do."""
+    """The rights for a call. `place` is region and account; none where MiniStack's guess will do."""
     if service == "ssm" and action == "SendCommand":
         name = asked["DocumentName"]
         whose = f"{place.partition(':')[0]}:" if name.startswith("AWS-") else place
@@ -68,6 +72,9 @@ def needed(
             Check("ssm:SendCommand", f"arn:aws:ssm:{whose}:document/{name}", "ssm"),
             *(_to_host(host, place, tags(host)) for host in asked.get("InstanceIds", ())),
         )
+    if service == "logs" and action in _ON_A_STREAM:
+        stream = f"log-group:{asked['logGroupName']}:log-stream:{asked['logStreamName']}"
+        return (Check(f"logs:{action}", f"arn:aws:logs:{place}:{stream}", "logs"),)
     if service != "ecs" or not asked.get("cluster"):
         return ()
     cluster = _id(asked["cluster"])
@@ -148,7 +155,7 @@ def _name_resources(actions: ModuleType, roles: RolesOf, tags: TagsOf) -> None:
         account_id: str,
     ) -> Any:
         _NEEDED.set(())
-        if service in ("ecs", "ssm"):
+        if service in _NAMED:
             action = headers.get("x-amz-target", "").rpartition(".")[2]
             asked = json.loads(body or b"{}")
             checks = needed(service, action, asked, f"{region}:{account_id}", roles, tags)
@@ -172,7 +179,7 @@ def _check_all(evaluator: ModuleType, ledger: Ledger) -> None:
         service_context: dict[str, Any] | None = None,
     ) -> Any:
         who = evaluator.caller_arn()
-        checks = _NEEDED.get() if service in ("ecs", "ssm") else ()
+        checks = _NEEDED.get() if service in _NAMED else ()
         for check in checks or (Check(iam_action, resource_arn, service),):
             told = {**(service_context or {}), **dict(check.told)}
             denied = theirs(access_key_id, check.action, check.service, region, check.resource, told)

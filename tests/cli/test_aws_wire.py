@@ -132,13 +132,12 @@ def policy(who: str, deployment: Deployment, stack: str) -> dict[str, Any]:
     config = Config.from_env(
         {**env, "STACK_NAME": stack[:40], "TRAINING_TASK_FAMILIES": "gpu-training-*,train"}
     )
-    made = people.document(who, config, role_arns=[], account=ACCOUNT, region=REGION, topic_arn=topic)
-    # Here a log is checked as its group; AWS checks the stream, and that is what the policy names.
-    group = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{LOG_GROUP}"
-    made["Statement"].append({"Effect": "Allow", "Action": "logs:GetLogEvents", "Resource": group})
+    queue = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{stack}-DeadLetters*"
+    known = people.Made(topic=topic, queue=queue, key=f"arn:aws:kms:{REGION}:{ACCOUNT}:key/*")
+    made = people.document(who, config, role_arns=[], account=ACCOUNT, region=REGION, made=known)
     # Here a batch has a right of its own; AWS checks it as the single call, and that is what the policy names.
-    batch, queues = "sqs:ChangeMessageVisibilityBatch", f"arn:aws:sqs:{REGION}:{ACCOUNT}:{stack}-DeadLetters*"
-    made["Statement"].append({"Effect": "Allow", "Action": batch, "Resource": queues})
+    batch = "sqs:ChangeMessageVisibilityBatch"
+    made["Statement"].append({"Effect": "Allow", "Action": batch, "Resource": queue})
     return made
 
 

@@ -231,9 +231,13 @@ def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, numbe
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: list(state.glob("nodes/*/tasks/*/running.json")), "tasks run")
-    process.send_signal(number)
-    _, err = process.communicate(timeout=PATIENCE_S)
+    try:
+        eventually(lambda: list(state.glob("nodes/*/tasks/*/running.json")), "tasks run")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode not in (0, -number), "it ended in its own way"
     assert "Traceback" not in err
     assert Cluster(state).processes() == []

@@ -58,6 +58,13 @@ def test_a_command_needs_its_document_and_every_host() -> None:
     assert [check.told for check in found] == [(), (), (("ssm:resourceTag/GpuRecovery", "gpus"),)]
 
 
+def test_a_line_of_a_log_needs_its_stream() -> None:
+    asked = {"logGroupName": "/gpu-recovery/S/timeline", "logStreamName": "j1"}
+    stream = "log-group:/gpu-recovery/S/timeline:log-stream:j1"
+    assert rights("logs", "PutLogEvents", **asked) == [("logs:PutLogEvents", stream)]
+    assert rights("logs", "DescribeLogGroups") == []
+
+
 def test_what_has_no_resource_of_its_own_is_asked_for_on_all() -> None:
     assert needed("ecs", "ListTasks", {"cluster": "gpus"}, PLACE, lambda definition: (), lambda host: {}) == (
         Check("ecs:ListTasks", "*", "ecs", (("ecs:cluster", f"arn:aws:ecs:{PLACE}:cluster/gpus"),)),
