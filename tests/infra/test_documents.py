@@ -35,7 +35,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
         re.findall(r"`([A-Z0-9]+(?:_[A-Z0-9]+)+)", text)
     )
     words = {"CREATE_COMPLETE", "RULE_ARN", "SCHEDULE_ARN", "TARGET_ARN", "ERROR_CODE", "NO_PERMISSIONS"}
-    words |= {"PATH", "ECS_INSTANCE_ATTRIBUTES", "PERSISTENT_2"}
+    words |= {"PATH", "ECS_AWSVPC_BLOCK_IMDS", "ECS_INSTANCE_ATTRIBUTES", "PERSISTENT_2"}
     assert named - words <= known
 
 
