@@ -129,8 +129,16 @@ class Runtime:
 
     # -- decide and commit -------------------------------------------------------------------------------------
 
-    def _work(self, records: Records[R], name: str, facts: Sequence[Fact], known: R | None) -> R:
-        trouble: list[Exception] = []
+    def _work(
+        self,
+        records: Records[R],
+        name: str,
+        facts: Sequence[Fact],
+        known: R | None,
+        trouble: list[Exception] | None = None,
+    ) -> R:
+        """`trouble` is what nobody foresaw so far. It is raised at the end, when all is recorded and sent."""
+        trouble = [] if trouble is None else trouble
         moved = records.apply(name, facts, known)
         record = records.settle(moved.old, moved.record, trouble)
         now = max((fact.clock(record.updated_at) for fact in facts), default=record.updated_at)
@@ -193,7 +201,7 @@ class Runtime:
         while orders and self._dispatch_now:
             labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
             others = [order for order in orders if order not in labels]
-            facts = self.send(record, others or labels, at)
+            facts = self._send(record, others or labels, at, trouble)
             orders = labels if others else []
             if facts:
                 moved = records.apply(_name(record), facts, record, [order.key for order in orders])
@@ -206,34 +214,39 @@ class Runtime:
 
     def resend(self, record: R, orders: Sequence[Order], at: datetime) -> R:
         """Send what others have left behind, and record what became of it."""
-        return self._learn(record, self.send(record, orders, at, again=True))
+        trouble: list[Exception] = []
+        return self._learn(record, self._send(record, orders, at, trouble, again=True), trouble)
 
     def claim(self, record: R, orders: Iterable[Order], at: datetime) -> R:
         """Take a lease on orders, so that no other sweeper sends them beside this one."""
         return self._learn(record, [OrdersClaimed(at=at, keys=tuple(order.key for order in orders))])
 
-    def _learn(self, record: R, facts: Sequence[Fact]) -> R:
+    def _learn(self, record: R, facts: Sequence[Fact], trouble: list[Exception] | None = None) -> R:
         if isinstance(record, Job):
-            return self._work(self._jobs, record.id, facts, record)
-        return self._work(self._nodes, record.name, facts, record)
+            return self._work(self._jobs, record.id, facts, record, trouble)
+        return self._work(self._nodes, record.name, facts, record, trouble)
 
-    def send(
-        self, record: Job | Node, orders: Sequence[Order], at: datetime, *, again: bool = False
+    def _send(
+        self,
+        record: Job | Node,
+        orders: Sequence[Order],
+        at: datetime,
+        trouble: list[Exception],
+        *,
+        again: bool = False,
     ) -> list[Fact]:
         """Carry out orders of a record; give back what is now known.
 
         A large gang takes a while to start. Before every few starts the record is read again, so that a start which
-        was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other: it is
-        raised when all are sent and what became of them is recorded.
+        was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other.
         """
         facts: list[Fact] = []
-        trouble: list[Exception] = []
         starts, seen = 0, record
 
         def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> None:
             try:
                 facts.extend(act())
-            except Exception as exc:  # noqa: BLE001 - raised below, when the others are sent
+            except Exception as exc:  # noqa: BLE001 - raised by the caller, when the others are sent
                 trouble.append(exc)
                 facts.extend(OrderFailed(at=at, key=order.key, error=str(exc)) for order in some)
 
@@ -250,12 +263,6 @@ class Runtime:
             attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
         if labels:
             attempt(partial(self._dispatcher.label, seen, labels, at), labels)
-        if trouble:
-            if isinstance(seen, Job):
-                self._jobs.apply(seen.id, facts, seen)
-            else:
-                self._nodes.apply(seen.name, facts, seen)
-            raise trouble[0]
         return facts
 
     # -- what people read --------------------------------------------------------------------------------------

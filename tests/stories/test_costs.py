@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.ends import check_end
 from tests.stories.world import World, a_world
@@ -81,6 +82,15 @@ def test_that_a_rank_runs_is_known_within_a_minute_even_if_the_rest_never_tells(
     world.new_process()
     world.tick()
     assert all(rank.deadline is None for rank in world.job().ranks)
+
+
+def test_facts_that_come_together_are_committed_together(world: World) -> None:
+    names = world.begin(8)
+    world.wire.forget()
+    gone = [NodeSeen(at=world.now(), node=name, connected=False) for name in names]
+    world.side.runtime.handle("j1", gone)
+    assert [action for _, action in world.wire.calls] == ["update_item"]
+    assert not any(rank.connected for rank in world.job().ranks)
 
 
 def test_a_recovery_orders_what_it_must_and_nothing_twice(world: World) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import ClientError
 
+from ecs_gpu_recovery.core.effects import CheckNode
+from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, Plot, gpu_fault
@@ -38,6 +41,19 @@ def test_a_throttled_call_of_any_story_is_made_later(name: str) -> None:
     plot = BY_NAME[name]
     for number in calls_of(plot, reads=True):
         refuse(plot, number, "ThrottlingException")
+
+
+def test_an_order_of_a_node_that_may_not_be_sent_holds_up_no_other(world: World) -> None:
+    """As with a job's orders: the rest is sent and recorded, and the reason is raised."""
+    world.add_nodes(1)
+    world.wire.fail_all[("ecs", "start_task")] = "AccessDeniedException"
+    ask = NodeAsked(at=world.now(), node="n0", ask="check", by="ann", why="to see")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        world.side.runtime.handle_node("n0", [ask])
+    assert world.labels() == {"n0": "PENDING_HEALTHCHECK"}
+    (order,) = world.side.store.node("n0").outbox
+    assert isinstance(order.effect, CheckNode)
+    assert (order.tries, "AccessDenied" in order.error) == (1, True)
 
 
 @pytest.mark.slow
