@@ -26,6 +26,7 @@ from rich.console import Console
 
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.jobfile import parse
@@ -133,8 +134,8 @@ def submit(side: LocalBackend, name: str, nodes: list[str], steps: int, *, step_
 class Studio:
     """A control plane with something going on, a console, and a browser."""
 
-    def __init__(self, world: World, side: LocalBackend, browser: Browser, address: str) -> None:
-        self.world, self._side, self._browser, self._address = world, side, browser, address
+    def __init__(self, world: World, side: LocalBackend, browser: Browser, link: ConsoleLink) -> None:
+        self.world, self._side, self._browser, self._link = world, side, browser, link
         self._names = [node.name for node in side.nodes()]
 
     def job(self, job_id: str) -> Job:
@@ -176,14 +177,14 @@ class Studio:
     def take(self, shot: Shot, folder: Path, act: Callable[[Page], None] | None = None) -> None:
         width, height = shot.size
         context = self._browser.new_context(
-            base_url=self._address,
+            base_url=self._link.address,
             viewport={"width": width, "height": height},
             color_scheme="dark" if shot.scheme == "dark" else "light",
             locale="zh-CN" if shot.language == "zh" else "en-GB",
             reduced_motion="reduce",
         )
         page = context.new_page()
-        page.goto(shot.path)
+        page.goto(self._link.page(shot.path))
         if page.locator("#pulse").count():
             page.locator("#pulse.on").wait_for()
         if act is not None:
@@ -240,7 +241,7 @@ def console_pictures(folder: Path, *, everything: bool) -> None:
             browser = driver.chromium.launch(executable_path=chromium, args=[*FLAGS])
             try:
                 eventually(lambda: served.server.started, "the start of the console")
-                _session(Studio(world, side, browser, served.address), folder, everything=everything)
+                _session(Studio(world, side, browser, served.link), folder, everything=everything)
                 if everything:
                     _sign_in(state, browser, folder)
             finally:
@@ -293,7 +294,7 @@ def _sign_in(state: Path, browser: Browser, folder: Path) -> None:
     served = serve(lambda: LocalBackend(state), port=0, data=state / "other", state=state, users_file=users)
     try:
         eventually(lambda: served.server.started, "the start of the console")
-        page = browser.new_page(base_url=served.address)
+        page = browser.new_page(base_url=served.link.address)
         page.goto("/")
         page.screenshot(path=folder / "signin.png")
         page.close()

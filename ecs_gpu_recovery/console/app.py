@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from .. import __version__
+from ..control.console_link import ConsoleLink
 from ..control.log_search import SearchLimits
 from ..control.logs import Logs
 from ..control.records import RecordsBackend
@@ -29,9 +30,10 @@ from ..core.errors import RecoveryError, Refused
 from ..own_folder import own_folder
 from . import problems
 from .access.audit import Audit
-from .access.auth import Proxy, UserFile, is_loopback
+from .access.auth import Proxy, UserFile, is_loopback, new_token
 from .access.database import Database
 from .access.guard import Door, Guard
+from .access.owner import Owner
 from .access.sessions import Sessions
 from .api import charts
 from .api import routes as api
@@ -63,10 +65,14 @@ class Settings:
     patience_s: float = PATIENCE_S
     streams: StreamLimits = field(default_factory=StreamLimits)
     search: SearchLimits = field(default_factory=SearchLimits)
+    token: str = ""  #: for the link of a console without users, where it is told before the console is made
 
 
 def door_of(settings: Settings, database: Database) -> Door:
-    """Without authentication the console answers this machine only, and does not start anywhere else."""
+    """Without users the console answers this machine only, and there the one who has its link.
+
+    It does not start anywhere else.
+    """
     users = UserFile(settings.users_file)
     guarded = bool(users().known) or settings.proxy is not None
     if settings.proxy is not None and not settings.proxy.addresses and settings.proxy.balancer is None:
@@ -78,19 +84,20 @@ def door_of(settings: Settings, database: Database) -> Door:
             f"the console does not listen on {settings.host} without authentication: make a users file with"
             "  gpu-recovery console-user NAME  and give it with --users, or name a load balancer with --proxy"
         )
-    hosts = settings.hosts
+    hosts, sessions, owner = settings.hosts, Sessions(database), None
     if not guarded:
         hosts = hosts | {"localhost", "127.0.0.1", "::1"}
-    try:
-        me = getpass.getuser()
-    except (KeyError, OSError):
-        me = "local"
+        try:
+            me = getpass.getuser()
+        except (KeyError, OSError):
+            me = "local"
+        owner = Owner(name=me, token=settings.token or new_token()[0], sessions=sessions)
     return Door(
         users=users,
-        sessions=Sessions(database),
+        sessions=sessions,
         audit=Audit(database),
         proxy=settings.proxy,
-        open_as="" if guarded else me,
+        owner=owner,
         hosts=hosts,
     )
 
@@ -188,17 +195,9 @@ class Served:
 
     server: uvicorn.Server
     socket: socket.socket
-    host: str
+    link: ConsoleLink
     thread: threading.Thread | None = None
     failed: list[BaseException] = field(default_factory=list)
-
-    @property
-    def port(self) -> int:
-        return int(self.socket.getsockname()[1])
-
-    @property
-    def address(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def start(self) -> Served:
         self.thread = threading.Thread(target=self._run, name="console", daemon=True)
@@ -216,13 +215,17 @@ class Served:
 
 
 class _Server(uvicorn.Server):
-    """Tells open streams to end as soon as it is told itself; they would hold it for its whole patience."""
+    """Tells open streams to end as soon as it is told itself; they would hold it for its whole patience.
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    The file with its link goes with it.
+    """
+
+    def __init__(self, config: uvicorn.Config, hub: Hub, forget_link: Callable[[], None]) -> None:
         super().__init__(config)
-        self._hub = hub
+        self._hub, self._forget_link = hub, forget_link
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._forget_link()
         await self._hub.close()
         await super().shutdown(sockets)
 
@@ -236,8 +239,12 @@ def prepare(
     """
     if listening is None:
         listening = _bound(settings)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
         app = create_app(factory, settings)
+        owner = app.state.console.door.owner
+        link = ConsoleLink(f"http://{host}:{listening.getsockname()[1]}", owner.token if owner else "")
+        link.keep(settings.data)
     except BaseException:
         listening.close()
         raise
@@ -249,7 +256,8 @@ def prepare(
         server_header=False,
         proxy_headers=False,
     )
-    return Served(_Server(config, app.state.console.hub), listening, settings.host)
+    server = _Server(config, app.state.console.hub, lambda: link.forget(settings.data))
+    return Served(server, listening, link)
 
 
 def _bound(settings: Settings) -> socket.socket:

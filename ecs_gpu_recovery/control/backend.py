@@ -97,7 +97,7 @@ def open_backend(backend: str, state: Path | None) -> Backend:
     if backend.startswith(("http://", "https://")):
         from .remote_backend import RemoteBackend
 
-        return RemoteBackend(backend)
+        return RemoteBackend(backend, state=state or default_state())
     return open_records(backend, state)
 
 

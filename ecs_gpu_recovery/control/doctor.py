@@ -31,7 +31,7 @@ def examine(state: Path, backend: str) -> list[Finding]:
 
         return examine_aws(os.environ)
     if backend.startswith(("http://", "https://")):
-        return _console(backend)
+        return _console(backend, state)
     if backend != "local":
         raise Refused(f"there is no backend {backend!r}: use local, aws, or the address of a console")
     checks: dict[str, Callable[[Path], Finding]] = {
@@ -57,13 +57,13 @@ def _made(name: str, check: Callable[[Path], Finding], state: Path) -> Finding:
         return Finding(name, False, str(exc))
 
 
-def _console(address: str) -> list[Finding]:
+def _console(address: str, state: Path) -> list[Finding]:
     """Whether a console answers, as whom it knows us, and whether it is of our age."""
     from .. import __version__
     from .remote_backend import RemoteBackend
 
     try:
-        told = RemoteBackend(address).whoami()
+        told = RemoteBackend(address, state=state).whoami()
     except RecoveryError as exc:
         return [Finding("console", False, str(exc))]
     other = told["version"] != __version__

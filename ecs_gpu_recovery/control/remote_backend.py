@@ -1,7 +1,8 @@
 """The third side: a console somewhere, over its HTTP API. `--backend https://console.example` is enough.
 
-Who you are comes from the environment: a token, or a name and a password. The standard library does the talking,
-so that a command needs nothing more than it does for the embedded mode.
+Who you are comes from the environment: a token, or a name and a password; for a console of your own without users, from
+the file it keeps. The standard library does the talking, so that a command needs nothing more than it does for the
+embedded mode.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -30,6 +32,7 @@ from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
 from ..jobfile import JobRequest, body_of
 from .backend import Enough, LogSource, never
+from .console_link import token_of
 
 TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)
 USER_VARIABLE = "GPU_RECOVERY_CONSOLE_USER"
@@ -55,7 +58,9 @@ class RemoteBackend:
     local_files = False
     poll_s = 1.0
 
-    def __init__(self, address: str, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, address: str, env: Mapping[str, str] = os.environ, *, state: Path | None = None
+    ) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise Refused(
@@ -64,7 +69,7 @@ class RemoteBackend:
         self.name = self._base = address.rstrip("/")
         self.remark = ""
         self._headers = {"accept": "application/json", "user-agent": f"gpu-recovery/{__version__}"}
-        if word := _authorization(env):
+        if word := _authorization(env) or _owners(self._base, state):
             if parts.scheme == "http" and not _here(parts.hostname) and env.get(INSECURE_VARIABLE) != "1":
                 raise Refused(
                     f"a password or token is not sent to {parts.hostname} without TLS: use https, or set"
@@ -276,6 +281,12 @@ def _trust(path: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=path or None)
     except (OSError, ssl.SSLError) as exc:
         raise Refused(f"{CA_VARIABLE}={path}: {exc}") from exc
+
+
+def _owners(address: str, state: Path | None) -> str:
+    """The token of a console of our own, which it keeps where only we can read it."""
+    token = token_of(state, address) if state is not None and _here(urlsplit(address).hostname or "") else ""
+    return f"Bearer {token}" if token else ""
 
 
 def _here(host: str) -> bool:

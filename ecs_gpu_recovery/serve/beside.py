@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..control.console_link import ConsoleLink
 from ..core.errors import Refused
 
 if TYPE_CHECKING:
@@ -44,9 +45,12 @@ class ConsoleBeside:
 
     def __init__(self, state: Path, port: int, *, or_another: bool = False) -> None:
         must_be_installed()
+        from ..console.access.auth import Users, new_token
+
+        token = "" if Users.load(None).known else new_token()[0]
         self._state = state
         self._socket = _listening(port, or_another=or_another)
-        self.address = f"http://{HOST}:{self._socket.getsockname()[1]}"
+        self.link = ConsoleLink(f"http://{HOST}:{self._socket.getsockname()[1]}", token)
         self._served: Served | None = None
         self._loader: threading.Thread | None = None
 
@@ -62,7 +66,7 @@ class ConsoleBeside:
         from ..console.app import Settings, prepare
         from ..control.backend import open_records
 
-        settings = Settings(data=self._state / "console", state=self._state, host=HOST)
+        settings = Settings(data=self._state / "console", state=self._state, host=HOST, token=self.link.token)
         try:
             self._served = prepare(lambda: open_records("local", self._state), settings, self._socket).start()
         except (Refused, OSError, sqlite3.Error) as exc:  # the control plane does not need its console

@@ -94,7 +94,7 @@ def console(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         )
     if local:
         os.nice(5)  # where the processor is short, a recovery on this machine comes first
-    print(f"console on {served.address}  (Ctrl-C ends it)", flush=True)
+    print(f"console on {served.link.page()}  (Ctrl-C ends it)", flush=True)
     served.server.run(sockets=[served.socket])
 
 

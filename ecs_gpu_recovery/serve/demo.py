@@ -113,7 +113,7 @@ def _console(folder: Path, port: int | None, out: TextIO) -> ConsoleBeside | Non
     except Refused as exc:
         print(f"no page to watch it on: {exc}\n", file=out, flush=True)
         return None
-    print(f"watch it in a browser:  {beside.address}\n", file=out, flush=True)
+    print(f"watch it in a browser:  {beside.link.page()}\n", file=out, flush=True)
     return beside
 
 
@@ -121,7 +121,9 @@ def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
     """What is left to see, for whoever sits there; without a terminal nothing is waited for."""
     print()
     if somebody_is_there():
-        print(f"The console stays at {beside.address} while a page is open, or for a minute. Enter ends it.")
+        print(
+            f"The console stays at {beside.link.page()} while a page is open, or for a minute. Enter ends it."
+        )
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             linger(beside, idle_s=LINGER_S, most_s=LINGER_MOST_S)
@@ -191,6 +193,7 @@ class _Show:
                 f"[dim]{time.monotonic() - self._began:6.1f} s[/]  "
                 + (f"[{style}]{text}[/]" if style else text),
                 markup=True,
+                soft_wrap=True,  # a link that is broken into lines can't be clicked
             )
             sys.stdout.flush()
 
@@ -224,7 +227,7 @@ class _Show:
                 f" halfway, {self._scenario.says}"
             )
             if self._beside is not None:
-                self._say(f"its page: {self._beside.address}/jobs/{job.id}")
+                self._say(f"its page: {self._beside.link.page(f'/jobs/{job.id}')}")
             job = self._follow(job)
             done = read_progress(job.spec.checkpoint_dir)
             return self._report(job, done)

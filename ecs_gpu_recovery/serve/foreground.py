@@ -129,7 +129,7 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
             print(f"metrics for Prometheus: {endpoint.url}", flush=True)
         if beside is not None:
             beside.open()
-            print(f"console: {beside.address}", flush=True)
+            print(f"console: {beside.link.page()}", flush=True)
         count = len(controller.parts.cluster.nodes())
         print(
             f"control plane on {state} with {count} nodes; Ctrl-C ends it. In another terminal:", flush=True

@@ -22,6 +22,7 @@ pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.serve.beside import ConsoleBeside, linger, somebody_is_there
+from tests.console.helpers import owners_client
 
 ROOT = Path(__file__).parents[2]
 CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
@@ -38,7 +39,7 @@ def test_whoever_comes_before_it_is_loaded_waits_and_is_served(tmp_path: Path) -
         found: list[httpx.Response] = []
         early = threading.Thread(
             target=lambda: found.append(
-                httpx.get(f"{beside.address}/health", trust_env=False, timeout=PATIENCE_S)
+                httpx.get(f"{beside.link.address}/health", trust_env=False, timeout=PATIENCE_S)
             )
         )
         early.start()
@@ -46,7 +47,7 @@ def test_whoever_comes_before_it_is_loaded_waits_and_is_served(tmp_path: Path) -
         beside.open()
         early.join(PATIENCE_S)
         assert found[0].json() == {"status": "ok"}
-        address = beside.address
+        address = beside.link.address
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{address}/health", trust_env=False)
 
@@ -59,7 +60,7 @@ def test_a_taken_port_is_refused_or_replaced(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="can't listen"):
             ConsoleBeside(tmp_path, port)
         with ConsoleBeside(tmp_path, port, or_another=True) as other:
-            assert not other.address.endswith(f":{port}")
+            assert not other.link.address.endswith(f":{port}")
 
 
 def test_where_its_packages_are_missing_one_line_says_so(
@@ -90,7 +91,7 @@ def test_an_open_page_keeps_it(tmp_path: Path) -> None:
     with ConsoleBeside(a_state(tmp_path), 0) as beside:
         beside.open()
         read, write = os.pipe()
-        with httpx.Client(base_url=beside.address, trust_env=False, timeout=PATIENCE_S) as page:
+        with owners_client(beside.link, PATIENCE_S) as page:
             assert page.get("/health").status_code == 200
             with page.stream("GET", "/live/overview") as stream:
                 assert stream.status_code == 200
@@ -135,10 +136,14 @@ def test_up_serves_the_console_until_it_ends(tmp_path: Path) -> None:
         line = process.stdout.readline()
         assert line, "".join(lines)
         lines.append(line)
-    address = lines[-1].split()[1]
-    page = httpx.get(address, trust_env=False, timeout=PATIENCE_S)
+    link = lines[-1].split()[1]
+    page = httpx.get(link, trust_env=False, timeout=PATIENCE_S, follow_redirects=True)
     assert (page.status_code, "node-1" in page.text) == (200, True)
+    assert "token" not in str(page.url)
+    (kept,) = (tmp_path / "state" / "console").glob("link-*")
+    assert kept.read_text() == f"{link}\n"
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out + err
     assert not err
+    assert not kept.exists()

@@ -264,7 +264,11 @@ def test_a_request_says_the_same_on_both_sides(tmp_path: Path) -> None:
 
 def test_logs_and_the_command_itself_work_over_the_api(tmp_path: Path) -> None:
     with control_plane(tmp_path, nodes=2), console(tmp_path) as client:
-        env = {**os.environ, "GPU_RECOVERY_BACKEND": str(client.base_url)}
+        env = {
+            **os.environ,
+            "GPU_RECOVERY_BACKEND": str(client.base_url),
+            "GPU_RECOVERY_STATE": str(tmp_path),
+        }
 
         def run(*args: str) -> str:
             done = subprocess.run(
@@ -283,7 +287,7 @@ def test_logs_and_the_command_itself_work_over_the_api(tmp_path: Path) -> None:
         assert "step 20" in run("logs", made["id"])
         assert made["id"] in run("jobs")
         assert "node-1" in run("nodes")
-        side = RemoteBackend(str(client.base_url), {})
+        side = RemoteBackend(str(client.base_url), {}, state=tmp_path)
         job = side.job(made["id"])
         sources = side.log_sources(job)
         assert {source.rank for source in sources} == {0, 1}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from tests.console.helpers import link_of
 from tools.browser import find
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def opened(browser: Browser, client: httpx.Client, path: str = "/", **options: A
     page.complaints = []  # type: ignore[attr-defined]
     page.on("pageerror", lambda error: page.complaints.append(str(error)))  # type: ignore[attr-defined]
     page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)  # type: ignore[attr-defined]
-    page.goto(path)
+    page.goto(link_of(client).page(path))
     return page
 
 

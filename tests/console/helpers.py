@@ -16,6 +16,7 @@ import httpx
 
 from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
+from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.model import Node, NodeStatus
 from ecs_gpu_recovery.local import wiring
@@ -95,11 +96,23 @@ def console(state: Path, *, users: str = "", port: int = 0, **more: Any) -> Iter
         **more,
     )
     try:
-        with httpx.Client(base_url=served.address, timeout=30, trust_env=False) as client:
+        with owners_client(served.link) as client:
             eventually(lambda: served.server.started, "the console listens")
             yield client
     finally:
         served.stop()
+
+
+def owners_client(link: ConsoleLink, timeout: float = 30) -> httpx.Client:
+    """A program of the console's owner; a stranger where people sign in."""
+    headers = {"authorization": f"Bearer {link.token}"} if link.token else {}
+    return httpx.Client(base_url=link.address, headers=headers, timeout=timeout, trust_env=False)
+
+
+def link_of(client: httpx.Client) -> ConsoleLink:
+    """What such a program was told."""
+    token = client.headers.get("authorization", "").removeprefix("Bearer ")
+    return ConsoleLink(str(client.base_url).rstrip("/"), token)
 
 
 def sign_in(client: httpx.Client, name: str, password: str = PASSWORD) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.console.helpers import events, submitted, training
+from tests.console.helpers import events, link_of, owners_client, submitted, training
 
 
 def test_a_job_is_submitted_and_found_again(client: httpx.Client) -> None:
@@ -190,9 +190,8 @@ def test_an_id_of_another_life_gets_everything_again(shared: httpx.Client, last:
 
 def _drain(client: httpx.Client, name: str) -> Callable[[], None]:
     def act() -> None:
-        reply = httpx.post(
-            f"{client.base_url}/api/nodes/{name}/drain", json={"why": "test"}, timeout=30, trust_env=False
-        )
+        with owners_client(link_of(client)) as other:
+            reply = other.post(f"/api/nodes/{name}/drain", json={"why": "test"})
         assert reply.status_code == 200
 
     return act

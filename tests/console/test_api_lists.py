@@ -18,7 +18,14 @@ from ecs_gpu_recovery.core.effects import Notify
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore
-from tests.console.helpers import console, still_state, submitted, training
+from tests.console.helpers import (
+    console,
+    link_of,
+    owners_client,
+    still_state,
+    submitted,
+    training,
+)
 
 
 def pages(client: httpx.Client, path: str, key: str, limit: int, place: str = "after") -> list[list[Any]]:
@@ -187,13 +194,8 @@ def test_two_requests_that_race_with_one_key_start_one_job(tmp_path: Path) -> No
 
         def send(_: int) -> httpx.Response:
             ready.wait(30)
-            return httpx.post(
-                f"{client.base_url}/api/jobs",
-                json={**training(), "any_nodes": 4},
-                headers=KEY,
-                timeout=90,
-                trust_env=False,
-            )
+            with owners_client(link_of(client), timeout=90) as other:
+                return other.post("/api/jobs", json={**training(), "any_nodes": 4}, headers=KEY)
 
         with ThreadPoolExecutor(8) as pool:
             replies = list(pool.map(send, range(8)))

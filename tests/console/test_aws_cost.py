@@ -11,7 +11,7 @@ import pytest
 from ecs_gpu_recovery.console.app import Served, serve
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from tests.cli.aws_person import Person, a_person
-from tests.console.helpers import events, eventually
+from tests.console.helpers import events, eventually, owners_client
 from tests.stories.memory import error
 
 JOBS = 12
@@ -44,7 +44,7 @@ def client(served: Served, person: Person) -> Iterator[httpx.Client]:
     console.moved()
     console.snapshots._notices = (float("-inf"), [])
     console.hub._looked_at = float("-inf")
-    with httpx.Client(base_url=served.address, timeout=60, trust_env=False) as made:
+    with owners_client(served.link, timeout=60) as made:
         assert made.get("/api/whoami").json()["backend"] == "aws"
         person.mine.clear()
         yield made

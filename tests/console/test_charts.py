@@ -13,7 +13,7 @@ from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore
-from tests.console.helpers import console, eventually, still_state, submitted
+from tests.console.helpers import console, eventually, owners_client, still_state, submitted
 
 
 def history(state: Path, nodes: int = 4) -> None:
@@ -75,13 +75,13 @@ def test_without_a_history_there_are_no_lines(tmp_path: Path) -> None:
 
 def test_on_aws_it_is_told_where_the_numbers_are(tmp_path: Path) -> None:
     """Only the embedded mode has a history of its own; a console without its folder is one for AWS."""
-    import httpx
 
     state = still_state(tmp_path)
     served = serve(lambda: LocalBackend(state), port=0, data=tmp_path / "console")
     try:
         eventually(lambda: served.server.started, "the console listens")
-        found = httpx.get(f"{served.address}/api/nodes/node-1/metrics", trust_env=False, timeout=30).json()
+        with owners_client(served.link) as client:
+            found = client.get("/api/nodes/node-1/metrics").json()
     finally:
         served.stop()
     assert found == {"charts": [], "elsewhere": "CloudWatch: EcsGpuRecovery/Nodes"}

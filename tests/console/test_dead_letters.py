@@ -15,7 +15,7 @@ from tests.aws.event_builders import TRAIN, stopped
 from tests.aws.letter_queue import HANDLER, of_rule
 from tests.cli.aws_person import Person, a_person
 from tests.cli.conftest import Result, run_command
-from tests.console.helpers import PASSWORD, USERS, eventually, sign_in
+from tests.console.helpers import PASSWORD, USERS, eventually, owners_client, sign_in
 
 SECRET = "hunter2"
 ENDED = stopped(env={**TRAIN, "WANDB_API_KEY": SECRET})
@@ -40,7 +40,7 @@ def guarded(person: Person, tmp_path: Path) -> Iterator[httpx.Client]:
     served = serve(AwsBackend, port=0, data=tmp_path / "console", users_file=users, tick_s=600.0)
     try:
         eventually(lambda: served.server.started, "the console listens")
-        with httpx.Client(base_url=served.address, timeout=60, trust_env=False) as made:
+        with owners_client(served.link, timeout=60) as made:
             yield made
     finally:
         served.stop()

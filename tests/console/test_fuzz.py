@@ -61,7 +61,7 @@ def _fuzz(client: httpx.Client, examples: int) -> dict[str, str]:
         tried += 1
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
             try:
-                _try(operation.as_strategy(generation_mode=mode), str(client.base_url), examples)
+                _try(operation.as_strategy(generation_mode=mode), client, examples)
             except FailureGroup as group:
                 told = "\n".join(str(failure) for failure in group.exceptions)
                 found[f"{operation.label} {mode.value}"] = told[:2000]
@@ -72,7 +72,7 @@ def _fuzz(client: httpx.Client, examples: int) -> dict[str, str]:
     return found
 
 
-def _try(strategy: Any, base: str, examples: int) -> None:
+def _try(strategy: Any, client: httpx.Client, examples: int) -> None:
     @seed(20261115)
     @settings(
         max_examples=examples,
@@ -83,7 +83,8 @@ def _try(strategy: Any, base: str, examples: int) -> None:
     )
     @given(case=strategy)
     def run(case: Any) -> None:
-        case.call_and_validate(base_url=base, checks=CHECKS, timeout=30)
+        sent = {"authorization": client.headers["authorization"]}
+        case.call_and_validate(base_url=str(client.base_url), headers=sent, checks=CHECKS, timeout=30)
 
     run()
 

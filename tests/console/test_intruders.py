@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from ecs_gpu_recovery.console.access.auth import Attempts, Proxy, new_token
-from ecs_gpu_recovery.console.access.guard import COOKIE
+from ecs_gpu_recovery.console.access.sessions import COOKIE
 from tests.console.helpers import PASSWORD, USERS, console, sign_in, still_state, training
 
 DRAIN = "/api/nodes/node-1/drain"

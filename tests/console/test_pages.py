@@ -34,7 +34,7 @@ from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
 from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, PHASES
-from tests.console.helpers import console, csrf_of, eventually, still_state, submitted
+from tests.console.helpers import console, csrf_of, eventually, owners_client, still_state, submitted
 
 HTML = {"accept": "text/html"}
 LARGEST_PAGE = 300 * 1024
@@ -283,7 +283,7 @@ def test_the_frame_stands_when_there_is_no_control_plane(tmp_path: Path) -> None
     state = tmp_path / "none"
     served = serve(lambda: LocalBackend(state), port=0, data=tmp_path / "console", state=state, tick_s=0.2)
     try:
-        with httpx.Client(base_url=served.address, trust_env=False, timeout=30) as client:
+        with owners_client(served.link) as client:
             eventually(lambda: served.server.started, "the console listens")
             reply = client.get("/", headers=HTML)
             assert reply.status_code == 503
@@ -307,7 +307,8 @@ def test_a_slow_backend_is_not_waited_for(tmp_path: Path) -> None:
     served = serve(lambda: _Slow(state), port=0, data=tmp_path / "console", state=state, patience_s=0.2)
     try:
         eventually(lambda: served.server.started, "the console listens")
-        reply = httpx.get(f"{served.address}/api/nodes", trust_env=False, timeout=30)
+        with owners_client(served.link) as client:
+            reply = client.get("/api/nodes")
         assert reply.status_code == 503
         assert "did not answer" in reply.json()["detail"]
     finally:

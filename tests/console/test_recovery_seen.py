@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ecs_gpu_recovery.local.controller import Controller
-from tests.console.helpers import console, control_plane, eventually, submitted
+from tests.console.helpers import console, control_plane, eventually, link_of, owners_client, submitted
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def healed(plane: tuple[Controller, httpx.Client]) -> tuple[httpx.Client, dict[s
     controller, client = plane
     told: list[str] = []
     with (
-        httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as listener,
+        owners_client(link_of(client), timeout=60) as listener,
         listener.stream("GET", "/api/live") as stream,
     ):
         reader = threading.Thread(target=_listen, args=(stream, told))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from ecs_gpu_recovery.console.access.guard import COOKIE
+from ecs_gpu_recovery.console.access.sessions import COOKIE
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.views import HIDDEN, masked_text
 from ecs_gpu_recovery.control.local_backend import LocalBackend
@@ -23,6 +23,7 @@ from tests.console.helpers import (
     control_plane,
     csrf_of,
     eventually,
+    owners_client,
     sign_in,
     still_state,
     submitted,
@@ -145,7 +146,8 @@ def test_an_error_of_the_console_tells_nothing(tmp_path: Path, caplog: pytest.Lo
     served = serve(lambda: Broken(state), port=0, data=tmp_path / "console", state=state)
     try:
         eventually(lambda: served.server.started, "the console listens")
-        reply = httpx.get(f"{served.address}/api/jobs/x", trust_env=False)
+        with owners_client(served.link) as client:
+            reply = client.get("/api/jobs/x")
         assert reply.status_code == 500
         assert "hush" not in reply.text
         assert reply.headers["content-type"] == "application/problem+json"

@@ -18,7 +18,8 @@ DRAIN = "/api/nodes/node-1/drain"
 
 def raw(client: httpx.Client, request: bytes) -> bytes:
     """Bytes as no client library would send them; what comes back until the console closes."""
-    url = client.base_url
+    url, (line, _, rest) = client.base_url, request.partition(b"\r\n")
+    request = line + f"\r\nauthorization: {client.headers.get('authorization', '')}\r\n".encode() + rest
     with socket.create_connection((url.host, url.port or 80), timeout=20) as conn:
         conn.sendall(request)
         found = b""

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
+from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.serve.demo import SCENARIOS
 from ecs_gpu_recovery.serve.embedded import FAULTS
@@ -128,6 +128,9 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the console needs the extra [console]")
+    from tests.console.helpers import owners_client
+
     state = tmp_path / "state"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -143,11 +146,11 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
         )
         assert process.stdout is not None
         first = process.stdout.readline()
-        address = first.split()[-1]
+        address, _, token = first.split()[-1].partition("/?token=")
         assert first.startswith("watch it in a browser:"), first
         assert address.startswith("http://127.0.0.1:")
         assert not address.endswith(f":{port}"), "a port that is taken is replaced"
-        with httpx.Client(base_url=address, trust_env=False, timeout=PATIENCE_S) as client:
+        with owners_client(ConsoleLink(address, token), PATIENCE_S) as client:
             eventually(
                 lambda: (reply := client.get("/api/jobs")).status_code == 200 and reply.json()["jobs"],
                 "the job is there",
@@ -158,7 +161,7 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
         out, err = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, out + err
     assert not err
-    assert f"its page: {address}/jobs/{job}" in out
+    assert f"its page: {address}/jobs/{job}?token={token}" in out
     assert f"gpu-recovery console --state {state}" in out, "how to look at it again"
     assert Cluster(state).processes() == []
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from ecs_gpu_recovery.control.console_link import ConsoleLink, token_of
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
 from ecs_gpu_recovery.core.policy import Policy
@@ -92,7 +93,7 @@ def fill(state: Path) -> None:
 
 
 @contextmanager
-def served(state: Path) -> Iterator[tuple[psutil.Process, int]]:
+def served(state: Path) -> Iterator[tuple[psutil.Process, ConsoleLink]]:
     """The console as `gpu-recovery console` runs it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -107,30 +108,42 @@ def served(state: Path) -> Iterator[tuple[psutil.Process, int]]:
             if time.monotonic() > deadline:
                 raise RuntimeError("the console did not start")
             time.sleep(0.1)
-        yield psutil.Process(process.pid), port
+        yield psutil.Process(process.pid), link_to(state, port)
     finally:
         process.terminate()
         process.wait(20)
 
 
-async def get(port: int, path: str) -> tuple[int, float]:
+def link_to(state: Path, port: int) -> ConsoleLink:
+    """As the console's owner finds it."""
+    address = f"http://127.0.0.1:{port}"
+    return ConsoleLink(address, token_of(state, address))
+
+
+def opened(link: ConsoleLink, path: str, accept: str) -> bytes:
+    head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {link.token}\r\naccept: {accept}\r\n"
+    return head.encode()
+
+
+async def get(link: ConsoleLink, path: str) -> tuple[int, float]:
     """Status and seconds of one request, to its last byte."""
     began = time.perf_counter()
+    port = link.address.rpartition(":")[2]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     try:
-        head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/html\r\nconnection: close\r\n\r\n"
-        writer.write(head.encode())
+        writer.write(opened(link, path, "text/html") + b"connection: close\r\n\r\n")
         answer = await reader.read(-1)
         return int(answer.split(b" ", 2)[1]), time.perf_counter() - began
     finally:
         writer.close()
 
 
-async def view(port: int, path: str, lasts_s: float, counted: list[int]) -> None:
+async def view(link: ConsoleLink, path: str, lasts_s: float, counted: list[int]) -> None:
     """One viewer, until it leaves."""
+    port = link.address.rpartition(":")[2]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n".encode())
+        writer.write(opened(link, path, "text/event-stream") + b"\r\n")
         with suppress(TimeoutError):
             async with asyncio.timeout(lasts_s):
                 while part := await reader.read(1 << 16):
@@ -142,8 +155,9 @@ async def view(port: int, path: str, lasts_s: float, counted: list[int]) -> None
 class Crowd:
     """Viewers who come and go, in a process of their own, so that they take no time from whoever is measured."""
 
-    def __init__(self, port: int, viewers: int) -> None:
-        code = f"from tools.benches.console import crowd; crowd({port}, {viewers})"
+    def __init__(self, state: Path, link: ConsoleLink, viewers: int) -> None:
+        port = link.address.rpartition(":")[2]
+        code = f"from tools.benches.console import crowd; crowd({str(state)!r}, {port}, {viewers})"
         command = [sys.executable, "-c", code]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -166,13 +180,14 @@ class Crowd:
         self._process.wait(20)
 
 
-def crowd(port: int, viewers: int) -> None:
+def crowd(state: str, port: int, viewers: int) -> None:
     """After `come` every seat is taken, and again as soon as it is free; after `go` all are empty."""
+    link = link_to(Path(state), port)
 
     async def seat(number: int) -> None:
         luck = random.Random(number)
         while True:
-            await view(port, STREAMS[number % len(STREAMS)], luck.uniform(3, 9), [])
+            await view(link, STREAMS[number % len(STREAMS)], luck.uniform(3, 9), [])
 
     async def run() -> None:
         seats: list[asyncio.Task[None]] = []
@@ -231,13 +246,13 @@ def slowdown(state: Path, people: Crowd) -> dict[str, float]:
     }
 
 
-def answers(port: int) -> dict[str, float]:
+def answers(link: ConsoleLink) -> dict[str, float]:
     """Pages and lists, asked for while fifty watch."""
 
     async def ask() -> list[float]:
         found = []
         for number in range(20 * len(PAGES)):
-            status, seconds = await get(port, PAGES[number % len(PAGES)])
+            status, seconds = await get(link, PAGES[number % len(PAGES)])
             assert status == 200, (PAGES[number % len(PAGES)], status)
             found.append(seconds)
             await asyncio.sleep(0.05)
@@ -254,15 +269,15 @@ def measure() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as folder:
         state = Path(folder)
         fill(state)
-        with served(state) as (process, port):
+        with served(state) as (process, link):
             for path in PAGES:
-                status, _ = asyncio.run(get(port, path))
+                status, _ = asyncio.run(get(link, path))
                 assert status == 200, path
-            people = Crowd(port, VIEWERS)
+            people = Crowd(state, link, VIEWERS)
             people.come()
             time.sleep(10.0)
             before, began, busy = process.memory_info().rss, time.monotonic(), sum(process.cpu_times()[:2])
-            numbers = answers(port)
+            numbers = answers(link)
             time.sleep(max(0.0, SOAK_S - (time.monotonic() - began)))
             spent = sum(process.cpu_times()[:2]) - busy
             numbers["console_cpu_share"] = spent / (time.monotonic() - began)

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -24,10 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..problems import problem
 from .audit import Audit, AuditEntry
-from .auth import OPERATOR, Attempts, Identity, Proxy, Users, is_loopback
-from .sessions import Sessions
+from .auth import Attempts, Identity, Proxy, Users, is_loopback
+from .owner import Owner
+from .sessions import Sessions, session_token
 
-COOKIE = "gpu_recovery_session"
 LARGEST_BODY = 1 << 20
 #: A client that sends a body sends it within this time.
 BODY_S = 30.0
@@ -62,7 +61,7 @@ class Door:
     sessions: Sessions
     audit: Audit
     proxy: Proxy | None = None
-    open_as: str = ""  #: without any authentication, on loopback: everyone is this person
+    owner: Owner | None = None  #: without users, on loopback: the only one who is let in
     hosts: frozenset[str] = frozenset()  #: names the console answers to; empty: any
     attempts: Attempts = field(default_factory=Attempts)
     passwords: Passwords = field(default_factory=lambda: Passwords())
@@ -127,14 +126,6 @@ def fields(body: bytes) -> dict[str, list[str]]:
         return {}
 
 
-def session_token(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
-
-
 class Guard:
     """The outermost layer of the application."""
 
@@ -159,15 +150,18 @@ class Guard:
         await self._app(scope, receive if body is None else _replay(body, receive), send)
 
     async def _judge(self, scope: Scope, headers: Headers, path: str, method: str, body: bytes) -> None:
+        owner = self._door.owner
+        if owner and method in SAFE and (response := owner.by_link(scope, headers, path)):
+            raise _Refusal(response)
         who = await self._identify(scope, headers)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["identity"] = who
         state["address"] = self._door.address(scope, headers)
-        state["still"] = lambda: who is not None and self._still(who, headers)
+        state["still"] = lambda: who is not None and self._still(who, scope, headers)
         if path.startswith(OPEN_PATHS):
             return
         if who is None:
-            raise _Refusal(_ask_to_sign_in(path, method, headers))
+            raise _Refusal(self._ask_to_sign_in(path, method, headers))
         if method not in SAFE:
             self._may_change(who, headers, body, path, scope)
 
@@ -193,12 +187,12 @@ class Guard:
         if not self._door.hosts:
             return True
         name = urlsplit("//" + headers.get("host", "")).hostname or ""
-        return name in self._door.hosts or (self._door.open_as != "" and is_loopback(name))
+        return name in self._door.hosts or (self._door.owner is not None and is_loopback(name))
 
     async def _identify(self, scope: Scope, headers: Headers) -> Identity | None:
         door = self._door
-        if door.open_as:
-            return Identity(name=door.open_as, role=OPERATOR, csrf=door.csrf_for(door.open_as))
+        if door.owner is not None:
+            return door.owner.identity(scope, headers, door.csrf_for(door.owner.name))
         if door.proxy is not None:
             named = await asyncio.to_thread(door.proxy.identity, peer(scope), headers, door.csrf_for)
             if named is not None:
@@ -214,11 +208,11 @@ class Guard:
             return self._bearer(word.strip(), door.address(scope, headers))
         return None
 
-    def _still(self, who: Identity, headers: Headers) -> bool:
+    def _still(self, who: Identity, scope: Scope, headers: Headers) -> bool:
         """Whether a person who was let in would be let in now; asked while a stream is open."""
         door = self._door
-        if door.open_as:
-            return True
+        if door.owner is not None:
+            return not who.session or door.owner.session(scope, headers) is not None
         if who.session:
             session = door.sessions.find(session_token(headers))
             return session is not None and door.users().role(session.who) == who.role
@@ -284,15 +278,15 @@ class Guard:
         if given:
             return bool(who.csrf) and hmac.compare_digest(given.encode(), who.csrf.encode())
         # No other site can make a browser send this type without asking us first, and we never say yes.
-        return kind == "application/json" and (
-            not who.ambient or (bool(self._door.open_as) and "origin" not in headers)
-        )
+        return kind == "application/json" and not who.ambient
 
-
-def _ask_to_sign_in(path: str, method: str, headers: Headers) -> Response:
-    if path.startswith("/api/") or method not in SAFE or "text/event-stream" in headers.get("accept", ""):
-        return problem(401, "not signed in", "sign in first, or send a name and password with the request")
-    return RedirectResponse(f"/signin?next={quote(path)}", status_code=303)
+    def _ask_to_sign_in(self, path: str, method: str, headers: Headers) -> Response:
+        if path.startswith("/api/") or method not in SAFE or "text/event-stream" in headers.get("accept", ""):
+            how = "sign in first, or send a name and password with the request"
+            if self._door.owner is not None:
+                how = "this console is for the person who started it: send the token of the link it printed"
+            return problem(401, "not signed in", how)
+        return RedirectResponse(f"/signin?next={quote(path)}", status_code=303)
 
 
 def _same_origin(headers: Headers) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from http.cookies import CookieError, SimpleCookie
 
 from .database import Database
 
+COOKIE = "gpu_recovery_session"
 SESSION_HOURS = 12
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS session (
@@ -28,6 +31,15 @@ class Session:
 def _digest(token: str) -> str:
     """Only digests are kept: a person who reads the file can't sign in with it."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def session_token(headers: Mapping[str, str], name: str = COOKIE) -> str:
+    """What a browser got when it signed in; empty where it did not."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
 
 
 class Sessions:

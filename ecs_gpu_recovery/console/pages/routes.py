@@ -16,8 +16,9 @@ from ...jobkeys import LEVELS
 from .. import forms
 from ..access.audit import AuditEntry
 from ..access.auth import Identity
-from ..access.guard import COOKIE, fields, session_token
-from ..access.sessions import SESSION_HOURS
+from ..access.guard import fields
+from ..access.owner import cookie_name
+from ..access.sessions import COOKIE, SESSION_HOURS, session_token
 from ..actions import Actions
 from ..context import Console, ConsoleArg, IdentityArg, address_of, event_stream
 from ..live.stream import page_stream
@@ -279,17 +280,18 @@ def _inside(path: str) -> str:
 
 
 @router.get("/signin")
-async def sign_in_page(request: Request, next: str = "/") -> Response:
+async def sign_in_page(request: Request, console: ConsoleArg, next: str = "/") -> Response:
     if getattr(request.state, "identity", None) is not None:
         return see(_inside(next))
-    return _sign_in(request, next, "", 200)
+    return _sign_in(request, next, "", 200, own=console.door.owner is not None)
 
 
-def _sign_in(request: Request, next: str, problem: str, status: int) -> Response:
+def _sign_in(request: Request, next: str, problem: str, status: int, *, own: bool = False) -> Response:
     html = renderer_of(request).render(
         "signin.html",
         page="signin",
         next=_inside(next),
+        own=own,
         problem=problem,
         path="/signin",
         regions={},
@@ -304,6 +306,8 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
     name, password = said(form, "name", 64), said(form, "password", 1024)
     next = _inside(said(form, "next", 2000, "/"))
     door, address = console.door, address_of(request)
+    if door.owner is not None:
+        return _sign_in(request, next, "", 401, own=True)
     keys = (f"address {address}", f"name {name}")
     if (wait := door.attempts.wait_s(*keys)) > 0:
         response = _sign_in(request, next, "Too many tries. Wait a few minutes.", 429)
@@ -329,12 +333,14 @@ async def sign_in(request: Request, console: ConsoleArg) -> Response:
 
 @router.post("/signout")
 async def sign_out(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    console.door.sessions.end(session_token(request.headers))
+    for name in (COOKIE, cookie_name(request.headers)):
+        console.door.sessions.end(session_token(request.headers, name))
     console.audit.note(
         AuditEntry(who=who.name, role=who.role, action="sign out", address=address_of(request))
     )
     response = see("/signin")
-    response.delete_cookie(COOKIE, path="/")
+    for name in (COOKIE, cookie_name(request.headers)):
+        response.delete_cookie(name, path="/")
     return response
 
 
