@@ -28,7 +28,7 @@ MEANT: dict[tuple[str, str], str] = {
     ("B404", "*"): "starting processes is this project's trade",
     ("B603", "*"): "arguments are lists, never a line for a shell",
     ("B606", "ecs_gpu_recovery/local/shim.py"): "the shim becomes the task it was ordered to run",
-    ("B311", "ecs_gpu_recovery/engine/runtime.py"): "how long a writer steps aside is no secret",
+    ("B311", "ecs_gpu_recovery/engine/records.py"): "how long a writer steps aside is no secret",
     ("B311", "ecs_gpu_recovery/examples/*"): "training data of an example",
     ("B311", "ecs_gpu_recovery/fleet_model/*"): "chance that can be repeated by its seed is the point",
     ("B105", "ecs_gpu_recovery/aws/*"): "an empty page token of a list, no password",
