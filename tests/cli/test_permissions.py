@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import os
 import shutil
@@ -22,15 +23,23 @@ def folder() -> Iterator[Path]:
     """Outside of pytest's own folders, which nobody else may enter."""
     made = Path(tempfile.mkdtemp(prefix="gpu-recovery-test-"))
     made.chmod(0o755)
+    _give(made)
     yield made
     made.chmod(0o700)
     shutil.rmtree(made)
+
+
+def _give(path: Path) -> None:
+    """To the user who runs the commands: a folder of another is refused before its rights are looked at."""
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
 
 
 @pytest.fixture
 def unprivileged() -> Callable[..., Result]:
     """Runs a command without the rights of root. It is run once before: root's Python may be hidden then."""
     run_command("doctor")
+    codecs.lookup("ascii")
     importlib.import_module("ecs_gpu_recovery.serve.foreground")
 
     def run(*args: object) -> Result:
@@ -87,7 +96,6 @@ def test_a_checkpoint_folder_one_may_not_write_into(
     state, kept = folder / "state", folder / "kept"
     kept.mkdir()
     kept.chmod(0o555)
-    folder.chmod(0o777)
     told = unprivileged("up", "--state", "/dev/null/nowhere")  # its modules are loaded now
     assert told.code == 4
     from tests.embedded.writer_program import a_node
@@ -96,8 +104,8 @@ def test_a_checkpoint_folder_one_may_not_write_into(
     store.add_node(a_node("n1"))
     store.close()
     for path in (state, *state.iterdir()):
-        path.chmod(0o777)
+        _give(path)
     told = unprivileged("submit", "--state", state, "--any", 1, "--checkpoint-dir", kept, "--", "/bin/true")
     assert told.code == 4, told
     assert f"you cannot write into the checkpoint folder {kept}" in told.err
-    assert "No jobs yet" in run_command("jobs", "--state", state).out
+    assert "No jobs yet" in unprivileged("jobs", "--state", state).out
