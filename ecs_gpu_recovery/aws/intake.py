@@ -6,7 +6,7 @@ An event that is not ours, or makes no sense, is logged and dropped: it can't be
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -261,7 +261,13 @@ class Intake:
         """A rebooting node showed up: ask at once whether its reboot is proven, instead of waiting for the sweeper."""
         if not node.job_id:
             return [fact for _, fact in self._fleet.observe_nodes([node])]
-        return [*self._fleet.observe_reboots(self._known(node.job_id), node.name)]
+        proof = [*self._fleet.observe_reboots(self._known(node.job_id), node.name)]
+        return [*self._now(node.instance, node.name), *proof] if proof else []
+
+    def _now(self, instance: str, name: str) -> Iterator[Fact]:
+        """A node whose reboot is over, as it is now: what is heard later of how it went down is old news, by its
+        version. An event that led to the proof may itself be from before the reboot."""
+        return self._fleet.see_instances({instance: name} if instance else {})
 
     def _known(self, job_id: str) -> Job:
         """The record as this process wrote it last, or else as it is now: for what does not change, or may be asked
@@ -301,9 +307,7 @@ class Intake:
         fact = outcome(command, mine.node, command.key, at) if mine is not None else None
         if mine is None or fact is None or self._fleet.host_of(mine) != command.host:
             return ""
-        # Seen as it is now, what is heard later of how it went down is old news, by its version.
-        now = self._fleet.see_instances({mine.instance: mine.node} if mine.instance else {})
-        self._runtime.handle(key.job, [*now, fact])
+        self._runtime.handle(key.job, [*self._now(mine.instance, mine.node), fact])
         return key.job
 
     def _waiting_jobs(self) -> str:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE
-from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from testbed.aws.model import Knobs
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, PLOTS, Plot
@@ -116,6 +116,35 @@ def disturb(plot: Plot, act: Callable[[World, int, Event], None]) -> None:
         plot.then(world)
         world.run()
         plot.end(world)
+
+
+def test_news_of_a_reboot_that_comes_after_the_restart_casts_no_doubt_on_the_next_task() -> None:
+    """An old event of the node leads to the proof, and only then it is told how the node went down and came up."""
+    with a_world() as world:
+        world.begin(2)
+        world.cloud.control.knobs(reboot_s=5)
+        world.cloud.control.health("n1", 1)
+        arn, deliver = world.cloud.control.node("n1")["arn"], world.deliver
+        told: list[Event] = []
+        kept: list[Event] = []
+
+        def instead(event: Event, tries: int = 0) -> None:
+            reboots = world.job().ranks[1].node_status is NodeStatus.REBOOTING
+            if event["source"] == "aws.ssm" or event["detail"].get("containerInstanceArn") != arn:
+                return None if event["source"] == "aws.ssm" else deliver(event, tries)
+            (kept if reboots else told).append(event)
+            return None if reboots else deliver(event, tries)
+
+        world.deliver = instead  # type: ignore[method-assign]
+        world.fail_rank(0)
+        world.pass_time(20)
+        assert world.cloud.control.node("n1")["boots"] == 2
+        world.new_process()
+        deliver([event for event in told if "agentConnected" in event["detail"]][-1])
+        assert world.job().status is not JobStatus.PENDING_RESTART
+        for event in kept:
+            deliver(event)
+        assert not world.job().ranks[1].doubted
 
 
 @pytest.mark.parametrize(
