@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
 pytestmark = MARKS
-TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step-seconds 0.03"
+TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step-seconds 0.1"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
     expect(page.locator("#preview")).to_contain_text("NNODES=2", timeout=WAIT_MS)
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile(r"/jobs/seen-"))
-    expect(page.locator("#preflight")).to_contain_text("node-2", timeout=WAIT_MS)
+    expect(page.locator("#story")).to_contain_text("passed the check before the first start", timeout=WAIT_MS)
     expect(page.locator(".state.now")).to_have_attribute("data-state", "IN_PROGRESS", timeout=WAIT_MS)
     expect(page.locator("#log")).to_contain_text(re.compile(r"step \d+"), timeout=WAIT_MS)
     controller.parts.cluster.inject("node-2", "off-bus")
