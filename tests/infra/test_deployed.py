@@ -312,6 +312,7 @@ def test_a_machine_without_the_tag_is_not_rebooted(people: People) -> None:
     people.stop("untagged", "it can't be healed")
 
 
+@pytest.mark.slow
 def test_a_destroyed_stack_leaves_its_records_and_the_next_takes_them_over(stack: Deployment) -> None:
     """The last one: what is left afterwards is a fresh deployment with the records of the one before."""
     db, ask = stack.server.client("dynamodb"), stack.server.client
