@@ -6,20 +6,19 @@ An event that is not ours, or makes no sense, is logged and dropped: it can't be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
 
 from ..core import keys
-from ..core.errors import NodesTaken, NotFound
+from ..core.errors import NotFound
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
-from ..core.node.table import decide_node
 from ..engine.runtime import Runtime
-from ..engine.sweeper import Report, Sweeper
-from .errors import ForeignRecord
+from ..engine.sweeper import Sweeper
+from .errands import Adopter, Answer, Errand, Errands
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
 from .reboots import Command, outcome
@@ -29,27 +28,6 @@ from .upkeep import Upkeep
 log = logging.getLogger("ecs_gpu_recovery")
 #: For how long after a registration it is looked for the machine's older one by its host.
 YOUNG = timedelta(hours=1)
-
-
-class Adopter(Protocol):
-    """Takes over a job that another tool recorded."""
-
-    def adopt(self, row: Mapping[str, Any], at: datetime) -> Job:
-        """Make the job's record from the schema's attributes alone. Raises `NotFound` where they don't suffice."""
-
-    def adopt_strays(self, at: datetime) -> None:
-        """Take over the jobs that no event has led to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What was done with an event, for the log and for tests."""
-
-    kind: str
-    taken: bool
-    why: str
-    record: str = ""
-    report: Report | None = None  #: of a sweep
 
 
 class Intake:
@@ -63,33 +41,70 @@ class Intake:
         *,
         cluster: str,
         check_family: str,
+        some_nodes: Callable[[Iterable[str]], Sequence[Node]],
         upkeep: Upkeep | None = None,
     ) -> None:
-        self._upkeep = upkeep
+        self._upkeep, self._some_nodes = upkeep, some_nodes
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
+        self._errands = Errands(runtime, adopter)
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
+        self._at_hand: dict[str, Node] = {}  #: nodes that were read for the events in hand
         self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
         self._strangers: set[str] = set()  #: young instances whose hosts were looked for
         self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
         self._running = Roll()
 
     def take(self, event: object) -> Answer:
+        """One event by itself. What goes wrong is raised."""
         seen = parse_event(event, cluster=self._cluster, check_family=self._check_family)
-        answer = self._route(seen)
-        if not answer.taken:
-            log.info(
-                "dropped",
-                extra={
-                    "kind": answer.kind,
-                    "why": answer.why,
-                    "task": seen.task_id,
-                    "instance": seen.instance,
-                },
-            )
+        if kept := self._kept(seen):
+            return kept
+        answer = self._take([seen])[0]
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
-    def _route(self, seen: Parsed) -> Answer:
+    def take_all(self, events: Sequence[object]) -> list[Answer | Exception]:
+        """Events that arrived together: one commit per record. Each has its answer, or what went wrong with it."""
+        return self._take(
+            [parse_event(event, cluster=self._cluster, check_family=self._check_family) for event in events]
+        )
+
+    def _take(self, seen: Sequence[Parsed]) -> list[Answer | Exception]:
+        answers: dict[int, Answer | Exception] = {}
+        asked: list[tuple[int, Errand]] = []
+        self._look_up(seen)
+        for number, one in enumerate(seen):
+            try:
+                routed = self._route(one)
+            except Exception as exc:  # noqa: BLE001 - whoever handed in the event hears of it
+                answers[number] = exc
+                continue
+            if isinstance(routed, Errand):
+                asked.append((number, routed))
+            else:
+                answers[number] = routed
+        self._at_hand.clear()
+        done = self._errands.do([errand for _, errand in asked])
+        answers.update((number, answer) for (number, _), answer in zip(asked, done, strict=True))
+        for number, one in enumerate(seen):
+            _log_dropped(one, answers[number])
+        return [answers[number] for number in range(len(seen))]
+
+    def _look_up(self, seen: Sequence[Parsed]) -> None:
+        """The nodes that many events name, in a few questions. If that fails, each is read by itself and tells why."""
+        named = {self._names.get(one.instance) or one.called or one.node for one in seen if not one.job} - {
+            ""
+        }
+        try:
+            found = self._some_nodes(sorted(named)) if len(named) > 1 else ()
+        except Exception as exc:  # noqa: BLE001 - one record of many may be at fault
+            log.warning("nodes are read one by one", extra={"why": str(exc)})
+            found = ()
+        self._at_hand = {node.name: node for node in found}
+
+    def _route(self, seen: Parsed) -> Answer | Errand:
         if seen.kind is Kind.TICK and seen.at is not None:
             report = Sweeper(self._runtime).sweep(seen.at)
             self._adopter.adopt_strays(seen.at)
@@ -102,16 +117,16 @@ class Intake:
         if seen.kind is Kind.TASK:
             return self._task(seen, seen.at)
         if seen.kind is Kind.CHECK:
-            return self._check(seen)
+            return self._check(seen, seen.at)
         if seen.kind in (Kind.INSTANCE, Kind.INSTANCE_HEALTH):
-            return self._instance(seen)
+            return self._instance(seen, seen.at)
         if seen.kind is Kind.FAULT:
-            return self._sighting(seen)
+            return self._sighting(seen, seen.at)
         if seen.kind is Kind.REBOOT_COMMAND:
-            return self._command(seen)
+            return self._command(seen, seen.at)
         return Answer(seen.kind, False, seen.why)
 
-    def _task(self, seen: Parsed, at: datetime) -> Answer:
+    def _task(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """By the job the event names, else by the task row; the record must know the task or wait for it."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
@@ -120,42 +135,48 @@ class Intake:
         job_id = seen.job or self._runtime.store.job_of_task(seen.task_id)
         if not job_id:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
-        known = self._runtime.store.last(job_id)
+        facts = [*self._running.of(job_id), *seen.facts]
+        return self._to_job(seen, at, job_id, facts, done=partial(self._running.drop, job_id))
+
+    def _kept(self, seen: Parsed) -> Answer | None:
+        """That a rank runs can wait until all of them do, where events come one by one."""
+        known = self._runtime.store.last(seen.job) if seen.kind is Kind.TASK and seen.ours else None
         if seen.status == "RUNNING" and known is not None and self._running.keep(known, seen.facts):
-            return Answer(seen.kind, True, "kept until the whole gang runs", job_id)
-        try:
-            self._handle(job_id, [*self._running.of(job_id), *seen.facts], at)
-        except (NotFound, NodesTaken) as exc:
-            return Answer(seen.kind, False, str(exc))
-        self._running.drop(job_id)
-        return Answer(seen.kind, True, seen.why, job_id)
+            return Answer(seen.kind, True, "kept until the whole gang runs", seen.job)
+        return None
 
-    def _handle(self, job_id: str, facts: Sequence[Fact], at: datetime) -> None:
-        try:
-            self._runtime.handle(job_id, facts)
-        except ForeignRecord as exc:
-            self._adopter.adopt(exc.row, at)
-            self._runtime.handle(job_id, facts)
+    @staticmethod
+    def _to_job(
+        seen: Parsed,
+        at: datetime,
+        job_id: str,
+        facts: Sequence[Fact],
+        done: Callable[[], None] = lambda: None,
+    ) -> Errand:
+        answer = Answer(seen.kind, True, seen.why, job_id)
+        return Errand(answer=answer, at=at, facts=facts, job=job_id, done=done)
 
-    def _check(self, seen: Parsed) -> Answer:
+    @staticmethod
+    def _to_node(seen: Parsed, at: datetime, node: Node, facts: Sequence[Fact]) -> Errand:
+        return Errand(answer=Answer(seen.kind, True, seen.why, node.name), at=at, facts=facts, node=node)
+
+    def _check(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """A check that our own record names has started: its event says so once more, and costs no read."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
         ours = self._runtime.store.last(seen.job)
         if seen.status != "STOPPED" and ours and any(r.check_id == seen.task_id for r in ours.ranks):
             return Answer(seen.kind, True, "nothing new", seen.job)
-        try:
-            if seen.job:
-                self._runtime.handle(seen.job, seen.facts)
-            elif seen.node:
-                self._runtime.handle_node(seen.node, seen.facts)
-            else:
-                return self._unmarked_check(seen)
-        except NotFound as exc:
-            return Answer(seen.kind, False, str(exc))
-        return Answer(seen.kind, True, seen.why, seen.job or seen.node)
+        if seen.job:
+            return self._to_job(seen, at, seen.job, seen.facts)
+        if not seen.node:
+            return self._unmarked_check(seen, at)
+        node = self._named(seen.node)
+        if node is None:
+            return Answer(seen.kind, False, f"no node {seen.node}")
+        return self._to_node(seen, at, node, seen.facts)
 
-    def _unmarked_check(self, seen: Parsed) -> Answer:
+    def _unmarked_check(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """A check that names nobody counts only where the record of its node, or of the job there, knows its id."""
         node = self._node(seen) if seen.instance else None
         if node is None:
@@ -171,19 +192,22 @@ class Intake:
             if isinstance(fact, CheckStarted | NodeChecked)
         ]
         if job is None:
-            self._runtime.handle_node(node.name, facts)
-        else:
-            self._runtime.handle(job.id, facts)
-        return Answer(seen.kind, True, seen.why, node.job_id or node.name)
+            return self._to_node(seen, at, node, facts)
+        return self._to_job(seen, at, job.id, facts)
 
-    def _instance(self, seen: Parsed) -> Answer:
+    def _instance(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """ECS sends one for every placement: news is rare, and no news costs one read, or none."""
         if self._taken_before(seen):
             return Answer(seen.kind, True, "nothing new", self._names[seen.instance])
-        answer = self._sighting(seen)
-        if answer.taken and seen.kind is Kind.INSTANCE and seen.instance in self._names:
+        asked = self._sighting(seen, at)
+        if isinstance(asked, Errand) and seen.kind is Kind.INSTANCE and seen.instance in self._names:
+            return replace(asked, done=partial(self._remember, seen))
+        return asked
+
+    def _remember(self, seen: Parsed) -> None:
+        version, _ = self._taken.get(seen.instance, (0, ()))
+        if seen.version >= version:
             self._taken[seen.instance] = (seen.version, _shown(seen))
-        return answer
 
     def _taken_before(self, seen: Parsed) -> bool:
         """The same version as the last one that this process took, or the next, and nothing in it is different.
@@ -197,24 +221,15 @@ class Intake:
             return True
         return False
 
-    def _sighting(self, seen: Parsed) -> Answer:
+    def _sighting(self, seen: Parsed, at: datetime) -> Answer | Errand:
         node = self._node(seen) if seen.instance else self._named(seen.node)
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance or seen.node}")
-        facts = list(seen.about(node.name))
-        news = [fact for fact in facts if self._is_news(node, fact)]
+        asked = self._to_node(seen, at, node, seen.about(node.name))
         if node.status is NodeStatus.REBOOTING and seen.kind is Kind.INSTANCE:
-            up = any(isinstance(fact, NodeSeen) and fact.connected for fact in facts)
-            news = [*facts, *(self._proof(node) if up else ())]
-        if not news:
-            return Answer(seen.kind, True, "nothing new", node.name)
-        self._runtime.handle_node(node.name, news, node)
-        return Answer(seen.kind, True, seen.why, node.name)
-
-    def _is_news(self, node: Node, fact: Fact) -> bool:
-        """A job that holds the node decides by itself whether its machine has registered anew."""
-        anew = isinstance(fact, NodeSeen) and fact.succeeds(node)
-        return anew or decide_node(node, fact, self._runtime.policy).changed
+            up = any(isinstance(fact, NodeSeen) and fact.connected for fact in asked.facts)
+            return replace(asked, proof=self._proof if up else _none)
+        return asked
 
     def _node(self, seen: Parsed) -> Node | None:
         """The node that is this container instance: one read, if it is recorded under the name it goes by.
@@ -253,7 +268,7 @@ class Intake:
 
     def _named(self, name: str) -> Node | None:
         try:
-            return self._runtime.store.node(name)
+            return self._at_hand.get(name) or self._runtime.store.node(name)
         except NotFound:
             return None
 
@@ -274,41 +289,43 @@ class Intake:
         in vain."""
         return self._runtime.store.last(job_id) or self._runtime.store.job(job_id)
 
-    def _command(self, seen: Parsed) -> Answer:
-        """A reboot of ours ended somewhere. Its comment tells for whom."""
-        taken = ""
+    def _command(self, seen: Parsed, at: datetime) -> Answer | Errand:
+        """A reboot of ours ended on its host. Its comment tells for whom."""
         if seen.command_id in self._settled:
             return Answer(seen.kind, True, "nothing new", self._settled[seen.command_id])
         for command in self._fleet.commands(seen.command_id, seen.status):
             try:
-                taken = (self._reboot_over(command, seen.at) if seen.at else "") or taken
+                asked = self._reboot_over(seen, command, at)
             except NotFound as exc:
                 return Answer(seen.kind, False, str(exc))
-            if taken and command.over:  # two events tell of one end: the command's, and its only host's
-                self._settled = {seen.command_id: taken}
-        return Answer(
-            seen.kind, bool(taken), seen.why if taken else "no order of ours, or nothing new about it", taken
-        )
+            if isinstance(asked, Errand) and command.over:
+                return replace(asked, done=partial(self._settle, seen.command_id, asked.answer.record))
+            if asked is not None:
+                return asked
+        return Answer(seen.kind, False, "no order of ours, or nothing new about it")
 
-    def _reboot_over(self, command: Command, at: datetime) -> str:
+    def _settle(self, command_id: str, record: str) -> None:
+        """Two events tell of one end: the command's, and its only host's."""
+        self._settled = {command_id: record}
+
+    def _reboot_over(self, seen: Parsed, command: Command, at: datetime) -> Answer | Errand | None:
         """The record that waits for this reboot: the one that the key names, if the host is its node's."""
         key = keys.parse(command.key)
         if key is None or key.kind != "reboot":
-            return self._waiting_jobs()
+            taken = self._waiting_jobs()
+            return Answer(seen.kind, True, seen.why, taken) if taken else None
         if key.node:
             node = self._runtime.store.node(key.node)
             fact = outcome(command, key.node, command.key, at)
             if fact is None or self._fleet.host_of(node) != command.host:
-                return ""
-            self._runtime.handle_node(key.node, [fact], node)
-            return key.node
+                return None
+            return self._to_node(seen, at, node, [fact])
         ranks = self._known(key.job).ranks  # a rank keeps its node, so any version of the record will do
         mine = ranks[key.rank] if key.rank < len(ranks) else None
         fact = outcome(command, mine.node, command.key, at) if mine is not None else None
         if mine is None or fact is None or self._fleet.host_of(mine) != command.host:
-            return ""
-        self._runtime.handle(key.job, [*self._now(mine.instance, mine.node), fact])
-        return key.job
+            return None
+        return self._to_job(seen, at, key.job, [*self._now(mine.instance, mine.node), fact])
 
     def _waiting_jobs(self) -> str:
         """The comment had no room for the key: look at the few jobs that wait for a reboot."""
@@ -326,3 +343,15 @@ def _shown(seen: Parsed) -> tuple[object, ...]:
     """What a sighting says, but for when."""
     facts = [(f.connected, f.gpus, f.gone, f.boot_id) for f in seen.facts if isinstance(f, NodeSeen)]
     return (seen.kind, seen.status, *facts)
+
+
+def _none(_: Node) -> Sequence[Fact]:
+    return ()
+
+
+def _log_dropped(seen: Parsed, answer: Answer | Exception) -> None:
+    if isinstance(answer, Answer) and not answer.taken:
+        log.info(
+            "dropped",
+            extra={"kind": answer.kind, "why": answer.why, "task": seen.task_id, "instance": seen.instance},
+        )

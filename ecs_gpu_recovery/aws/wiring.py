@@ -126,6 +126,7 @@ def build(
         adopter,
         cluster=chosen.ECS_CLUSTER_NAME,
         check_family=family(chosen.DCGM_HEALTH_CHECK_TASK),
+        some_nodes=store.some_nodes,
         upkeep=Upkeep(ecs, chosen),
     )
     return AwsSide(chosen, store, fleet, runtime, intake)

@@ -103,26 +103,33 @@ class Runtime:
         return self._work(self._jobs, job_id, list(facts), job)
 
     def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
-        """Apply facts to a node, as just read where the caller has it; a job that holds it hears of them too.
+        """Apply facts to a node, as just read where the caller has it; a job that holds it hears of them too."""
+        self.handle_nodes([(node or self.store.node(name), list(facts))])
+
+    def handle_nodes(self, seen: Iterable[tuple[Node, Sequence[Fact]]]) -> None:
+        """Apply facts to nodes, just read. A job that holds some of them hears of all in one commit.
 
         Checks are the exception: a job's check names its job. One that does not is the node's own, and old news to
         whoever has claimed the node since.
         """
-        facts = list(facts)
-        node = node or self.store.node(name)
-        if node.job_id:
-            shared = [fact for fact in facts if not isinstance(fact, NodeAsked | CheckStarted | NodeChecked)]
-            if shared:
-                try:
-                    job = self.handle(node.job_id, shared)
-                except NotFound:
-                    log.warning(
-                        "node held by a job that is not recorded", extra={"node": name, "job": node.job_id}
-                    )
-                else:
-                    # If the job has written its row, the commit says so. One that ended has given the node away.
-                    node = None if job.status.final else node
-        self._work(self._nodes, name, facts, node)
+        seen = list(seen)
+        shared: dict[str, list[Fact]] = {}
+        for node, facts in seen:
+            if node.job_id:
+                own = NodeAsked | CheckStarted | NodeChecked
+                shared.setdefault(node.job_id, []).extend(f for f in facts if not isinstance(f, own))
+        over = {job_id for job_id, facts in shared.items() if facts and self._told(job_id, facts)}
+        for node, facts in seen:
+            # If the job has written its row, the commit says so. One that ended has given the node away.
+            self._work(self._nodes, node.name, facts, None if node.job_id in over else node)
+
+    def _told(self, job_id: str, facts: Sequence[Fact]) -> bool:
+        """Tell a job of its nodes; whether it has ended."""
+        try:
+            return self.handle(job_id, facts).status.final
+        except NotFound:
+            log.warning("nodes held by a job that is not recorded", extra={"job": job_id})
+            return False
 
     def stop(self, job_id: str, *, by: str, why: str, at: datetime) -> Job:
         return self.handle(job_id, [StopAsked(at=at, by=by, why=why)])

@@ -9,4 +9,4 @@ from .entry import receive
 
 
 def lambda_handler(event: dict[str, Any], context: object) -> Mapping[str, Any]:
-    return receive(event, "ecs_task_handler")
+    return receive(event)

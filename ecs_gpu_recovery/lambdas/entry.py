@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..aws.intake import Intake
 
 SERVICE = "ecs-gpu-recovery"
+LOG = logging.getLogger("ecs_gpu_recovery")
 
 
 class EventClock:
@@ -68,10 +70,9 @@ def _log_as_json() -> None:
 
     handler = logging.StreamHandler()
     handler.setFormatter(LambdaPowertoolsFormatter(service=SERVICE))
-    logger = logging.getLogger("ecs_gpu_recovery")
-    logger.handlers[:] = [handler]
-    logger.setLevel(os.environ.get("LOG_LEVEL", "INFO").upper())
-    logger.propagate = False
+    LOG.handlers[:] = [handler]
+    LOG.setLevel(os.environ.get("LOG_LEVEL", "INFO").upper())
+    LOG.propagate = False
 
 
 @contextmanager
@@ -88,17 +89,68 @@ def _start_up() -> Iterator[None]:
         gc.enable()
 
 
-def receive(event: object, handler: str) -> Mapping[str, Any]:
-    """Take one event. The answer is for a person who invokes the function by hand; EventBridge ignores it."""
+def receive(event: object) -> Mapping[str, Any]:
+    """Take what a queue delivers, or one event by itself.
+
+    To the queue it is answered which messages shall come again; the answer to a bare event is for a person who invokes
+    the function by hand.
+    """
     with _start_up():
         from . import metrics
 
-        CLOCK.set(event)
+        messages = _messages(event)
         try:
+            if messages is not None:
+                return _take_all(messages)
+            CLOCK.set(event)
             answer = intake().take(event)
-            metrics.event_taken(handler, taken=answer.taken)
+            metrics.events_taken([answer])
             if answer.report is not None:
                 metrics.swept(answer.report)
         finally:
             metrics.flush()
     return {"kind": str(answer.kind), "taken": answer.taken, "why": answer.why, "record": answer.record}
+
+
+def _messages(event: object) -> dict[str, object] | None:
+    """The events in a batch of SQS, by message. None if it is no batch; what is no JSON is no event either."""
+    from ..aws.event_fields import member
+
+    records = member(event).get("Records")
+    if not isinstance(records, list):
+        return None
+    found: dict[str, object] = {}
+    for record in map(member, records):
+        body = record.get("body")
+        try:
+            found[str(record.get("messageId"))] = json.loads(body) if isinstance(body, str) else body
+        except (ValueError, RecursionError):
+            found[str(record.get("messageId"))] = body
+    return found
+
+
+def _take_all(messages: Mapping[str, object]) -> Mapping[str, Any]:
+    """Where nothing at all could be taken, the function itself has failed, and the platform counts it."""
+    from . import metrics
+
+    CLOCK.set(newest(messages.values()))
+    answers = intake().take_all(list(messages.values()))
+    metrics.events_taken(answers)
+    failed = {
+        message: answer
+        for message, answer in zip(messages, answers, strict=True)
+        if isinstance(answer, Exception)
+    }
+    for message, error in failed.items():
+        LOG.error("event failed", extra={"message_id": message}, exc_info=error)
+    if failed and len(failed) == len(messages):
+        raise next(iter(failed.values()))
+    return {"batchItemFailures": [{"itemIdentifier": message} for message in failed]}
+
+
+def newest(events: Iterable[object]) -> object:
+    """The event of a batch that happened last: it is as late as that."""
+    from ..aws.event_fields import member, moment
+
+    first = datetime.min.replace(tzinfo=UTC)
+    return max(events, key=lambda event: moment(member(event).get("time")) or first, default=None)

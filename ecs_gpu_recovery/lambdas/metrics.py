@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ..aws.errands import Answer
 from ..core.model import Job, JobStatus, NodeStatus
 from ..engine.sweeper import Report
 
@@ -39,9 +41,14 @@ def _add(name: str, value: float = 1) -> None:
     _metrics().add_metric(name=name, unit=MetricUnit.Count, value=value)
 
 
-def event_taken(handler: str, *, taken: bool) -> None:
-    """How many events were for us, and how many were not."""
-    _add("EventsTaken" if taken else "EventsDropped")
+def events_taken(answers: Sequence[Answer | Exception]) -> None:
+    """How many events were for us, how many were not, and how many could not be handled."""
+    failed = sum(isinstance(answer, Exception) for answer in answers)
+    taken = sum(isinstance(answer, Answer) and answer.taken for answer in answers)
+    counts = {"EventsTaken": taken, "EventsDropped": len(answers) - taken - failed, "EventsFailed": failed}
+    for name, count in counts.items():
+        if count:
+            _add(name, count)
 
 
 def job_moved(before: Job | None, job: Job) -> None:

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from ecs_gpu_recovery.aws.errands import Answer
+from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.model import Job
 from ecs_gpu_recovery.lambdas import metrics
 from tests.stories.plots import BY_NAME
@@ -16,14 +18,16 @@ from tests.stories.world import World, a_world
 def test_what_is_counted_says_of_which_stack_and_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     """Two stacks in one account count under the same names, and each has its own alarms."""
     metrics.of("Second", "gpus-2")
-    metrics.event_taken("ecs_task_handler", taken=True)
+    metrics.events_taken([Answer("task", True, ""), Transient("busy")])
     metrics.flush()
     told = json.loads(capsys.readouterr().out)
-    assert {name: told[name] for name in ("stack", "cluster", "service", "EventsTaken")} == {
+    names = ("stack", "cluster", "service", "EventsTaken", "EventsFailed")
+    assert {name: told[name] for name in names} == {
         "stack": "Second",
         "cluster": "gpus-2",
         "service": "ecs-gpu-recovery",
         "EventsTaken": [1.0],
+        "EventsFailed": [1.0],
     }
     (about,) = told["_aws"]["CloudWatchMetrics"]
     assert sorted(about["Dimensions"][0]) == ["cluster", "service", "stack"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 from ecs_gpu_recovery.aws import reboot_document, wiring
@@ -18,7 +19,7 @@ from ecs_gpu_recovery.aws.rate_limit import MODIFY_PER_S, Pace
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.policy import Policy
-from ecs_gpu_recovery.lambdas.entry import EventClock
+from ecs_gpu_recovery.lambdas.entry import EventClock, newest
 from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
@@ -50,6 +51,7 @@ class World:
     deliver_all: bool = False  #: not only what the deployment's rules let through
     events: bool = True  #: False: every event is lost, only the clock is left
     twice: bool = False  #: every event is delivered twice
+    batches: Random | None = None  #: events that wait are delivered together, as many as chance will have it
     concurrent: bool = (
         False  #: every event has a process of its own, and a process that waits does not hold up others
     )
@@ -59,6 +61,7 @@ class World:
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
     rules_broken: list[str] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
+    gathered: list[Event] = field(default_factory=list)  #: for the next batch
     late: deque[tuple[Event, int]] = field(
         default_factory=deque
     )  #: invocations to be tried again, and how often
@@ -201,9 +204,19 @@ class World:
         while self.queue:
             event = self.queue.popleft()
             if self.events and (self.deliver_all or passes_rules(event)):
+                for _ in range(2 if self.twice else 1):
+                    self.deliver(event) if self.batches is None else self.gathered.append(event)
+        if self.gathered and self.batches is not None and self.batches.random() < 0.3:
+            self.deliver_together()
+
+    def deliver_together(self) -> None:
+        """What has gathered, as a queue hands it over; what failed comes again by itself."""
+        some, self.gathered = self.gathered, []
+        self.seen += some
+        self.clock.set(newest(some))
+        for event, answer in zip(some, self.side.intake.take_all(some), strict=True):
+            if isinstance(answer, Exception):
                 self.deliver(event)
-                if self.twice:
-                    self.deliver(event)
 
     def pass_time(self, seconds: float) -> None:
         """Events are delivered as they come."""
@@ -215,6 +228,9 @@ class World:
             self.pump()
         self.cloud.advance(max(0.0, end - agenda.now()))
         self.pump()
+        while self.gathered:
+            self.deliver_together()
+            self.pump()
 
     def _check_labels(self) -> None:
         """While nothing is waiting to be sent, every instance says what its node's row says."""
