@@ -1,79 +1,23 @@
 """Findings as a person would say them, for the one line that travels to job records and messages.
 
-Rule ids and raw evidence stay in the findings; here only the sense is told: what is wrong, and on which GPU.
+Rule ids and raw evidence stay in the findings; here only the sense is told: what is wrong, and on which GPU. The words
+are in `phrases.toml`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 from ecs_gpu_recovery.health.findings import Finding, one_line
 from ecs_gpu_recovery.health.sources import recovery
 
 _LONGEST = 110
 
-_XIDS = {
-    8: "a program's command timed out",
-    11: "a program's command was invalid",
-    13: "bad instruction or address in a program",
-    31: "bad memory access by a program",
-    32: "corrupted commands from a program",
-    43: "a program was stopped",
-    45: "a program was ended",
-    46: "GPU stopped processing",
-    48: "double-bit memory error",
-    54: "auxiliary power missing",
-    61: "on-board controller stuck",
-    62: "on-board controller halted",
-    63: "memory row to be remapped",
-    64: "memory row could not be remapped",
-    68: "video engine error in a program",
-    69: "graphics engine error in a program",
-    74: "NVLink failure",
-    78: "driver versions don't match",
-    79: "fallen off the bus",
-    92: "many single-bit memory errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    109: "context switch timed out",
-    110: "security fault",
-    119: "GPU firmware does not answer",
-    120: "GPU firmware crashed",
-    136: "NVLink training failed",
-    140: "memory error not recovered",
-    142: "hardware unit failed",
-    143: "start-up failed",
-    151: "encrypted session lost",
-    155: "NVLink: software-defined error",
-    156: "resource retirement",
-    158: "GPU fatal timeout",
-    175: "memory unit failed under the firmware",
-}
-_NVLINK5 = range(144, 151)
-
-_KERNEL = {
-    "reboot-asked": "the driver's memory manager asks for a reboot",
-    "gpu-lost": "the driver lost a GPU from the bus",
-    "reset-asked": "the driver finds a GPU in a bad state and asks for a reset",
-    "link-discovery": "the driver fails to find out which NVLinks are up",
-    "gpu-locked": "the driver finds a GPU probably locked",
-    "controller-halted": "the GPU's power controller has halted",
-    "chip-reset": "a GPU is being reset whole",
-    "memory-subsystem": "a GPU's memory unit reports an error",
-    "firmware-silent": "the GPU's firmware was silent for some seconds",
-    "xid-cut": "an Xid whose number is cut off",
-    "bus-error": "a PCIe error from which the GPU's driver cannot recover",
-}
-
-_WISHES = {
-    "gpu_reset": "a reset",
-    "node_reboot": "a reboot",
-    "drain_p2p": "a drain of its peers",
-    "drain_and_reset": "a drain and a reset",
-    "bus_reset": "a reset of its bus",
-    "system_reboot": "a reboot",
-    "recover_imex_domain": "its memory domain to be restored",
-}
+_WORDS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 def tell(findings: Sequence[Finding], limit: int = 3) -> str:
@@ -106,7 +50,7 @@ def _sense(finding: Finding) -> str:
     if finding.kind == "driver-init":
         return f"the driver could not start {f'GPU {finding.gpu}' if finding.gpu else 'a GPU'}"
     if finding.kind == "kernel":
-        return f"{_KERNEL.get(str(finding.code), evidence)}{where}"
+        return f"{_WORDS['kernel'].get(str(finding.code), evidence)}{where}"
     if finding.kind == "driver" and finding.code in ("hang", "hang-confirmed", "slow"):
         return f"the driver {'is slow' if finding.code == 'slow' else 'hangs'} ({evidence})"
     if finding.kind == "dcgm":
@@ -116,9 +60,7 @@ def _sense(finding: Finding) -> str:
 
 def xid_meaning(code: object) -> str:
     """A few words for an Xid; empty for the rare ones, whose line is in the evidence."""
-    if not isinstance(code, int):
-        return ""
-    return "NVLink error" if code in _NVLINK5 else _XIDS.get(code, "")
+    return _WORDS["xids"].get(str(code), "")
 
 
 def _wish(finding: Finding) -> str:
@@ -127,4 +69,4 @@ def _wish(finding: Finding) -> str:
     gpu = f"GPU {finding.gpu}" if finding.gpu else "a GPU"
     if wanted == "none":
         return f"the driver asks nothing more for {gpu}"
-    return f"the driver asks for {_WISHES.get(wanted, f'{wanted!r}')} on {gpu}"
+    return f"the driver asks for {_WORDS['wishes'].get(wanted, repr(wanted))} on {gpu}"

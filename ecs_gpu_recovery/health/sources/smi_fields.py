@@ -1,13 +1,15 @@
 """Where each fact about a GPU stands in the output of nvidia-smi.
 
-Names changed with driver generations and differ between XML, text and table. Each row lists every name a
-field has had; the first that holds a value counts. N/A and its kin are no value.
+Names changed with driver generations and differ between XML, text and table: `smi_fields.toml` lists every name that a
+field has had, and the first that holds a value counts. N/A and its kin are no value.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ecs_gpu_recovery.health.sources import recovery
 from ecs_gpu_recovery.health.sources.gpus import GpuState
@@ -18,75 +20,10 @@ Fields = Mapping[str, str]
 
 _NO_VALUE = frozenset({"N/A", "NOT SUPPORTED", "UNKNOWN ERROR", "UNKNOWN", "INSUFFICIENT PERMISSIONS", "-"})
 
-_LINK = "pci/pci gpu link info"
-_TEXT_LINK = "pci/gpu link info"
-_ROWS = "remapped rows"
-
-_WORDS: dict[str, tuple[str, ...]] = {
-    "uuid": ("uuid", "gpu uuid", "gpu_uuid"),
-    "name": ("product name", "name", "gpu_name"),
-}
-_FLAGS: dict[str, tuple[str, ...]] = {
-    "sram_threshold_exceeded": ("ecc errors/aggregate/sram threshold exceeded",),
-    "unrepairable_memory": ("ecc errors/unrepairable memory",),
-    "tpc_repair_pending": ("ecc errors/tpc repair pending",),
-    "channel_repair_pending": ("ecc errors/channel repair pending",),
-    "remap_pending": (f"{_ROWS}/remapped row pending", f"{_ROWS}/pending", "remapped_rows.pending"),
-    "remap_failure": (
-        f"{_ROWS}/remapped row failure",
-        f"{_ROWS}/remapping failure occurred",
-        "remapped_rows.failure",
-    ),
-    "retired_pages_pending": (
-        "retired pages/pending retirement",
-        "retired pages/pending page blacklist",
-        "retired pages/pending blacklist",
-        "retired pages/pending",
-        "retired_pages.pending",
-    ),
-}
-_COUNTS: dict[str, tuple[str, ...]] = {
-    "index": ("index",),
-    "remap_banks_without_spares": (
-        f"{_ROWS}/row remapper histogram/row remapper histogram none",
-        f"{_ROWS}/bank remap availability histogram/none",
-        "remapped_rows.histogram.none",
-    ),
-    "pcie_width": (
-        f"{_LINK}/link widths/current link width",
-        f"{_TEXT_LINK}/link width/current",
-        "pcie.link.width.current",
-    ),
-    "pcie_width_max": (
-        f"{_LINK}/link widths/max link width",
-        f"{_TEXT_LINK}/link width/max",
-        "pcie.link.width.max",
-    ),
-    "pcie_generation": (
-        f"{_LINK}/pcie gen/current link gen",
-        f"{_TEXT_LINK}/pcie generation/current",
-        "pcie.link.gen.current",
-    ),
-    "pcie_generation_max": (
-        f"{_LINK}/pcie gen/max link gen",
-        f"{_TEXT_LINK}/pcie generation/max",
-        "pcie.link.gen.max",
-    ),
-}
-_MEASURES: dict[str, tuple[str, ...]] = {
-    "temperature_c": ("temperature/gpu temp", "temperature/gpu current temp", "temperature.gpu"),
-    "power_w": (
-        "gpu power readings/instant power draw",
-        "gpu power readings/instantaneous power draw",
-        "gpu power readings/power draw",
-        "power readings/power draw",
-        "power.draw",
-        "power.draw.instant",
-    ),
-    "memory_used_mib": ("fb memory usage/used", "memory.used"),
-    "memory_total_mib": ("fb memory usage/total", "memory.total"),
-    "utilization": ("utilization/gpu util", "utilization/gpu", "utilization.gpu"),
-}
+#: Every name that a field has had, by how its value is read.
+_NAMES: dict[str, dict[str, list[str]]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 _BUS_IDS = ("bus id", "pci.bus_id", "gpu_bus_id", "pci/pci bus id", "pci/bus id")
 
 IDENTITIES = ("pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index")
@@ -113,10 +50,10 @@ def state(flat: Fields, index: int | None) -> GpuState:
     lost = LOST_WORDS.search(everything)
     action = first(flat, "gpu recovery action", "gpu_recovery_action")
     values: dict[str, object] = {"index": index}
-    values |= {field: first(flat, *keys) for field, keys in _WORDS.items()}
-    values |= {field: _yes(flat, *keys) for field, keys in _FLAGS.items()}
-    values |= {field: number(first(flat, *keys)) for field, keys in _MEASURES.items()}
-    counts = {field: _integer(flat, *keys) for field, keys in _COUNTS.items()}
+    values |= {field: first(flat, *keys) for field, keys in _NAMES["words"].items()}
+    values |= {field: _yes(flat, *keys) for field, keys in _NAMES["flags"].items()}
+    values |= {field: number(first(flat, *keys)) for field, keys in _NAMES["measures"].items()}
+    counts = {field: _integer(flat, *keys) for field, keys in _NAMES["counts"].items()}
     values |= {field: count for field, count in counts.items() if count is not None}
     values |= _fabric(flat)
     values |= {
