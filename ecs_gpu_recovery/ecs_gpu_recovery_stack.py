@@ -47,14 +47,14 @@ class EcsGpuRecoveryStack(Stack):
         cluster = self._cluster()
         daemons = self._daemons(image, tasks, cluster)
         RebootDocument(self, "Reboots", config=config)
-        extra_roles = [arn for arn in config.TASK_ROLE_ARNS.split(",") if arn]
+        roles = [*tasks.roles, *(arn for arn in config.TASK_ROLE_ARNS.split(",") if arn)]
         allowed = Permissions(
             config=config,
             tables=tables,
             topic_arn=messages.topic.topic_arn,
             key_arn=messages.key.key_arn,
             timeline_arn=timeline.log_group_arn,
-            role_arns=[*tasks.roles, *extra_roles],
+            role_arns=roles,
             daemons=daemons,
         )
         environment = {
@@ -95,20 +95,18 @@ class EcsGpuRecoveryStack(Stack):
             self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
         )
         names = Made(topic=messages.topic.topic_arn, key=messages.key.key_arn, queue=dead_letters.queue_arn)
-        People.if_wanted(
-            self,
-            config=config,
-            made=names,
-            role_arns=[*tasks.roles, *extra_roles],
-        )
-        Console.if_wanted(
-            self,
-            config=config,
-            environment=environment,
-            made=names,
-            role_arns=[*tasks.roles, *extra_roles],
-            after=cluster,
-        )
+        if config.CREATE_PEOPLE_POLICIES:
+            People(self, "People", config=config, made=names, role_arns=roles)
+        if config.CONSOLE_IMAGE:
+            Console(
+                self,
+                "Console",
+                config=config,
+                environment=environment,
+                made=names,
+                role_arns=roles,
+                after=cluster,
+            )
         self._optional_parts()
         outputs = {
             **{f"{name}Function": function.function_name for name, function in functions.items()},

@@ -18,10 +18,10 @@ from constructs import Construct
 from ..aws.tables import DUE, LIVE
 from ..config import Config
 from . import people
+from .containers import ecs_tasks, execution_role, logging, mount, variables
 from .functions import function_policy
 from .logs import log_group
 from .naming import Name, accept, accept_wildcard
-from .people import Place
 
 PORT = 8080
 #: Where the console keeps what is its own: on the task's own disk, and gone with the task.
@@ -31,13 +31,13 @@ _Definition = ecs.CfnTaskDefinition
 _HEALTH = f"import urllib.request as u; u.urlopen('http://127.0.0.1:{PORT}/health', timeout=3)"
 
 
-def extra_grants(config: Config) -> list[tuple[tuple[str, ...], list[Place]]]:
+def extra_grants(config: Config) -> list[tuple[tuple[str, ...], list[Name]]]:
     """What the console asks for beside the commands: it reads many records at once, so that pages stay cheap."""
-    tables = [Place("dynamodb", f"table/{config.JOB_TABLE_NAME}")]
+    tables = [Name("dynamodb", f"table/{config.JOB_TABLE_NAME}")]
     indexes = [
-        Place("dynamodb", f"table/{config.JOB_TABLE_NAME}/index/{LIVE}"),
-        Place("dynamodb", f"table/{config.JOB_TABLE_NAME}/index/{DUE}"),
-        Place("dynamodb", f"table/{config.NODE_TABLE_NAME}/index/{DUE}"),
+        Name("dynamodb", f"table/{config.JOB_TABLE_NAME}/index/{LIVE}"),
+        Name("dynamodb", f"table/{config.JOB_TABLE_NAME}/index/{DUE}"),
+        Name("dynamodb", f"table/{config.NODE_TABLE_NAME}/index/{DUE}"),
     ]
     return [(("dynamodb:BatchGetItem",), tables), (("dynamodb:Query",), indexes)]
 
@@ -71,28 +71,6 @@ class Console(Construct):
             service.node.add_dependency(after)
         address = CfnOutput(self, "Address", value=f"https://{balancer.attr_dns_name}")
         address.override_logical_id("ConsoleAddress")
-
-    @classmethod
-    def if_wanted(
-        cls,
-        scope: Construct,
-        *,
-        config: Config,
-        environment: Mapping[str, str],
-        made: people.Made,
-        role_arns: Sequence[str],
-        after: ecs.CfnCluster | None,
-    ) -> None:
-        if config.CONSOLE_IMAGE:
-            cls(
-                scope,
-                "Console",
-                config=config,
-                environment=environment,
-                made=made,
-                role_arns=role_arns,
-                after=after,
-            )
 
     # -- the way in ------------------------------------------------------------------------------------------
 
@@ -223,39 +201,17 @@ class Console(Construct):
         where = {"account": Aws.ACCOUNT_ID, "region": Aws.REGION, "partition": Aws.PARTITION}
         allowed = people.document(who, config, role_arns=role_arns, made=made, **where)
         for actions, places in extra_grants(config):
-            named = [place.spelled(Aws.PARTITION, Aws.REGION, Aws.ACCOUNT_ID) for place in places]
+            named = [place.arn for place in places]
             allowed["Statement"].append({"Effect": "Allow", "Action": list(actions), "Resource": named})
         role = iam.Role(
             self,
             "Role",
-            assumed_by=_tasks(),
+            assumed_by=ecs_tasks(),
             description="What the console shows, and does for those who may act",
             inline_policies={"Console": iam.PolicyDocument.from_json(allowed)},
         )
         for place in people.wildcards(who, config):
-            shown = place.spelled("<AWS::Partition>", "<AWS::Region>", "<AWS::AccountId>")
-            accept_wildcard(role, shown, place.why)
-        return role
-
-    def _execution_role(self, log_group_arn: str) -> iam.Role:
-        pulled = Name("ecr", "repository/*", why="CONSOLE_IMAGE may be in any repository of the account.")
-        pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
-        statements = [
-            iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
-            iam.PolicyStatement(actions=pull, resources=[pulled.arn]),
-            iam.PolicyStatement(
-                actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group_arn]
-            ),
-        ]
-        role = iam.Role(
-            self,
-            "ExecutionRole",
-            assumed_by=_tasks(),
-            description="What ECS does to start the console",
-            inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
-        )
-        accept_wildcard(role, "*", "ecr:GetAuthorizationToken takes no narrower resource.")
-        accept_wildcard(role, pulled.shown, pulled.why)
+            accept_wildcard(role, place.shown, place.why)
         return role
 
     def _task(
@@ -276,6 +232,8 @@ class Console(Construct):
             "HOME": DATA,
             "TMPDIR": DATA,
         }
+        images = Name("ecr", "repository/*", "CONSOLE_IMAGE may be in any repository of the account.")
+        execution = execution_role(self, "What ECS does to start the console", images=images, log=log)
         made = _Definition(
             self,
             "Task",
@@ -285,7 +243,7 @@ class Console(Construct):
             cpu="512",
             memory="1024",
             task_role_arn=role.role_arn,
-            execution_role_arn=self._execution_role(log.log_group_arn).role_arn,
+            execution_role_arn=execution.role_arn,
             volumes=[_Definition.VolumeProperty(name="data")],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
@@ -295,14 +253,8 @@ class Console(Construct):
                     essential=True,
                     user=USER,
                     readonly_root_filesystem=True,
-                    environment=[
-                        _Definition.KeyValuePairProperty(name=key, value=value) for key, value in told.items()
-                    ],
-                    mount_points=[
-                        _Definition.MountPointProperty(
-                            source_volume="data", container_path=DATA, read_only=False
-                        )
-                    ],
+                    environment=variables(told),
+                    mount_points=[mount("data", DATA)],
                     port_mappings=[_Definition.PortMappingProperty(container_port=PORT, protocol="tcp")],
                     linux_parameters=_Definition.LinuxParametersProperty(
                         init_process_enabled=True,
@@ -311,14 +263,7 @@ class Console(Construct):
                     health_check=_Definition.HealthCheckProperty(
                         command=["CMD", "python", "-c", _HEALTH], interval=15, retries=3, start_period=30
                     ),
-                    log_configuration=_Definition.LogConfigurationProperty(
-                        log_driver="awslogs",
-                        options={
-                            "awslogs-group": log.log_group_name,
-                            "awslogs-region": Aws.REGION,
-                            "awslogs-stream-prefix": "console",
-                        },
-                    ),
+                    log_configuration=logging(log, "console"),
                 )
             ],
         )
@@ -359,8 +304,3 @@ class Console(Construct):
             enable_ecs_managed_tags=True,
             propagate_tags="SERVICE",
         )
-
-
-def _tasks() -> iam.ServicePrincipal:
-    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
-    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)

@@ -13,6 +13,7 @@ from constructs import Construct, IDependable
 
 from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
+from .containers import ecs_tasks, host_volume, lossy_logging, mount, variables
 from .image import Image
 from .naming import Name, accept
 from .task_definitions import TaskDefinitions
@@ -21,11 +22,6 @@ _Definition = ecs.CfnTaskDefinition
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
 #: own: the markers of reboots lie beside it.
 _MEMORY = "/var/lib/gpu-recovery/watch"
-
-
-def ecs_tasks() -> iam.ServicePrincipal:
-    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
-    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)
 
 
 def daemon_service(
@@ -88,7 +84,6 @@ class NodeWatch(Construct):
         )
 
     def _definition(self, image: Image, tasks: TaskDefinitions, role: iam.Role) -> ecs.CfnTaskDefinition:
-        memory = _Definition.HostVolumePropertiesProperty(source_path=_MEMORY)
         made = _Definition(
             self,
             "Watch",
@@ -97,7 +92,7 @@ class NodeWatch(Construct):
             network_mode="host",  # the ECS agent answers on the host's own address only
             task_role_arn=role.role_arn,
             execution_role_arn=tasks.execution.role_arn,
-            volumes=[_Definition.VolumeProperty(name="memory", host=memory)],
+            volumes=[host_volume("memory", _MEMORY)],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
                     name="watch",
@@ -115,16 +110,10 @@ class NodeWatch(Construct):
                     memory_reservation=96,
                     memory=256,
                     readonly_root_filesystem=True,
-                    environment=[
-                        _Definition.KeyValuePairProperty(name="AWS_DEFAULT_REGION", value=Aws.REGION)
-                    ],
+                    environment=variables({"AWS_DEFAULT_REGION": Aws.REGION}),
                     linux_parameters=tasks.kernel_log(),
-                    mount_points=[
-                        _Definition.MountPointProperty(
-                            source_volume="memory", container_path=_MEMORY, read_only=False
-                        )
-                    ],
-                    log_configuration=tasks.logging("watch"),
+                    mount_points=[mount("memory", _MEMORY)],
+                    log_configuration=lossy_logging(tasks.log, "watch"),
                 )
             ],
         )

@@ -16,7 +16,8 @@ from constructs import Construct, IDependable
 
 from ..config import Config
 from ..metrics import cloudwatch_agent as agent
-from .daemons import daemon_service, ecs_tasks
+from .containers import ecs_tasks, execution_role, host_volume, lossy_logging, mount, variables
+from .daemons import daemon_service
 from .logs import log_group
 from .naming import Name, accept, accept_wildcard
 
@@ -52,7 +53,16 @@ class NodeMetrics(Construct):
             string_value=told,
             description="What the CloudWatch agent measures on the GPU nodes",
         )
-        task, execution = self._task_role(), self._execution_role()
+        task = self._task_role()
+        execution = execution_role(
+            self,
+            "What ECS does to start the metrics agent",
+            images=Name("ecr", "repository/*", "The image is named by the deployment, in any repository."),
+            log=self._log,
+            more=[
+                iam.PolicyStatement(actions=["ssm:GetParameters"], resources=[self.parameter.parameter_arn])
+            ],
+        )
         self.roles = [task.role_arn, execution.role_arn]
         self.definition = self._definition(agent_image, task, execution)
         daemon_service(self, config=config, definition=self.definition, after=after)
@@ -69,11 +79,7 @@ class NodeMetrics(Construct):
             task_role_arn=task.role_arn,
             execution_role_arn=execution.role_arn,
             volumes=[
-                _Definition.VolumeProperty(
-                    name=inside.rpartition("/")[2],
-                    host=_Definition.HostVolumePropertiesProperty(source_path=outside),
-                )
-                for inside, outside in agent.DISKS.items()
+                host_volume(inside.rpartition("/")[2], outside) for inside, outside in agent.DISKS.items()
             ],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
@@ -83,31 +89,16 @@ class NodeMetrics(Construct):
                     cpu=64,
                     memory_reservation=128,
                     memory=512,
-                    environment=[
-                        _Definition.KeyValuePairProperty(name=name, value=value)
-                        for name, value in _ENVIRONMENT.items()
-                    ],
+                    environment=variables(_ENVIRONMENT),
                     secrets=[
                         _Definition.SecretProperty(
                             name="CW_CONFIG_CONTENT", value_from=self.parameter.parameter_arn
                         )
                     ],
                     mount_points=[
-                        _Definition.MountPointProperty(
-                            source_volume=inside.rpartition("/")[2], container_path=inside, read_only=True
-                        )
-                        for inside in agent.DISKS
+                        mount(inside.rpartition("/")[2], inside, read_only=True) for inside in agent.DISKS
                     ],
-                    log_configuration=_Definition.LogConfigurationProperty(
-                        log_driver="awslogs",
-                        options={
-                            "awslogs-group": self._log.log_group_name,
-                            "awslogs-region": Aws.REGION,
-                            "awslogs-stream-prefix": "agent",
-                            "mode": "non-blocking",
-                            "max-buffer-size": "4m",
-                        },
-                    ),
+                    log_configuration=lossy_logging(self._log, "agent"),
                 )
             ],
         )
@@ -131,29 +122,6 @@ class NodeMetrics(Construct):
             inline_policies={"Write": iam.PolicyDocument(statements=[write])},
         )
         accept_wildcard(role, "*", "cloudwatch:PutMetricData takes no resource; the namespace is the limit.")
-        return role
-
-    def _execution_role(self) -> iam.Role:
-        """What ECS does to start it: pull its image, read its configuration, write its log."""
-        images = Name("ecr", "repository/*", why="The image is named by the deployment, in any repository.")
-        pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
-        statements = [
-            iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
-            iam.PolicyStatement(actions=pull, resources=[images.arn]),
-            iam.PolicyStatement(actions=["ssm:GetParameters"], resources=[self.parameter.parameter_arn]),
-            iam.PolicyStatement(
-                actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[self._log.log_group_arn]
-            ),
-        ]
-        role = iam.Role(
-            self,
-            "ExecutionRole",
-            assumed_by=ecs_tasks(),
-            description="What ECS does to start the metrics agent",
-            inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
-        )
-        accept_wildcard(role, "*", "ecr:GetAuthorizationToken takes no narrower resource.")
-        accept_wildcard(role, images.shown, images.why)
         return role
 
     def _dashboard(self, config: Config, name: str) -> None:

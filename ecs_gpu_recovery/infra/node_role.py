@@ -12,8 +12,8 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from ..config import Config
+from . import places
 from .naming import Name, accept_wildcard
-from .permissions import cluster
 
 _STAR = "The agents of ECS and SSM: these actions know no resource; ecr:GetAuthorizationToken neither."
 #: Actions of the two agents that know no resource.
@@ -62,17 +62,11 @@ def node_role(
 def _statements(config: Config, machines: Name) -> Iterator[tuple[tuple[str, ...], list[Name]]]:
     submits = ("SubmitAttachmentStateChanges", "SubmitContainerStateChange", "SubmitTaskStateChange")
     joins = ("DeregisterContainerInstance", "RegisterContainerInstance", *submits)
-    yield tuple(f"ecs:{action}" for action in joins), [cluster(config)]
+    yield tuple(f"ecs:{action}" for action in joins), places.cluster(config)
     why = "A node does not know its own id before it has joined; only those of this cluster are meant."
     instances = Name("ecs", f"container-instance/{config.ECS_CLUSTER_NAME}/*", why=why)
     yield ("ecs:Poll", "ecs:StartTelemetrySession", "ecs:UpdateContainerInstancesState"), [instances]
     yield ("ssm:ListInstanceAssociations", "ssm:UpdateInstanceInformation"), [machines]
     images = Name("ecr", "repository/*", why="Training images are in any repository of the account.")
     yield _PULL, [images]
-    yield ("logs:CreateLogStream", "logs:PutLogEvents"), training_logs(config)
-
-
-def training_logs(config: Config) -> list[Name]:
-    """The log groups that ranks write to."""
-    why = "Ranks write to streams of these groups. TRAINING_LOG_GROUPS names them."
-    return [Name("logs", f"log-group:{group}:log-stream:*", why=why) for group in config.training_log_groups]
+    yield ("logs:CreateLogStream", "logs:PutLogEvents"), places.training_logs(config)

@@ -43,14 +43,6 @@ class People(Construct):
                 document=iam.PolicyDocument.from_json(allowed),
             )
             for place in people.wildcards(who, config):
-                shown = place.spelled("<AWS::Partition>", "<AWS::Region>", "<AWS::AccountId>")
-                accept_wildcard(policy, shown, place.why)
+                accept_wildcard(policy, place.shown, place.why)
             output = CfnOutput(self, f"{who}Arn", value=policy.managed_policy_arn)
             output.override_logical_id(f"{who.capitalize()}PolicyArn")
-
-    @classmethod
-    def if_wanted(
-        cls, scope: Construct, *, config: Config, made: people.Made, role_arns: Sequence[str]
-    ) -> None:
-        if config.CREATE_PEOPLE_POLICIES:
-            cls(scope, "People", config=config, made=made, role_arns=role_arns)

@@ -14,8 +14,9 @@ from aws_cdk import aws_iam as iam
 
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, DUE, JOBS, LIVE, NODES, TASKS, Table
 from ..config import Config
+from . import places
 from .naming import Name
-from .reboot_document import document
+from .places import Places
 from .tables import Tables
 
 TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
@@ -104,15 +105,16 @@ class Permissions:
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
-        places = (
-            *self._definitions(),
-            *self._daemon_names(),
-            self._task_names,
-            self._instances,
-            *self._host_names,
-        )
-        yield from ((place.shown, place.why) for place in places if "*" in place.resource)
+        of = (places.definitions, places.tasks, places.instances, places.hosts)
+        names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
+        yield from ((name.shown, name.why) for name in names if "*" in name.resource)
         yield "*", _NO_RESOURCE
+
+    def _arns(self, on: Places) -> list[str]:
+        return [name.arn for name in on(self._config)]
+
+    def _here(self) -> dict[str, object]:
+        return {"ArnEquals": {"ecs:cluster": self._arns(places.cluster)[0]}}
 
     # -- records ---------------------------------------------------------------------------------------------
 
@@ -129,47 +131,30 @@ class Permissions:
     # -- the cluster -----------------------------------------------------------------------------------------
 
     def _cluster(self, needs: Needs) -> list[iam.PolicyStatement]:
-        here = {"ArnEquals": {"ecs:cluster": cluster(self._config).arn}}
-        to_ecs = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+        here, to_ecs = self._here(), {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
         tasks = "ecs:{DescribeTasks,StopTask}" if needs.sees_tasks else "ecs:{StopTask}"
         return [
-            _allow("ecs:{StartTask}", [name.arn for name in self._definitions()], here),
+            _allow("ecs:{StartTask}", self._arns(places.definitions), here),
             _allow("iam:{PassRole}", self._roles, to_ecs),
-            _allow(tasks, [self._task_names.arn], here),
-            _allow("ecs:{DescribeContainerInstances,PutAttributes}", [self._instances.arn], here),
+            _allow(tasks, self._arns(places.tasks), here),
+            _allow("ecs:{DescribeContainerInstances,PutAttributes}", self._arns(places.instances), here),
             _allow("ecs:{ListTasks}", ["*"], here),
             _allow("ecs:{DescribeTaskDefinition}", ["*"]),
         ]
 
     def _keeping(self) -> list[iam.PolicyStatement]:
         """What it takes to keep one daemon on each external node, beside what the sweeper may do anyway."""
-        here = {"ArnEquals": {"ecs:cluster": cluster(self._config).arn}}
-        to_ecs = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+        here, to_ecs = self._here(), {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
         roles = list(dict.fromkeys(role for daemon in self._daemons for role in daemon.roles))
         return [
             _allow("ecs:{StartTask}", [name.arn for name in self._daemon_names()], here),
             _allow("iam:{PassRole}", roles, to_ecs),
-            _allow("ecs:{ListContainerInstances}", [cluster(self._config).arn]),
+            _allow("ecs:{ListContainerInstances}", self._arns(places.cluster)),
         ]
 
     def _daemon_names(self) -> list[Name]:
         why = "The newest revision is to run, on this cluster only."
         return [Name("ecs", f"task-definition/{daemon.family}:*", why=why) for daemon in self._daemons]
-
-    def _definitions(self) -> list[Name]:
-        families = [self._config.check_family, *self._config.TRAINING_TASK_FAMILIES.split(",")]
-        why = "Any revision may be started, on this cluster only. TRAINING_TASK_FAMILIES narrows it."
-        return [Name("ecs", f"task-definition/{family}:*", why=why) for family in dict.fromkeys(families)]
-
-    @property
-    def _task_names(self) -> Name:
-        why = "Tasks come and go; only those of this cluster are meant."
-        return Name("ecs", f"task/{self._config.ECS_CLUSTER_NAME}/*", why=why)
-
-    @property
-    def _instances(self) -> Name:
-        why = "Container instances come and go; only those of this cluster are meant."
-        return Name("ecs", f"container-instance/{self._config.ECS_CLUSTER_NAME}/*", why=why)
 
     # -- hosts and people ------------------------------------------------------------------------------------
 
@@ -177,28 +162,19 @@ class Permissions:
         key, value = self._config.node_tag
         tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}}
         return [
-            _allow("ssm:{SendCommand}", [document(self._config).arn]),
-            _allow("ssm:{SendCommand}", [name.arn for name in self._host_names], tagged),
+            _allow("ssm:{SendCommand}", self._arns(places.document)),
+            _allow("ssm:{SendCommand}", self._arns(places.hosts), tagged),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
             *([_allow("ssm:{CancelCommand}", ["*"])] if needs.calls_back else []),
         ]
 
-    @property
-    def _host_names(self) -> tuple[Name, Name]:
-        why = "A node that joins tomorrow must be rebootable too, if it has the tag."
-        return Name("ec2", "instance/*", why=why), Name("ssm", "managed-instance/*", why=why)
-
     def _messages(self) -> list[iam.PolicyStatement]:
-        """The topic is encrypted: whoever publishes uses its key. What the records have no room for goes to a log."""
+        """The topic is encrypted: a publisher uses its key. What the records have no room for goes to a log."""
         return [
             _allow("sns:{Publish}", [self._topic]),
             _allow("kms:{Decrypt,GenerateDataKey}", [self._key]),
             _allow("logs:{CreateLogStream,PutLogEvents}", [self._timeline]),
         ]
-
-
-def cluster(config: Config) -> Name:
-    return Name("ecs", f"cluster/{config.ECS_CLUSTER_NAME}")
 
 
 def _allow(

@@ -8,7 +8,6 @@ from constructs import Construct
 
 from ..aws import reboot_document
 from ..config import Config
-from .naming import Name
 
 
 class RebootDocument(Construct):
@@ -35,7 +34,3 @@ class RebootDocument(Construct):
         for name, command in commands.items():
             told = "Nodes without this tag are never rebooted"
             CfnOutput(self, name, value=command, description=told).override_logical_id(name)
-
-
-def document(config: Config) -> Name:
-    return Name("ssm", f"document/{reboot_document.name(config.STACK_NAME)}")

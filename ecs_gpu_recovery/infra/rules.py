@@ -19,8 +19,9 @@ from constructs import Construct
 from ..aws import reboot_document
 from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
+from . import places
 from .naming import Name
-from .permissions import CHECK_MONITOR, INSTANCE_MONITOR, TASK_HANDLER, cluster
+from .permissions import CHECK_MONITOR, INSTANCE_MONITOR, TASK_HANDLER
 
 #: A task that waits, or winds down, tells us nothing that these two do not.
 TELLING = ["RUNNING", "STOPPED"]
@@ -57,7 +58,7 @@ class Rules(Construct):
 
 def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
     """Rule, function, description and pattern."""
-    here = [cluster(config).arn]
+    here = [name.arn for name in places.cluster(config)]
     check = {"prefix": Name("ecs", f"task-definition/{config.check_family}:").arn}
     absent = {"exists": False}  # `anything-but` wants the field to be there, and some events leave it out
     return {

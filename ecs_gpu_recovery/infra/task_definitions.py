@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Aws, CfnDeletionPolicy, Stack
+from aws_cdk import CfnDeletionPolicy, Stack
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from ..config import Config
+from .containers import ecs_tasks, execution_role, host_volume, lossy_logging, mount
 from .image import Image
 from .logs import log_group
-from .naming import accept_wildcard
 
 _Definition = ecs.CfnTaskDefinition
 #: Where shared storage is on the nodes, and in the tasks.
@@ -25,18 +25,20 @@ SHARED = "/fsx"
 class TaskDefinitions(Construct):
     """`check` is what the functions start; `roles` are those that they may pass on for it.
 
-    What else runs from the same image, the watch, borrows `execution`, `kernel_log` and `logging`.
+    What else runs from the same image, the watch, borrows `execution`, `kernel_log` and `log`.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, image: Image) -> None:
         super().__init__(scope, construct_id)
         self._config, self._image = config, image
-        self._log = log_group(self, "Log", f"/ecs/{Stack.of(self).stack_name}", config)
-        self.execution = self._execution_role()
+        self.log = log_group(self, "Log", f"/ecs/{Stack.of(self).stack_name}", config)
+        self.execution = execution_role(
+            self, "What the agent does to start a task", images=image.pulled_from, log=self.log
+        )
         self.training_role = iam.Role(
             self,
             "TrainingRole",
-            assumed_by=_ecs_tasks(),
+            assumed_by=ecs_tasks(),
             description="What training code may do; grant it what yours needs",
         )
         self.roles = [self.execution.role_arn, self.training_role.role_arn]
@@ -59,7 +61,7 @@ class TaskDefinitions(Construct):
             memory_mib=1024,
             volumes={"dcgm": engine},
             linux_parameters=self.kernel_log(),
-            mount_points=[_mount("dcgm", engine)],
+            mount_points=[mount("dcgm", engine)],
         )
 
     def _training(self) -> ecs.CfnTaskDefinition:
@@ -88,7 +90,7 @@ class TaskDefinitions(Construct):
             linux_parameters=_Definition.LinuxParametersProperty(
                 init_process_enabled=True, shared_memory_size=8192
             ),
-            mount_points=[_mount("shared", SHARED)],
+            mount_points=[mount("shared", SHARED)],
             ulimits=[
                 _Definition.UlimitProperty(name="memlock", soft_limit=-1, hard_limit=-1),
                 _Definition.UlimitProperty(name="stack", soft_limit=67108864, hard_limit=67108864),
@@ -118,12 +120,7 @@ class TaskDefinitions(Construct):
             network_mode="host",
             execution_role_arn=self.execution.role_arn,
             task_role_arn=task_role_arn,
-            volumes=[
-                _Definition.VolumeProperty(
-                    name=volume, host=_Definition.HostVolumePropertiesProperty(source_path=path)
-                )
-                for volume, path in volumes.items()
-            ],
+            volumes=[host_volume(volume, path) for volume, path in volumes.items()],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
                     name=name,
@@ -136,7 +133,7 @@ class TaskDefinitions(Construct):
                             type="GPU", value=str(self._config.GPUS_PER_NODE)
                         )
                     ],
-                    log_configuration=self.logging(name),
+                    log_configuration=lossy_logging(self.log, name),
                     **container,
                 )
             ],
@@ -151,47 +148,3 @@ class TaskDefinitions(Construct):
         return _Definition.LinuxParametersProperty(
             capabilities=_Definition.KernelCapabilitiesProperty(add=["SYSLOG"]), devices=[device]
         )
-
-    def logging(self, prefix: str) -> ecs.CfnTaskDefinition.LogConfigurationProperty:
-        """Lines may be lost rather than hold up a training step."""
-        return _Definition.LogConfigurationProperty(
-            log_driver="awslogs",
-            options={
-                "awslogs-group": self._log.log_group_name,
-                "awslogs-region": Aws.REGION,
-                "awslogs-stream-prefix": prefix,
-                "mode": "non-blocking",
-                "max-buffer-size": "4m",
-            },
-        )
-
-    def _execution_role(self) -> iam.Role:
-        """What the agent does for a task: pull this image, write to this log."""
-        pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
-        statements = [
-            iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
-            iam.PolicyStatement(actions=pull, resources=[self._image.pulled_from.arn]),
-            iam.PolicyStatement(
-                actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[self._log.log_group_arn]
-            ),
-        ]
-        role = iam.Role(
-            self,
-            "ExecutionRole",
-            assumed_by=_ecs_tasks(),
-            description="What the agent does to start a task",
-            inline_policies={"Start": iam.PolicyDocument(statements=statements, minimize=False)},
-        )
-        accept_wildcard(role, "*", "ecr:GetAuthorizationToken takes no narrower resource.")
-        if self._image.pulled_from.why:
-            accept_wildcard(role, self._image.pulled_from.shown, self._image.pulled_from.why)
-        return role
-
-
-def _ecs_tasks() -> iam.ServicePrincipal:
-    only_this_account = {"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}
-    return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)
-
-
-def _mount(volume: str, path: str) -> ecs.CfnTaskDefinition.MountPointProperty:
-    return _Definition.MountPointProperty(source_volume=volume, container_path=path, read_only=False)

@@ -1,0 +1,87 @@
+"""What rights are given on: the things of one deployment, by their names, each with the reason for its wildcard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..aws import dead_letters, reboot_document
+from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS
+from ..config import Config
+from ..settings import timeline_group
+from .naming import Name
+
+Places = Callable[[Config], Sequence[Name]]
+
+
+def _named(service: str, *resources: str, why: str = "") -> Places:
+    """Settings stand in braces."""
+    return lambda config: [Name(service, resource.format_map(vars(config)), why) for resource in resources]
+
+
+tables = _named("dynamodb", *(f"table/{{{kind}_TABLE_NAME}}" for kind in ("JOB", "TASK", "NODE")))
+#: Indexes that carry a line per job, and no record.
+job_lists = _named(
+    "dynamodb", *(f"table/{{JOB_TABLE_NAME}}/index/{index}" for index in (BY_CLUSTER, BY_STATUS))
+)
+node_indexes = _named(
+    "dynamodb", *(f"table/{{NODE_TABLE_NAME}}/index/{index}" for index in (BY_CLUSTER, BY_INSTANCE))
+)
+instances = _named(
+    "ecs",
+    "container-instance/{ECS_CLUSTER_NAME}/*",
+    why="Container instances come and go; only those of this cluster are meant.",
+)
+tasks = _named(
+    "ecs", "task/{ECS_CLUSTER_NAME}/*", why="Tasks come and go; only those of this cluster are meant."
+)
+timeline = _named(
+    "logs",
+    f"log-group:{timeline_group('{STACK_NAME}')}:log-stream:*",
+    why="Each record has a stream of its own in this group.",
+)
+topic = _named("sns", "{SNS_TOPIC_NAME}")
+topic_key = _named(
+    "kms", "key/*", why="The key of the topic is known when the stack is made; only SNS may use it."
+)
+functions = _named(
+    "lambda",
+    "function:{STACK_NAME}-*",
+    why="The functions of this stack, which tell what they were deployed with.",
+)
+called_functions = _named("lambda", *(f"function:{{STACK_NAME}}-{name}" for name in dead_letters.FUNCTIONS))
+queue = _named(
+    "sqs",
+    "{STACK_NAME}-DeadLetters*",
+    why="CloudFormation ends the name of the queue of dead letters with letters of its own.",
+)
+document = _named("ssm", f"document/{reboot_document.name('{STACK_NAME}')}")
+anything = _named(
+    "", "*", why="AWS knows no narrower resource for these; they read, or make and retire definitions."
+)
+
+
+def cluster(config: Config) -> list[Name]:
+    return [Name("ecs", f"cluster/{config.ECS_CLUSTER_NAME}")]
+
+
+def definitions(config: Config) -> list[Name]:
+    """What training and checks are started from."""
+    why = "Any revision may be started, on this cluster only. TRAINING_TASK_FAMILIES narrows it."
+    families = dict.fromkeys([config.check_family, *config.TRAINING_TASK_FAMILIES.split(",")])
+    return [Name("ecs", f"task-definition/{family}:*", why) for family in families]
+
+
+def training_logs(config: Config) -> list[Name]:
+    """The log groups that ranks write to."""
+    why = "Ranks write to streams of these groups. TRAINING_LOG_GROUPS names them."
+    return [Name("logs", f"log-group:{group}:log-stream:*", why) for group in config.training_log_groups]
+
+
+def hosts(config: Config) -> list[Name]:
+    why = "A node that joins tomorrow must be rebootable too, if it has the tag."
+    return [Name("ec2", "instance/*", why), Name("ssm", "managed-instance/*", why)]
+
+
+def nothing(config: Config) -> list[Name]:
+    """Roles are passed on, and only the stack knows their names."""
+    return []
