@@ -114,7 +114,7 @@ class Errands:
         except ForeignRecord as exc:
             if any(errand.answer.kind != Kind.TASK for errand in errands):
                 raise
-            self._adopter.adopt(exc.row, errands[-1].at)
+            self._adopter.adopt(exc.row, self._runtime.since(errands[-1].at))
             self._runtime.handle(job_id, facts)
         return [True] * len(errands)
 

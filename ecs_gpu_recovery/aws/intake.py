@@ -106,10 +106,11 @@ class Intake:
 
     def _route(self, seen: Parsed) -> Answer | Errand:
         if seen.kind is Kind.TICK and seen.at is not None:
-            report = Sweeper(self._runtime).sweep(seen.at)
-            self._adopter.adopt_strays(seen.at)
+            at = self._runtime.since(seen.at)
+            report = Sweeper(self._runtime).sweep(at)
+            self._adopter.adopt_strays(at)
             if self._upkeep is not None:
-                self._upkeep.look(self._runtime, seen.at)
+                self._upkeep.look(self._runtime, at)
             said = f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again"
             return Answer(seen.kind, True, said, report=report)
         if not (seen.ours or seen.may_be_ours) or seen.at is None:

@@ -118,6 +118,7 @@ def build(
         notifier=notifier,
         policy=replace(chosen.policy, labels=True),
         on_commit=on_commit,
+        clock=now,
     )
     adopter = StoreAdopter(store, ecs, chosen)
     intake = Intake(

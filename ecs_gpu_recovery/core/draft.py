@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from . import keys, messages
-from .effects import CheckNode, LabelNodes, Notify, StartTask
+from .effects import CheckNode, Effect, LabelNodes, Notify, StartTask
 from .events import OrderFailed, OrdersClaimed, OrderSent
+from .exits import is_passing
 from .model import Entry, Job, MachineRecord, Node, NodeStatus
 from .outbox import Outbox
 from .policy import Policy
@@ -29,8 +30,8 @@ class RecordDraft(Outbox, ABC):
 
     attempt = 0  #: that its lines belong to
 
-    def __init__(self, record: Job | Node, at: datetime, policy: Policy) -> None:
-        super().__init__(record.outbox, at, policy)
+    def __init__(self, record: Job | Node, at: datetime, policy: Policy, now: datetime | None = None) -> None:
+        super().__init__(record.outbox, at, policy, now)
         self._timeline = record.timeline
         self._new: list[Entry] = []
         if isinstance(record, Job):
@@ -79,6 +80,30 @@ class RecordDraft(Outbox, ABC):
     @abstractmethod
     def check_order(self, index: int, level: str) -> CheckNode:
         """Of the check that the record counts now; the level is the record's own where none is named."""
+
+    @abstractmethod
+    def wait_for(self, effect: Effect) -> None:
+        """This order is known to have been sent: what it causes has its time from now on."""
+
+    def wait_longer(self, index: int, wait: timedelta) -> None:
+        """From now on, where there is a deadline and it is not later anyway."""
+        deadline = self.machine(index).deadline
+        if deadline is not None:
+            self.set(index, deadline=max(deadline, self.now + wait))
+
+    def unsent(self, *keys: str) -> bool:
+        """Whether what one of these orders causes cannot have begun, though its time is over: it was not sent.
+
+        What was refused was sent. Asking counts as a try, so that no wait is without end: when so many have come to
+        nothing that people are told, nobody waits any longer.
+        """
+        for key in keys:
+            order = self.pending(key)
+            if order is None or is_passing(order.error) or order.tries + 1 >= self.policy.alarm_tries:
+                continue
+            self.amend(replace(order, tries=order.tries + 1))
+            return True
+        return False
 
     # -- the timeline ------------------------------------------------------------------------------------------
 
@@ -142,6 +167,7 @@ def order_sent(draft: RecordDraft, ev: OrderSent) -> None:
     order = draft.pending(ev.key)
     if order is not None and not isinstance(order.effect, StartTask | CheckNode):
         draft.drop(ev.key)
+        draft.wait_for(order.effect)
 
 
 def order_failed(draft: RecordDraft, ev: OrderFailed) -> None:

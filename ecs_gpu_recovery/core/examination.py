@@ -27,7 +27,7 @@ def ask(draft: RecordDraft, index: int, level: str = "") -> None:
         check_try=draft.machine(index).check_try + 1,
         check_id="",
         verdict=None,
-        deadline=draft.at + draft.policy.check_timeout,
+        deadline=draft.now + draft.policy.check_timeout,
     )
     draft.order(draft.check_order(index, level))
 
@@ -56,8 +56,9 @@ def awaited(draft: RecordDraft, index: int, ev: CheckStarted | NodeChecked) -> b
 
 
 def begun(draft: RecordDraft, index: int, ev: CheckStarted) -> None:
-    """Note the check's id, so that it can be stopped."""
-    draft.drop(draft.check_key(index))
+    """Note the check's id, so that it can be stopped. The first time, its time begins."""
+    if draft.drop(draft.check_key(index)):
+        draft.wait_longer(index, draft.policy.check_timeout)
     draft.set(index, check_id=ev.check_id)
 
 
@@ -66,7 +67,7 @@ def refused(draft: RecordDraft, index: int, ev: CheckRefused) -> None:
     record, key = draft.machine(index), draft.check_key(index)
     if ev.check_try != record.check_try or draft.pending(key) is None:
         return
-    if is_passing(ev.reason) and record.deadline is not None and draft.at < record.deadline:
+    if is_passing(ev.reason) and record.deadline is not None and draft.now < record.deadline:
         draft.postpone(key, ev.reason)
         return
     draft.drop(key)

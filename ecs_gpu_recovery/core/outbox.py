@@ -10,11 +10,21 @@ from .effects import Effect, Order
 from .policy import Policy
 
 
-class Outbox:
-    """What is still to be sent, by key: an order that is there already is not made again."""
+def latest(at: datetime, now: datetime | None) -> datetime:
+    """What waits count from: the clock of whoever decides, unless that is behind. Late news is no reason to hurry."""
+    return at if now is None else max(at, now)
 
-    def __init__(self, orders: Iterable[Order], at: datetime, policy: Policy) -> None:
-        self.at, self.policy = at, policy
+
+class Outbox:
+    """What is still to be sent, by key: an order that is there already is not made again.
+
+    `at` is the time of the story, which the fact tells. `now` is what deadlines and due times count from.
+    """
+
+    def __init__(
+        self, orders: Iterable[Order], at: datetime, policy: Policy, now: datetime | None = None
+    ) -> None:
+        self.at, self.now, self.policy = at, latest(at, now), policy
         self._orders = {order.key: order for order in orders}
         self._added: dict[str, None] = {}
 
@@ -32,7 +42,7 @@ class Outbox:
         if effect.key in self._orders:
             return
         wait = self.policy.lease if after is None else after
-        self._orders[effect.key] = Order(effect=effect, due=self.at + wait, own=after is None and bool(wait))
+        self._orders[effect.key] = Order(effect=effect, due=self.now + wait, own=after is None and bool(wait))
         if after is None:
             self._added[effect.key] = None
 
@@ -50,12 +60,16 @@ class Outbox:
     def claim(self, key: str) -> None:
         """Whoever claims an order has a lease on it from now on, whatever time it was committed under."""
         order = self._orders[key]
-        wait = self.policy.lease or self.policy.backoff_first
-        self._orders[key] = replace(order, due=self.at + wait, tries=max(1, order.tries))
+        self._orders[key] = replace(order, due=self.next_look, tries=max(1, order.tries))
+
+    @property
+    def next_look(self) -> datetime:
+        """By then whoever has a lease from now on has sent its order, or is dead."""
+        return self.now + (self.policy.lease or self.policy.backoff_first)
 
     def postpone(self, key: str, error: str) -> None:
         """Send it later; the wait grows with every try."""
         order = self._orders[key]
-        due = self.at + self.policy.backoff(order.tries)
+        due = self.now + self.policy.backoff(order.tries)
         self._orders[key] = replace(order, due=due, tries=order.tries + 1, error=error)
         self._added.pop(key, None)

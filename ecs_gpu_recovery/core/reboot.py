@@ -9,7 +9,7 @@ from .model import NodeStatus
 
 
 def order(draft: RecordDraft, index: int = 0) -> None:
-    draft.set(index, rebooted=False, deadline=draft.at + draft.policy.reboot_timeout)
+    draft.set(index, rebooted=False, deadline=draft.now + draft.policy.reboot_timeout)
     node, _ = draft.node_of(index)
     draft.order(RebootNode(key=draft.reboot_key(index), node=node, attempt=draft.attempt))
 

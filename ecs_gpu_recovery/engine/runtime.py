@@ -18,6 +18,7 @@ from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFaile
 from ..core.job.table import decide, submit
 from ..core.model import Entry, Job, JobSpec, Node
 from ..core.node.table import decide_node
+from ..core.outbox import latest
 from ..core.policy import Policy
 from .dispatch import Dispatcher, owner_of
 from .ports import Fleet, Notifier, Store
@@ -41,11 +42,13 @@ class Runtime:
         policy: Policy,
         dispatch: bool = True,
         on_commit: Callable[[Job | None, Job], None] | None = None,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
-        """Without `dispatch`, orders are committed for somebody else to send."""
+        """Without `dispatch`, orders are committed for somebody else to send. Without a `clock`, no fact is late."""
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self._dispatcher = Dispatcher(store, fleet, notifier)
         self._dispatch_now = dispatch
+        self._clock = clock
         self._on_commit = on_commit
         self._jobs: Records[Job] = Records(
             read=store.job,
@@ -134,6 +137,13 @@ class Runtime:
     def stop(self, job_id: str, *, by: str, why: str, at: datetime) -> Job:
         return self.handle(job_id, [StopAsked(at=at, by=by, why=why)])
 
+    def since(self, at: datetime) -> datetime:
+        """The later of a time that was told and this process's own."""
+        return latest(at, self._now())
+
+    def _now(self) -> datetime | None:
+        return None if self._clock is None else self._clock()
+
     # -- decide and commit -------------------------------------------------------------------------------------
 
     def _work(
@@ -152,11 +162,11 @@ class Runtime:
         return self._send_all(records, record, moved.orders, now, trouble)
 
     def _decide_job(self, job: Job, fact: Fact) -> tuple[Job, tuple[Order, ...]]:
-        step = decide(job, fact, self.policy)
+        step = decide(job, fact, self.policy, self._now())
         return step.job, step.orders
 
     def _decide_node(self, node: Node, fact: Fact) -> tuple[Node, tuple[Order, ...]]:
-        step = decide_node(node, fact, self.policy)
+        step = decide_node(node, fact, self.policy, self._now())
         return step.node, step.orders
 
     def _commit_job(self, old: Job, new: Job) -> Job:

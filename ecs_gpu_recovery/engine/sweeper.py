@@ -67,8 +67,10 @@ class Sweeper:
     def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
         """Everything that is due; with `observe`, every live job is also compared with the cluster.
 
+        `now` is what the caller was told; a sweep that begins late counts from when it begins.
         `resume` sends every pending order at once. It is for a process that knows that no other sender is alive.
         """
+        now = self._runtime.since(now)
         report = Report()
         self._resume, self._trouble = resume, []
         live = set(self._store.live_jobs()) if observe else set()

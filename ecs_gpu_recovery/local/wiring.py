@@ -72,7 +72,9 @@ def build(
         store.close()
         raise
     fleet = LocalFleet(cluster, clock.now)
-    runtime = Runtime(store=store, fleet=fleet, notifier=notifier, policy=chosen, dispatch=controller)
+    runtime = Runtime(
+        store=store, fleet=fleet, notifier=notifier, policy=chosen, dispatch=controller, clock=clock.now
+    )
     return Embedded(
         state, store, SqliteReads(store), cluster, fleet, notifier, runtime, Sweeper(runtime), chosen, clock
     )

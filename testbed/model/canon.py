@@ -137,7 +137,7 @@ def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tup
                 r.start_try,
                 r.copy,
                 r.alive,
-                r.alive and r.stopping,
+                r.alive and r.stopping and _ago(r.asked, now),
                 "over" if r.id == over else r.end,
                 r.told,
                 late and (_ago(r.born, now), _ago(r.at, now)),

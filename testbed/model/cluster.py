@@ -69,7 +69,7 @@ class Cluster:
         machine = state.machines[i]
         hit = [run.id == order.task_id if order.task_id else run.token == order.token for run in machine.runs]
         runs = tuple(
-            run._replace(stopping=True) if mine and run.alive else run
+            run._replace(stopping=True, asked=run.asked or state.now) if mine and run.alive else run
             for run, mine in zip(machine.runs, hit, strict=True)
         )
         checks = tuple(

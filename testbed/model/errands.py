@@ -148,7 +148,7 @@ class Errands:
         node = s.node
         orders: list[Order] = []
         for fact in facts:
-            step = decide_node(node, fact, self.policy)
+            step = decide_node(node, fact, self.policy, s.now)
             self._judge(s, node, step.node)
             node = step.node
             orders += step.orders

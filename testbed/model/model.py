@@ -97,9 +97,10 @@ class Model:
         for fact in facts:
             if job.version != old.version:
                 job = replace(job, version=old.version)
-            step = decide(job, fact, self.policy)
+            step = decide(job, fact, self.policy, state.now)
             if step.changed:
                 monitors.after_decision(job, step.job, state.machines)
+                monitors.truly_lost(job, step.job, state, self.policy.stop_timeout)
                 job = step.job
                 added.update({order.key: order for order in step.orders})
         if job is old:

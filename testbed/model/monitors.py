@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Verdict
 
 from .world import Machine
 
@@ -65,6 +65,19 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
                 real,
                 f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave",
             )
+
+
+def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> None:
+    """A node that was never away is lost only if it kept its task for as long as a stop may take."""
+    for before, after, machine in zip(old.ranks, new.ranks, state.machines, strict=True):
+        called = after.verdict is Verdict.LOST and before.verdict is not after.verdict
+        if not called or after.exit is Exit.LOST or machine.version > 1:
+            continue
+        asked = next((run.asked for run in machine.runs if run.id == after.task_id), None)
+        _demand(
+            asked is not None and state.now - asked >= stop_timeout,
+            f"{after.node} counts as lost, and its task was not asked to stop for long enough",
+        )
 
 
 def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:

@@ -54,6 +54,7 @@ class Run(NamedTuple):
     token: str
     alive: bool = True
     stopping: bool = False
+    asked: datetime | None = None  #: when it was first told to stop
     end: str = ""
     told: bool = True  #: the cluster knows how it ended; not while its node is away
     born: datetime | None = None

@@ -150,6 +150,9 @@ class Judge:
             not old.status.final or new.status is old.status,
             f"job {new.id} was {old.status} for good and is {new.status} now",
         )
+        for before, rank in zip(old.ranks, new.ranks, strict=True):
+            if rank.verdict is Verdict.LOST and before.verdict is not rank.verdict:
+                self._truly_lost(old, rank)
         if old.status is not new.status:
             self._moved(old, new)
 
@@ -191,6 +194,22 @@ class Judge:
             )
         lost = rank.anew and old.ranks[rank.index].verdict in (None, Verdict.LOST)  # and examined at once
         demand(lost or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
+
+    def _truly_lost(self, old: Job, rank: Rank) -> None:
+        """A node counts as lost if it was away, or kept its task for as long as a stop may take. No clock jumps."""
+        w, machine = self._world.weather, self._world.machines[rank.node]
+        if rank.exit is Exit.LOST or w.skew_s or w.jolt_s:
+            return
+        began = self._entered.get((old.id, old.attempt, JobStatus.IN_PROGRESS), 0.0)
+        task = self._world.tasks.get(rank.task_id)
+        asked = task.asked if task is not None else -1.0
+        slow = asked >= 0 and self._world.now - asked >= w.policy.stop_timeout.total_seconds()
+        away = machine.away_since is not None or machine.last_away >= began
+        demand(
+            away or slow,
+            f"job {old.id}: {rank.node} counts as lost, but it was there, and its task was not "
+            f"asked to stop for long enough",
+        )
 
     def _back(self, job: Job, rank: Rank) -> None:
         machine = self._world.machines[rank.node]

@@ -18,6 +18,7 @@ from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper
 
 from .cluster import SimulatedCluster
@@ -124,6 +125,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("restart with a node missing", joint, "_look_at", _start_without),
     Mutant("re-send a start without looking", SimulatedCluster, "looks", False),
+    Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None),
+    Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 
 

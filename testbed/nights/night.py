@@ -99,11 +99,13 @@ class Night:
                 notifier=self.inbox,
                 policy=self.weather.policy,
                 dispatch=dispatch,
+                clock=lambda: self.world.time,
             )
             for dispatch in (True, rng.random() < 0.5)
         )
         self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
         self._throttled: list[tuple[float, float]] = []
+        self._late: list[tuple[float, float]] = []  #: when functions are invoked, but later
         self._depth = 0
         self._clock: datetime | None = None
         self._dies_at = 0.0
@@ -207,7 +209,17 @@ class Night:
     def _hear(self, act: Callable[[], object], at: float) -> None:
         w, world = self.weather, self.world
         off = world.rng.uniform(-w.jolt_s, w.jolt_s) if w.jolt_s and world.strikes("jolt_s", 0.2) else 0.0
-        self._process(act, world.stamp((at if w.ordered else world.now) + off))
+        self._invoke(act, world.stamp((at if w.ordered else world.now) + off))
+
+    def _invoke(self, act: Callable[[], object], at: datetime) -> None:
+        """A function is invoked for an event of this time: at once, or when functions are invoked again."""
+        world = self.world
+        late = max((end for begin, end in self._late if begin <= world.now < end), default=0.0)
+        if late:
+            world.struck["late_functions"] += 1
+            world.after(late - world.now + self._more.uniform(0, 90), lambda: self._process(act, at))
+        else:
+            self._process(act, at)
 
     def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> Callable[[], object]:
         cluster, name = self.cluster, machine.name
@@ -280,6 +292,9 @@ class Night:
         for _ in range(poisson(self._more, w.throttles)):
             begin = self._more.uniform(0, w.trouble_s)
             self._throttled.append((begin, begin + self._more.uniform(30, 600)))
+        for _ in range(poisson(self._more, w.late_functions)):
+            begin = self._more.uniform(0, w.trouble_s)
+            self._late.append((begin, begin + self._more.uniform(60, 3600)))
 
     def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
         done = False
@@ -336,7 +351,7 @@ class Night:
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._process(lambda: sweeper.sweep(now), now)
+        self._invoke(lambda: sweeper.sweep(now), now)
         self.world.after(self.weather.sweep_s, partial(self._sweep, sweeper))
 
     # -- the whole night -------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ class Weather:
     stall_s: float = 30.0
     transient: float = 0.0  #: a call gets no answer and nothing happened
     unanswered: float = 0.0  #: a call gets no answer, but it did happen
+    late_functions: float = (
+        0.0  #: mean number of stretches, up to an hour, at whose end all processes are invoked
+    )
     throttles: float = 0.0  #: mean number of stretches, a night, in which most calls are refused
     retried: float = 0.0  #: an invocation that died is tried again
     skew_s: float = 0.0  #: how far the sweeper's clock may jump
@@ -61,6 +64,7 @@ class Weather:
     hung_check: float = 0.0
     broken_check: float = 0.0
     wrong_check: float = 0.0
+    stop_s: float = 30.0  #: a task that is stopped ends within this time
     deaf: float = 0.0  #: a task ignores its stop for a long time
     # People; means per night.
     stops: float = 0.0
@@ -95,7 +99,8 @@ class Weather:
 
 #: Every trouble that a night can have, as it is counted when it strikes.
 TROUBLES = (
-    *("lost", "repeated", "late", "reordered", "crash", "stall", "transient", "unanswered", "throttles"),
+    *("lost", "repeated", "late", "reordered", "late_functions", "crash", "stall", "transient", "unanswered"),
+    "throttles",
     *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
@@ -145,7 +150,10 @@ def draw(rng: Random, more: Random) -> Weather:
             sweepers=2 if more.random() < 0.3 else 1,
         )
     weather = _old_news(weather) if more.random() < 0.1 else weather
-    return replace(weather, rows_travel=not weather.rows_in_commit and more.random() < 0.5)
+    weather = replace(weather, rows_travel=not weather.rows_in_commit and more.random() < 0.5)
+    if more.random() < 0.2:
+        weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
+    return weather
 
 
 def _first_draw(rng: Random) -> Weather:
@@ -203,6 +211,19 @@ def late_news(rng: Random, more: Random) -> Weather:
     return _old_news(draw(rng, more))
 
 
+def late_functions(rng: Random, more: Random) -> Weather:
+    """Functions are throttled for minutes up to an hour, and whatever happened meanwhile is told at the end of it."""
+    weather = draw(rng, more)
+    return replace(
+        weather,
+        late_functions=3.0,
+        stop_s=120.0,
+        gpu_faults=max(weather.gpu_faults, 1.0),
+        skew_s=0.0,
+        jolt_s=0.0,
+    )
+
+
 def anew(rng: Random, more: Random) -> Weather:
     """As on ECS, machines register with the cluster; agents go, and come back without their memory."""
     weather = draw(rng, more)
@@ -258,6 +279,7 @@ def _old_news(weather: Weather) -> Weather:
 SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "any": draw,
     "late-news": late_news,
+    "late-functions": late_functions,
     "anew": anew,
     "restarts": restarts,
 }

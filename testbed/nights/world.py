@@ -40,6 +40,7 @@ class Task:
     alive: bool = True
     stopping: bool = False
     stop_reason: str = ""
+    asked: float = -1.0  #: when the cluster was first told to stop it
     exit_code: int | None = None
     reason: str = ""
     stop_code: str = ""
@@ -76,6 +77,7 @@ class Machine:
     registration: int = 0  #: how often it has registered anew
     registered: float = 0.0  #: when it did so last
     away_since: float | None = None  #: truly not connected since
+    last_away: float = -1.0  #: when it was truly not connected last
     tasks: list[Task] = field(default_factory=list)
     reboots: dict[str, Reboot] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
@@ -265,6 +267,7 @@ class World:
         """The cluster wants it stopped. A machine that is not connected hears of it later."""
         if task.forgotten:
             task.stopping = True  # as far as the cluster is concerned
+        task.asked = self.now if task.asked < 0 else task.asked
         if not task.alive or task.stopping:
             return
         task.stopping, task.stop_reason = True, reason
@@ -275,7 +278,8 @@ class World:
     def _obey(self, task: Task) -> None:
         slow = self.troubled and self.strikes("deaf")
         self.after(
-            self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, 30), lambda: self._stopped(task)
+            self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, self.weather.stop_s),
+            lambda: self._stopped(task),
         )
 
     def _stopped(self, task: Task) -> None:
@@ -287,6 +291,8 @@ class World:
     def changed(self, machine: Machine) -> None:
         """How the cluster sees the machine has changed, or a placement made it say so again."""
         machine.version += 1
+        if not machine.connected or machine.away_since is not None:
+            machine.last_away = self.now
         machine.away_since = (
             None if machine.connected else self.now if machine.away_since is None else machine.away_since
         )

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ecs_gpu_recovery.core.effects import Effect, Order
+from ecs_gpu_recovery.core.effects import Effect, Order, RebootNode, StopTask
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
     CheckStarted,
@@ -137,7 +137,12 @@ class Story:
         return self
 
     def after(self, wait: timedelta) -> Story:
-        """Time passes, and the sweeper looks."""
+        """The stops and reboots are sent, time passes, and the sweeper looks."""
+        orders = [order.key for order in self.job.outbox if isinstance(order.effect, StopTask | RebootNode)]
+        return self.sent(*orders).sweeps_after(wait)
+
+    def sweeps_after(self, wait: timedelta) -> Story:
+        """Time passes, and the sweeper looks; whoever should have sent the orders is dead."""
         self.now += wait
         return self.hears(Tick(at=self.now))
 

@@ -54,6 +54,16 @@ class Machine:
         return self.hears(NodeAsked(at=self.now, node="n0", ask=ask, by="ann", why=why))
 
     def after(self, wait: timedelta) -> Machine:
+        """What was ordered is sent, time passes, and the sweeper looks."""
+        for order in self.node.outbox:
+            self.hears(
+                CheckStarted(at=self.now, node="n0", check_id="c", check_try=order.effect.check_try)
+                if isinstance(order.effect, CheckNode)
+                else OrderSent(at=self.now, key=order.key)
+            )
+        return self.sweeps_after(wait)
+
+    def sweeps_after(self, wait: timedelta) -> Machine:
         self.now += wait
         return self.hears(Tick(at=self.now))
 
@@ -234,8 +244,11 @@ def test_a_reboot_that_does_not_return_fails_the_node_and_tells_somebody() -> No
     assert (node.status, node.orders) == (FAILED, [like(Notify, node="n0")])
 
 
-def test_a_reboot_that_could_not_be_ordered_in_time_is_never_ordered() -> None:
-    node = Machine().asked("reboot").after(POLICY.reboot_timeout)
+def test_a_reboot_that_could_not_be_ordered_in_all_its_tries_is_never_ordered() -> None:
+    node = Machine().asked("reboot")
+    for _ in range(POLICY.alarm_tries):
+        node.hears(OrderFailed(at=T0, key="node/n0/reboot/1", error="no answer"))
+    node.sweeps_after(POLICY.reboot_timeout)
     assert like(RebootNode) not in node.outbox, "the node may be in use again when it would arrive"
 
 

@@ -145,7 +145,7 @@ def test_an_untested_node_does_not_keep_a_proven_fault_from_being_repaired() -> 
 def test_a_check_that_never_answers_is_stopped_and_tried_once_more_and_then_counts_as_inconclusive() -> None:
     job = a_job_under_test(nodes=1).after(POLICY.check_timeout)
     assert job.orders == [like(StopTask, task_id="c0.1"), like(CheckNode, check_try=2)]
-    job.after(POLICY.check_timeout)
+    job.check_starts(0).after(POLICY.check_timeout)
     assert (job.status, job.rank(0).verdict) == (JobStatus.FAILED, INCONCLUSIVE)
 
 

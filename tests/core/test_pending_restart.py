@@ -98,10 +98,12 @@ def test_a_reboot_that_does_not_return_fails_the_node_and_the_job_and_tells_some
     assert job.orders == [like(Notify, key="j/notify/failed", node="n0")]
 
 
-def test_a_reboot_that_could_not_be_ordered_in_time_is_never_ordered() -> None:
+def test_a_reboot_that_could_not_be_ordered_in_all_its_tries_is_never_ordered() -> None:
     job = a_job_awaiting_reboot(nodes=2, bad=(0,))
     assert job.outbox[-1] == like(RebootNode, node="n0")
-    job.after(POLICY.reboot_timeout)
+    for _ in range(POLICY.alarm_tries):
+        job.could_not_send("j/1/0/reboot")
+    job.sweeps_after(POLICY.reboot_timeout)
     assert not [o for o in job.outbox if isinstance(o, RebootNode)], "the node may be in other hands by now"
 
 
@@ -141,7 +143,7 @@ def test_a_lost_node_that_is_heard_from_again_is_used_once_its_task_has_ended() 
 def test_a_lost_node_that_never_returns_fails_the_job() -> None:
     job = a_running_job(nodes=2).loses(0).stops(1).check_says(Verdict.HEALTHY, 1).after(POLICY.reboot_timeout)
     assert job.status is JobStatus.PENDING_RESTART, "its task gets the time of one more stop"
-    assert job.orders == []
+    assert job.orders == [like(StopTask, rank=0)]
     job.after(POLICY.stop_timeout)
     assert (job.status, job.node_statuses) == (JobStatus.FAILED, [NodeStatus.FAILED, NodeStatus.AVAILABLE])
 
@@ -184,9 +186,9 @@ def test_a_person_can_stop_a_job_that_waits_for_a_reboot() -> None:
 
 
 def test_a_reboot_left_behind_by_a_stopped_job_is_withdrawn_when_its_time_is_over() -> None:
-    job = a_job_awaiting_reboot(nodes=1).person_stops_it().after(POLICY.reboot_timeout - MINUTE)
+    job = a_job_awaiting_reboot(nodes=1).person_stops_it().sweeps_after(POLICY.reboot_timeout - MINUTE)
     assert like(RebootNode, node="n0") in job.outbox
-    assert like(RebootNode, node="n0") not in job.after(MINUTE).outbox
+    assert like(RebootNode, node="n0") not in job.sweeps_after(MINUTE).outbox
 
 
 # -- with a check after the reboot ---------------------------------------------------------------------------------
@@ -211,9 +213,10 @@ def test_a_node_that_the_reboot_did_not_cure_is_failed() -> None:
 
 
 def test_a_check_after_the_reboot_that_never_answers_proves_nothing_against_the_node() -> None:
-    job = a_job_awaiting_reboot(nodes=1, policy=CHECKS_AFTER).reboots(0).after(POLICY.check_timeout)
+    job = a_job_awaiting_reboot(nodes=1, policy=CHECKS_AFTER).reboots(0).check_starts(0)
+    job.after(POLICY.check_timeout)
     assert job.orders == [like(StopTask, node="n0"), like(CheckNode, check_try=3)]
-    assert job.after(POLICY.check_timeout).status is JobStatus.RESTARTING
+    assert job.check_starts(0).after(POLICY.check_timeout).status is JobStatus.RESTARTING
 
 
 def test_a_person_can_stop_a_job_during_the_check_after_the_reboot() -> None:

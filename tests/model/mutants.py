@@ -167,6 +167,10 @@ def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
     patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, ignore("planted"))
 
 
+def lets_what_was_not_sent_run_out(patch: Patch, model: Model) -> None:
+    patch.setattr(Draft, "never_sent", lambda draft, rank: False)
+
+
 def forgets_which_rows_are_owed(patch: Patch, model: Model) -> None:
     model.keeps_what_is_owed = False
 
@@ -220,6 +224,11 @@ MUTANTS: dict[str, Mutant] = {
         sends_a_reboot_after_its_time,
         replace(RECOVERY, nodes=1, asks=1, stalls=1, late_sweeper=True, delays=2),
         "after the time for it is over",
+    ),
+    "lets what was not sent run out": Mutant(
+        lets_what_was_not_sent_run_out,
+        replace(RECOVERY, stalls=1, late_sweeper=True, delays=2),
+        "not asked to stop for long enough",
     ),
     "forgets which rows are owed": Mutant(
         forgets_which_rows_are_owed,

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import edges, examination, keys
 from ..draft import RecordDraft
-from ..effects import CheckNode, Order, StartTask, StopTask
+from ..effects import CheckNode, Effect, Order, RebootNode, StartTask, StopTask
 from ..errors import Bug
 from ..exits import our_reason
 from ..model import Ending, Job, JobStatus, NodeStatus, Rank, TaskStatus
@@ -35,8 +35,8 @@ PAST_TASKS = 2048
 class Draft(RecordDraft):
     """A job's. Its ranks stand in the order of their numbers."""
 
-    def __init__(self, job: Job, at: datetime, policy: Policy) -> None:
-        super().__init__(job, at, policy)
+    def __init__(self, job: Job, at: datetime, policy: Policy, now: datetime | None = None) -> None:
+        super().__init__(job, at, policy, now)
         self.status = job.status
         self.attempt = job.attempt
         self.ending = job.ending
@@ -145,8 +145,8 @@ class Draft(RecordDraft):
         if not self.finishing:
             return None
         wait = self.policy.start_timeout
-        renew = rank.deadline is None or rank.deadline - self.at < wait / 2
-        return self.at + wait if renew else rank.deadline
+        renew = rank.deadline is None or rank.deadline - self.now < wait / 2
+        return self.now + wait if renew else rank.deadline
 
     # -- the job -----------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Draft(RecordDraft):
     def order_start(self, index: int, *, after: timedelta | None = None, keep_deadline: bool = False) -> None:
         rank = self.set(index, start_try=self.ranks[index].start_try + 1, task_attempt=self.attempt)
         if not keep_deadline or rank.deadline is None:
-            self.set(index, deadline=self.at + self.policy.start_timeout)
+            self.set(index, deadline=self.now + self.policy.start_timeout)
         self.order(
             StartTask(
                 key=self.start_key(rank),
@@ -182,7 +182,7 @@ class Draft(RecordDraft):
         if rank.quiet:
             return
         self.drop(self.start_key(rank))
-        self.set(index, deadline=self.at + self.policy.stop_timeout)
+        self.set(index, deadline=self.now + self.policy.stop_timeout)
         run = rank.task_attempt
         self.order(
             StopTask(
@@ -207,6 +207,23 @@ class Draft(RecordDraft):
                 reason=our_reason(self.id, self.attempt, "not the task of this attempt"),
             )
         )
+
+    def wait_for(self, effect: Effect) -> None:
+        rank = next((rank for rank in self.ranks if rank.node == getattr(effect, "node", "")), None)
+        if rank is None:
+            return
+        if isinstance(effect, StopTask) and effect.key == keys.stop(self.id, rank) and not rank.ended:
+            self.wait_longer(rank.index, self.policy.stop_timeout)
+        if isinstance(effect, RebootNode) and rank.node_status is NodeStatus.REBOOTING:
+            self.wait_longer(rank.index, self.policy.reboot_timeout)
+
+    def never_sent(self, rank: Rank) -> bool:
+        """Whether what a rank waits for can't have begun, because the order for it was not sent.
+
+        A start that is tried again keeps its deadline: it has been sent before.
+        """
+        orders = [keys.stop(self.id, rank), self.check_key(rank.index), self.reboot_key(rank.index)]
+        return self.unsent(*orders, *([] if rank.start_try > 1 else [self.start_key(rank)]))
 
     def check_key(self, index: int = 0) -> str:
         return keys.check(self.id, self.ranks[index])

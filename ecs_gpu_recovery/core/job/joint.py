@@ -174,7 +174,7 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
             reboot.order(draft, rank.index)
         elif rank.verdict is Verdict.LOST:
-            draft.set(rank.index, deadline=draft.at + draft.policy.reboot_timeout)
+            draft.set(rank.index, deadline=draft.now + draft.policy.reboot_timeout)
         else:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
 
@@ -226,7 +226,7 @@ def _look_at(draft: Draft, rank: Rank) -> None:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"{again}: verdict {rank.verdict}", rank.findings)
     rank = draft.ranks[rank.index]
     if rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
-        draft.set(rank.index, deadline=None if fit else draft.at + draft.policy.reboot_timeout)
+        draft.set(rank.index, deadline=None if fit else draft.now + draft.policy.reboot_timeout)
 
 
 def _examine_anew(draft: Draft, rank: Rank) -> None:

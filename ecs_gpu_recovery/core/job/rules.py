@@ -68,6 +68,8 @@ def task_started(draft: Draft, ev: TaskStarted) -> None:
             draft.order_ghost_stop(rank.node, ev.task_id)
             return
         draft.node(rank.index, NodeStatus.IN_PROGRESS, "its rank has started")
+        if rank.start_try == 1:  # one that is tried again keeps its deadline
+            draft.wait_longer(rank.index, draft.policy.start_timeout)
         rank = draft.ranks[rank.index]
     if ev.running and draft.ending is None and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING):
         doubted = rank.doubted and not _ran_for_sure(draft, rank, ev.at)
@@ -111,7 +113,7 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         and draft.ending is None
         and rank.exit is None
         and draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
-        and (rank.deadline is None or draft.at < rank.deadline)
+        and (rank.deadline is None or draft.now < rank.deadline)
     )
     draft.drop(draft.start_key(rank))
     if retry:
@@ -136,7 +138,7 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
     if host_gone(ev):  # it must be seen again before it counts as back
-        draft.set(rank.index, connected=False, away_since=rank.away_since or draft.at)
+        draft.set(rank.index, connected=False, away_since=rank.away_since or draft.now)
 
 
 def start_refused(draft: Draft, ev: StartRefused) -> None:
@@ -147,7 +149,7 @@ def start_refused(draft: Draft, ev: StartRefused) -> None:
     key = draft.start_key(rank)
     if draft.pending(key) is None:
         return
-    if is_passing(ev.reason) and (rank.deadline is None or draft.at < rank.deadline):
+    if is_passing(ev.reason) and (rank.deadline is None or draft.now < rank.deadline):
         draft.postpone(key, ev.reason)
         draft.set(rank.index, doubted=False)  # nothing runs there yet that a restart could have hit
         return
@@ -206,10 +208,14 @@ def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
 def tick(draft: Draft, ev: Tick) -> None:
     """Look at every deadline and every absence. What ran out is a fact like any other."""
     for rank in list(draft.ranks):
-        if rank.away_since is not None and draft.at >= rank.away_since + draft.policy.node_lost_after:
+        if rank.away_since is not None and draft.now >= rank.away_since + draft.policy.node_lost_after:
             lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
         rank = draft.ranks[rank.index]
-        if rank.deadline is not None and draft.at >= rank.deadline:
+        if rank.deadline is None or draft.now < rank.deadline:
+            continue
+        if draft.never_sent(rank):
+            draft.set(rank.index, deadline=draft.next_look)
+        else:
             draft.set(rank.index, deadline=None)
             _ran_out(draft, draft.ranks[rank.index])
 
@@ -272,7 +278,7 @@ def give_up_reboots(draft: Draft, ev: Tick) -> None:
         if (
             rank.node_status is NodeStatus.REBOOTING
             and rank.deadline is not None
-            and draft.at >= rank.deadline
+            and draft.now >= rank.deadline
         ):
             draft.drop(draft.reboot_key(rank.index))
 

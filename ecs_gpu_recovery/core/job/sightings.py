@@ -18,7 +18,7 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
     if rank is not None and ev.succeeds(rank):
         _registered_anew(draft, rank, ev)
         return
-    changes = sighting.changes(rank, ev, draft.at) if rank is not None else None
+    changes = sighting.changes(rank, ev, draft.now) if rank is not None else None
     if rank is None or changes is None:
         return
     rebooted_under_us = bool(rank.boot_id and ev.boot_id and ev.boot_id != rank.boot_id)

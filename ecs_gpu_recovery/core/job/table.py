@@ -1,6 +1,6 @@
 """The one function that decides, and the table that names every pair of status and event.
 
-    fact -> decide(job, fact, policy) -> Step(job', orders)
+    fact -> decide(job, fact, policy, now) -> Step(job', orders)
 
 A rule records the fact, the joint rules draw the consequences, the draft is frozen. No clock, no I/O.
 """
@@ -140,12 +140,15 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
 }
 
 
-def decide(job: Job, ev: Fact, policy: Policy) -> Step:
-    """What this fact means for this job. The same arguments always give the same answer."""
+def decide(job: Job, ev: Fact, policy: Policy, now: datetime | None = None) -> Step:
+    """What this fact means for this job. The same arguments always give the same answer.
+
+    `now` is the clock of whoever asks: a fact may be old when it is heard, and no wait begins before that.
+    """
     rule = TABLE[job.status].get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a job")
-    draft = Draft(job, ev.clock(job.updated_at), policy)
+    draft = Draft(job, ev.clock(job.updated_at), policy, now)
     rule(draft, ev)
     settle(draft)
     return draft.finish()

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import edges, keys, messages
 from ..draft import RecordDraft
-from ..effects import CheckNode, Order
+from ..effects import CheckNode, Effect, Order, RebootNode
 from ..errors import Bug
 from ..model import Node, NodeStatus
 from ..policy import Policy
@@ -26,8 +26,8 @@ class NodeStep:
 class NodeDraft(RecordDraft):
     """A node's."""
 
-    def __init__(self, node: Node, at: datetime, policy: Policy) -> None:
-        super().__init__(node, at, policy)
+    def __init__(self, node: Node, at: datetime, policy: Policy, now: datetime | None = None) -> None:
+        super().__init__(node, at, policy, now)
         self.node = self._old = node
 
     @property
@@ -65,6 +65,10 @@ class NodeDraft(RecordDraft):
             level=level or "quick",
             check_try=self.node.check_try,
         )
+
+    def wait_for(self, effect: Effect) -> None:
+        if isinstance(effect, RebootNode) and self.node.status is NodeStatus.REBOOTING:
+            self.wait_longer(0, self.policy.reboot_timeout)
 
     def say(self, why: str, evidence: str = "") -> None:
         """A line that is no move."""

@@ -106,7 +106,7 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     if ev.succeeds(d.node) and not d.node.job_id:  # a job that holds it decides by itself
         d.say(f"registered again as {ev.instance.rpartition('/')[2]}")
         d.set(**sighting.registered_anew(d.node, ev, d.at))
-    changes = sighting.changes(d.node, ev, d.at)
+    changes = sighting.changes(d.node, ev, d.now)
     if changes is None:
         return
     if not d.node.gpus and ev.gpus:
@@ -127,9 +127,12 @@ def tick(d: NodeDraft, ev: Tick) -> None:
     """Look at the deadline and the absence."""
     node = d.node
     lost_at = None if node.away_since is None else node.away_since + d.policy.node_lost_after
-    if node.status is NodeStatus.AVAILABLE and node.away_since is not None and lost_at and d.at >= lost_at:
+    if node.status is NodeStatus.AVAILABLE and node.away_since is not None and lost_at and d.now >= lost_at:
         d.move(NodeStatus.UNKNOWN, f"not heard from since {node.away_since.isoformat(timespec='seconds')}")
-    if node.deadline is None or d.at < node.deadline:
+    if node.deadline is None or d.now < node.deadline:
+        return
+    if d.unsent(node.reboot_key, d.check_key()):
+        d.set(deadline=d.next_look)
         return
     d.set(deadline=None)
     if node.status is NodeStatus.REBOOTING:

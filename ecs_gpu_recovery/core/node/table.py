@@ -6,6 +6,7 @@ While a job holds the node there is another table: the job's record is the truth
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from .. import draft as d
@@ -80,12 +81,13 @@ HELD: dict[type[Fact], Rule] = {
 }
 
 
-def decide_node(node: Node, ev: Fact, policy: Policy) -> NodeStep:
-    """What this fact means for a node. The same arguments always give the same answer."""
+def decide_node(node: Node, ev: Fact, policy: Policy, now: datetime | None = None) -> NodeStep:
+    """What this fact means for a node, heard `now`. The same arguments always give the same answer."""
     rule = (HELD if node.job_id else TABLE[node.status]).get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
-    draft = NodeDraft(node, min(ev.at, ev.clock(node.updated_at)), policy)  # a node's own clock is not ours
+    at = min(ev.at, ev.clock(node.updated_at))  # a node's own clock is not ours
+    draft = NodeDraft(node, at, policy, now)
     rule(draft, ev)
     r.settle(draft)
     return draft.finish()
