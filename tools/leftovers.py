@@ -23,7 +23,16 @@ TOKEN = "GPU_RECOVERY_SUITE"
 _GRACE_S = 10.0
 #: What pytest keeps of a run, and what a run may make in the tree: caches and environments, all ignored by git.
 _PYTEST = "pytest-of-"
-_MADE = (".hypothesis", ".pytest_cache", ".tools", ".venv-", "build", "cdk.out", "node_modules")
+_MADE = (
+    "__pycache__",
+    ".hypothesis",
+    ".pytest_cache",
+    ".tools",
+    ".venv-",
+    "build",
+    "cdk.out",
+    "node_modules",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

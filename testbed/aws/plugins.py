@@ -42,8 +42,14 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("services.ecs", "_task_defs", None),
     ("services.ecs", "_resolve_td_key", ("ref",)),
     ("services.ecs", "reset", ()),
+    ("services.cloudwatch_logs", "_log_groups", None),
     ("services.eventbridge", "_dispatch_event", ("event", "view")),
     ("services.eventbridge", "_dispatch_to_lambda", ("arn", "payload")),
+    (
+        "services.lambda_svc",
+        "_emit_lambda_logs",
+        ("func", "request_id", "log_text", "error", "duration_ms"),
+    ),
     ("services.lambda_svc", "_execute_function", ("func", "event")),
     ("services.lambda_svc", "_execution_record_for_config", ("func", "config")),
     ("services.lambda_svc", "_get_func_record_for_ref", ("function_ref",)),
@@ -102,6 +108,7 @@ def plug_in(cloud: Cloud) -> None:
     _ssm_documents(cloud)
     _retries()
     _few_at_once()
+    _no_new_log_groups()
     rights.install(
         module("core.iam_actions"),
         module("core.iam_evaluator"),
@@ -255,6 +262,23 @@ def _few_at_once() -> None:
             return theirs(func, event)
 
     functions._execute_function = execute
+
+
+def _no_new_log_groups() -> None:
+    """A function writes into the log group it was given and makes none: no role of the stack may do that.
+
+    Else a call that ends after its stack is gone leaves a group behind, which the next stack finds taken.
+    """
+    functions, groups = module("services.lambda_svc"), module("services.cloudwatch_logs")._log_groups
+    theirs = functions._emit_lambda_logs
+
+    def emit(func: dict[str, Any], *what: Any, **more: Any) -> None:
+        config = func.get("config") or func
+        given = config.get("LoggingConfig") or {}
+        if (given.get("LogGroup") or f"/aws/lambda/{config['FunctionName']}") in groups:
+            theirs(func, *what, **more)
+
+    functions._emit_lambda_logs = emit
 
 
 class Bus:

@@ -61,63 +61,37 @@ def test_release_3_2_has_the_number_beside_the_text(explain: Explain) -> None:
     assert answer["verdict"] == "replace"
 
 
-REBOOT = [4, 6, 14, 80, 81, 83, 85, 109, 120, 125, 126, 127, 128, 129]
-REPLACE = [7, 8, 52, 58, 79, 95, 111, 118]
-CONFIG = [18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117]
-NOTHING_TESTED = [22, 26, 44, 56, 66, 91]
-SUSPECT = [30, 45, 50, 62, 63, 110]
+#: What a number on its own leads to: the verdict and what is done about it.
+LEADS_TO = {
+    ("reboot", "reboot"): [4, 6, 14, 80, 81, 83, 85, 109, 120, 125, 126, 127, 128, 129],
+    ("replace", "replace"): [7, 8, 52, 58, 79, 95, 111, 118],
+    ("inconclusive", "not_tested"): [22, 26, 44, 56, 66, 91],
+    ("inconclusive", "suspect"): [30, 45, 50, 62, 63, 110],
+    ("healthy", "application"): [131],
+}
 
 
-@pytest.mark.parametrize("code", REBOOT)
-def test_errors_that_a_reset_cures(explain: Explain, code: int) -> None:
-    assert explain(dcgm_diag=v4(code))["verdict"] == "reboot"
+@pytest.mark.parametrize(
+    ("code", "verdict", "action"), [(code, *to) for to, codes in LEADS_TO.items() for code in codes]
+)
+def test_what_an_error_leads_to(explain: Explain, code: int, verdict: str, action: str) -> None:
+    answer = explain(dcgm_diag=v4(code))
+    assert (answer["verdict"], answer["findings"][0]["action"]) == (verdict, action)
+    assert answer["application_fault"] is (action == "application")
 
 
-@pytest.mark.parametrize("code", REPLACE)
-def test_errors_for_the_field_diagnostic(explain: Explain, code: int) -> None:
-    assert explain(dcgm_diag=v4(code))["verdict"] == "replace"
-
-
-@pytest.mark.parametrize("code", CONFIG)
+@pytest.mark.parametrize("code", [18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117])
 def test_a_wrong_setting_never_reboots(explain: Explain, code: int) -> None:
     answer = explain("--dcgm-exit", "226", dcgm_diag=v4(code, severity=2))
     assert (answer["verdict"], answer["findings"][0]["action"]) == ("healthy", "config")
 
 
-@pytest.mark.parametrize("code", NOTHING_TESTED)
-def test_a_test_that_broke_proves_nothing(explain: Explain, code: int) -> None:
-    answer = explain(dcgm_diag=v4(code))
-    assert (answer["verdict"], answer["findings"][0]["action"]) == ("inconclusive", "not_tested")
-
-
-@pytest.mark.parametrize("code", SUSPECT)
-def test_a_poor_result_alone_is_no_proof(explain: Explain, code: int) -> None:
-    answer = explain(dcgm_diag=v4(code))
-    assert (answer["verdict"], answer["findings"][0]["action"]) == ("inconclusive", "suspect")
-
-
-def test_a_contained_error_is_the_programs(explain: Explain) -> None:
-    answer = explain(dcgm_diag=v4(131))
-    assert (answer["verdict"], answer["application_fault"]) == ("healthy", True)
-
-
-@pytest.mark.parametrize(
-    ("severity", "verdict"),
-    [
-        (0, "inconclusive"),
-        (1, "healthy"),
-        (2, "replace"),
-        (3, "inconclusive"),
-        (4, "inconclusive"),
-        (5, "healthy"),
-        (6, "reboot"),
-        (99, "inconclusive"),
-    ],
-)
-def test_a_number_newer_than_the_table_is_judged_by_its_severity(
-    explain: Explain, severity: int, verdict: str
-) -> None:
-    assert explain(dcgm_diag=v4(999, "new words", severity=severity))["verdict"] == verdict
+def test_a_number_newer_than_the_table_is_judged_by_its_severity(explain: Explain) -> None:
+    verdicts = {2: "replace", 6: "reboot", 1: "healthy", 5: "healthy"} | dict.fromkeys(
+        (0, 3, 4, 99), "inconclusive"
+    )
+    for severity, verdict in verdicts.items():
+        assert explain(dcgm_diag=v4(999, "new words", severity=severity))["verdict"] == verdict
 
 
 def test_the_table_counts_before_the_severity_in_the_message(explain: Explain) -> None:
@@ -219,24 +193,12 @@ def test_what_is_no_diagnostic_proves_nothing(explain: Explain, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "verdict"),
-    [
-        (226, "inconclusive"),
-        (205, "reboot"),
-        (237, "reboot"),
-        (238, "reboot"),
-        (217, "inconclusive"),
-        (235, "inconclusive"),
-        (199, "inconclusive"),
-        (204, "inconclusive"),
-        (254, "inconclusive"),
-        (255, "inconclusive"),
-        (137, "inconclusive"),
-        (1, "inconclusive"),
-    ],
+    ("verdict", "codes"),
+    [("reboot", (205, 237, 238)), ("inconclusive", (226, 217, 235, 199, 204, 254, 255, 137, 1))],
 )
-def test_the_exit_code_alone(explain: Explain, code: int, verdict: str) -> None:
-    assert explain("--dcgm-exit", str(code), dcgm_diag="Error: nothing useful")["verdict"] == verdict
+def test_the_exit_code_alone(explain: Explain, verdict: str, codes: tuple[int, ...]) -> None:
+    said = {code: explain("--dcgm-exit", str(code), dcgm_diag="Error: nothing useful") for code in codes}
+    assert {code: answer["verdict"] for code, answer in said.items()} == dict.fromkeys(codes, verdict)
 
 
 def test_no_not_tested_exit_code_is_ever_a_bad_gpu(rules: Policy) -> None:

@@ -187,13 +187,17 @@ def test_permissions_are_checked_for_simulated_actions_too(aws: Server, ecs: Any
         start(aws, reader)
 
 
+def function(aws: Server, name: str, code: str) -> str:
+    iam = aws.client("iam")
+    role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST))["Role"]["Arn"]
+    about = {"FunctionName": name, "Runtime": "python3.13", "Handler": "index.handler", "Role": role}
+    made = aws.client("lambda").create_function(**about, Code={"ZipFile": zipped(textwrap.dedent(code))})
+    return str(made["FunctionArn"])
+
+
 def test_a_function_that_fails_is_called_again(aws: Server, ecs: Any, tmp_path: Path) -> None:
     """EventBridge calls a function asynchronously: twice more after an error, with the same event."""
-    functions, rules = aws.client("lambda"), aws.client("events")
-    role = aws.client("iam").create_role(RoleName="handler", AssumeRolePolicyDocument=json.dumps(TRUST))[
-        "Role"
-    ]["Arn"]
-    calls = tmp_path / "calls"
+    rules, calls = aws.client("events"), tmp_path / "calls"
     code = f"""
         import json
 
@@ -202,16 +206,9 @@ def test_a_function_that_fails_is_called_again(aws: Server, ecs: Any, tmp_path: 
                 out.write(json.dumps([event["id"], event["detail"]["lastStatus"]]) + "\\n")
             raise RuntimeError("again")
     """
-    function = functions.create_function(
-        FunctionName="fails",
-        Runtime="python3.13",
-        Handler="index.handler",
-        Role=role,
-        Code={"ZipFile": zipped(textwrap.dedent(code))},
-    )
     pattern = {"source": ["aws.ecs"], "detail": {"lastStatus": ["STOPPED"], "containers": {"exitCode": [1]}}}
     rules.put_rule(Name="ends", EventPattern=json.dumps(pattern))
-    rules.put_targets(Rule="ends", Targets=[{"Id": "f", "Arn": function["FunctionArn"]}])
+    rules.put_targets(Rule="ends", Targets=[{"Id": "f", "Arn": function(aws, "fails", code)}])
     try:
         aws.control("exit_task", task=running(aws, ecs), exit_code=1)
         aws.wait_for(lambda: calls.exists() and len(calls.read_text().splitlines()) == 3)
@@ -219,6 +216,18 @@ def test_a_function_that_fails_is_called_again(aws: Server, ecs: Any, tmp_path: 
     finally:
         rules.remove_targets(Rule="ends", Ids=["f"])
         rules.delete_rule(Name="ends")
+
+
+def test_a_function_writes_to_the_log_group_it_has_and_makes_none(aws: Server) -> None:
+    """A call that ends after its stack was destroyed must not leave a group for the next stack to stumble on."""
+    functions, logs, group = aws.client("lambda"), aws.client("logs"), "/aws/lambda/talks"
+    function(aws, "talks", "def handler(event, context):\n    print('said')")
+    logs.create_log_group(logGroupName=group)
+    functions.invoke(FunctionName="talks")
+    assert "said" in str(logs.filter_log_events(logGroupName=group)["events"])
+    logs.delete_log_group(logGroupName=group)
+    functions.invoke(FunctionName="talks")
+    assert logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"] == []
 
 
 TRUST = {
