@@ -138,6 +138,8 @@ class Deployment:
         if code != 0:
             how = f"did not end within {LIMIT_S:g} s" if code is None else f"ended with {code}"
             words = (troubles.read_text(errors="replace") + answer).strip().splitlines()[-25:]
+            if (ended := self.server.process.poll()) is not None:
+                words += [f"the local AWS had ended with {ended}:", *self.server.said().splitlines()]
             raise CommandFailed("\n".join((f"{' '.join(command[:2])} {how}:", *(f"  | {w}" for w in words))))
         return answer
 
