@@ -207,8 +207,10 @@ def _one_is_done_before(story: Story) -> None:
 
 
 def _host_restarts(story: Story) -> None:
-    """Under its task, and the container runtime calls that exit code 0. It takes longer than the news of it: an end that
-    overtakes its own restart would be believed."""
+    """Under its task, and the container runtime calls that exit code 0.
+
+    It takes longer than the news of it: an end that overtakes its own restart would be believed.
+    """
     story.server.control("next_reboot", node=story.nodes[1], exit_code=0, returns=False)
     assert story.server.control("reboot", node=story.nodes[1])
     story.wait_for(lambda: story.job().ranks[1].doubted)
