@@ -11,6 +11,7 @@ from ecs_gpu_recovery.health.policy import Policy
 from ecs_gpu_recovery.health.sources import dcgm, dcgm_codes
 
 from .conftest import Explain
+from .test_kernel_log import rows
 
 REMAP = "GPU 3 had memory errors and row remappings are pending"
 
@@ -328,3 +329,8 @@ def test_a_run_that_was_cut_off_beside_a_whole_one_is_not_healthy(explain: Expla
 @pytest.mark.parametrize("words", ["{" * 300, '{"level": "info", "x": {"y": 1}}\n' * 400])
 def test_the_json_is_found_behind_any_number_of_others(explain: Explain, words: str) -> None:
     assert explain(dcgm_diag=f"{words}\n{v4(52)}")["verdict"] == "replace"
+
+
+@pytest.mark.parametrize(("number", "words"), rows("dcgm-messages.txt"))
+def test_a_message_of_dcgm_is_known_without_its_number(number: str, words: str) -> None:
+    assert dcgm_codes.codes_in(words) == [int(number)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +17,17 @@ from ecs_gpu_recovery.health.sources import kernel_log, nvsmi, recovery
 
 from .test_dcgm import v2, v3, v4
 from .test_nvidia_smi import TEXT, xml
+from .test_other_samples import explained
 
 KINDS = ("kernel-log", "dcgm-diag", "dcgm-health", "nvidia-smi")
 ON_DISK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 WORDS = st.sampled_from(
     [
-        "NVRM:",
-        " Xid ",
-        "(PCI:",
-        "0000:01:00",
-        "): ",
-        "SXid",
-        "154, ",
-        "{",
-        "}",
-        "[",
-        "]",
-        '"DCGM Diagnostic"',
-        ":",
-        '"status"',
-        '"Fail"',
-        "<nvidia_smi_log>",
-        "<gpu>",
-        "</gpu>",
-        "GPU 00000000:01:00.0",
-        " : ",
-        "Yes",
-        "\n",
-        "\x00",
-        "changed from 0x0 (None) to ",
-        "0x",
-        "Fatal",
-        "index, pci.bus_id\n",
-        "\ufffd",
-        "\r\n",
-        "[ 1.0]",
-        "null",
+        *("NVRM:", " Xid ", "(PCI:", "0000:01:00", "): ", "SXid", "154, ", "{", "}", "[", "]", ":", "[ 1.0]"),
+        *('"DCGM Diagnostic"', '"status"', '"Fail"', "null", "<nvidia_smi_log>", "<gpu>", "</gpu>", "Yes"),
+        *("GPU 00000000:01:00.0", " : ", "changed from 0x0 (None) to ", "0x", "Fatal", "index, pci.bus_id\n"),
+        *("\n", "\x00", "\ufffd", "\r\n"),
     ]
 )
 JSON = st.recursive(
@@ -64,17 +37,7 @@ JSON = st.recursive(
 )
 
 
-def explained(kind: str, data: bytes, folder: Path) -> dict[str, Any]:
-    file = folder / "input"
-    file.write_bytes(data)
-    out = io.StringIO()
-    with redirect_stdout(out):
-        assert main.run(["explain", f"--{kind}", str(file), "--json"]) == 0
-    answer: dict[str, Any] = json.loads(out.getvalue())
-    return answer
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", main._RECORDINGS)
 @ON_DISK
 @given(data=st.binary(max_size=400))
 def test_any_bytes_prove_nothing(kind: str, data: bytes, tmp_path: Path) -> None:
@@ -134,8 +97,6 @@ def test_real_output_cut_anywhere_is_survived(kind: str, data: st.DataObject, tm
 
 @given(line=st.text(max_size=200))
 def test_any_line_is_survived(line: str) -> None:
-    from datetime import UTC, datetime
-
     now = datetime(2026, 11, 15, tzinfo=UTC)
     kernel_log.parse_line(f"NVRM {line}", now)
     kernel_log.parse_line(f"{line} NVRM: Xid (PCI:0000:01:00): 79, {line}", now)

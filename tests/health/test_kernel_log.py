@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import gzip
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from ecs_gpu_recovery.health.sources import kernel_log
 
-from .conftest import Explain
+from .conftest import ROOT, Explain
+from .test_other_samples import judged
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 MESSAGE = "NVRM: Xid (PCI:0000:4f:00): 79, pid=77, name=python3, GPU has fallen off the bus."
 
-WRAPPED = {
-    "bare": (MESSAGE, None),
-    "seconds since boot": (f"[  916.096726] {MESSAGE}", None),
-    "ctime": (f"[Sun Nov 15 03:04:05 2026] {MESSAGE}", "2026-11-15T03:04:05+00:00"),
-    "ctime, one digit day": (f"[Thu Nov  5 03:04:05 2026] {MESSAGE}", "2026-11-05T03:04:05+00:00"),
-    "decoded, iso with comma": (
-        f"kern  :warn  : 2026-11-15T03:04:05,284345+00:00 {MESSAGE}",
-        "2026-11-15T03:04:05.284345+00:00",
-    ),
-    "iso": (f"2026-11-15T03:04:05.000001+01:00 kernel: {MESSAGE}", "2026-11-15T02:04:05.000001+00:00"),
-    "journal short-iso": (f"2026-11-15T03:04:05+0000 node7 kernel: {MESSAGE}", "2026-11-15T03:04:05+00:00"),
-    "syslog": (f"Nov 15 03:04:05 node7 kernel: [94558.085] {MESSAGE}", "2026-11-15T03:04:05+00:00"),
-    "syslog of last year": (f"Dec 24 03:04:05 node7 kernel: {MESSAGE}", "2025-12-24T03:04:05+00:00"),
-    "syslog on a day that is none": (f"Feb 30 03:04:05 node7 kernel: {MESSAGE}", None),
-    "journal without time": (f"kernel: {MESSAGE}", None),
-    "raw kmsg": (f"3,3970,206764321,-;{MESSAGE}", None),
-    "printk level": (f"<3>[6085126.134786] {MESSAGE}", None),
-    "another checker's words": (f"node7 | ERROR: check_gpu: found: [ 3606.832215] {MESSAGE}", None),
-    "carriage return": (f"{MESSAGE}\r", None),
-    "junk around it": (f"\ufffd\u2028\x01 {MESSAGE} \u00e9\ufffd", None),
-}
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """What is wanted, and the line it is wanted of."""
+    text = (ROOT / "tests" / "health" / "lines" / name).read_text(encoding="utf-8")
+    cut = [line.partition("|") for line in text.splitlines() if line and not line.startswith("#")]
+    return [
+        (wanted.strip(), line.removeprefix(" ").replace(r"\x1b", "\x1b").replace(r"\r", "\r"))
+        for wanted, _, line in cut
+    ]
 
 
-@pytest.mark.parametrize(("line", "at"), WRAPPED.values(), ids=WRAPPED)
-def test_the_message_is_found_in_every_wrapping(line: str, at: str | None) -> None:
-    event = kernel_log.parse_line(line, NOW)
+@pytest.mark.parametrize(("wanted", "line"), rows("kernel-lines.txt"))
+def test_a_line_leads_to_its_verdict(wanted: str, line: str, tmp_path: Path) -> None:
+    said, _, why = judged("kernel-log", f"{line}\n".encode(), tmp_path)
+    assert said == wanted, why
+
+
+@pytest.mark.parametrize(("wanted", "before"), rows("times.txt"))
+@pytest.mark.parametrize("after", ["", "\r", " \u00e9\ufffd"])
+def test_the_message_and_its_time_are_found_in_every_wrapping(wanted: str, before: str, after: str) -> None:
+    event = kernel_log.parse_line(f"{before.rstrip()} {MESSAGE}{after}", NOW)
     assert event is not None
     assert (event.kind, event.code, event.device) == ("xid", 79, "0000:4f:00")
     assert event.text.startswith("GPU has fallen off the bus")
-    assert event.at == (datetime.fromisoformat(at) if at else None)
+    assert event.at == (None if wanted == "-" else datetime.fromisoformat(f"{wanted}+00:00"))
 
 
 @pytest.mark.parametrize(
