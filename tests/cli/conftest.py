@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +19,9 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 
 from tests.embedded.helpers import LiveController, live_controller
+
+if TYPE_CHECKING:
+    from tests.cli.aws_person import Person
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,15 @@ def unchanged(live: LiveController) -> Iterator[None]:
     before = records()
     yield
     assert records() == before
+
+
+@pytest.fixture
+def person() -> Iterator[Person]:
+    """Somebody with two nodes on AWS."""
+    from tests.cli.aws_person import a_person  # which runs commands too
+
+    with a_person() as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from ecs_gpu_recovery.control import aws_logs
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.aws.event_builders import TRAIN, container, stopped
-from tests.cli.aws_person import LOG_GROUP, Person, a_person
+from tests.cli.aws_person import LOG_GROUP, Person
 from tests.cli.conftest import run_command
 from tests.stories.other_tool import OtherTool
-
-
-@pytest.fixture
-def person() -> Iterator[Person]:
-    with a_person() as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import botocore.exceptions
@@ -10,18 +9,12 @@ import pytest
 
 from ecs_gpu_recovery.control.aws_errors import Where, of_answer, of_boto3
 from ecs_gpu_recovery.core.errors import Refused, Transient
-from tests.cli.aws_person import Person, a_person, named
+from tests.cli.aws_person import Person, named
 from tests.cli.conftest import run_command
 from tests.stories.memory import error
 from tests.stories.world import CHECK, CLUSTER
 
 WHERE = Where(region="eu-west-1", cluster="gpus", tables=("ecs_job",))
-
-
-@pytest.fixture
-def person() -> Iterator[Person]:
-    with a_person() as made:
-        yield made
 
 
 # -- before anything is asked --------------------------------------------------------------------------------

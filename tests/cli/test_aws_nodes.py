@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from tests.cli.aws_person import Person, a_person
 from tests.stories.other_tool import NODES, OtherTool
 from tests.stories.world import CLUSTER
-
-
-@pytest.fixture
-def person() -> Iterator[Person]:
-    with a_person() as made:
-        yield made
 
 
 def nodes(person: Person) -> dict[str, dict[str, Any]]:

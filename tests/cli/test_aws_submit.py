@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,10 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
-from tests.cli.aws_person import ARN, LOG_GROUP, Person, a_person
+from tests.cli.aws_person import ARN, LOG_GROUP, Person
 from tests.cli.conftest import Result
 from tests.stories.other_tool import NODES, OtherTool, text
 from tests.stories.world import CLUSTER, TRAIN
-
-
-@pytest.fixture
-def person() -> Iterator[Person]:
-    with a_person() as made:
-        yield made
 
 
 def definitions(person: Person, family: str = "gpu-training-run") -> dict[str, Any]:

@@ -163,28 +163,22 @@ class TestSubmissions:
         refused(told, "nowhere: no such node", "node-9: no such node", "See: gpu-recovery nodes")
         assert "node-1:" not in told.err
 
-    def test_more_nodes_than_there_are(self, here: Command) -> None:
-        refused(here("submit", "--any", 4, "--", "true"), "wants 4 free nodes, and there are 3")
-
-    def test_no_nodes_at_all(self, here: Command) -> None:
-        refused(here("submit", "--any", 0, "--", "true"), "any_nodes: must be from 1 to 4096, not 0")
-        refused(here("submit", "--", "true"), "name the nodes, or say with any_nodes")
-        refused(here("submit", "--any", -3, "--", "true"), "any_nodes: must be from 1 to 4096, not -3")
-        refused(here("submit", "--any", 1, "--nodes", "node-1", "--", "true"), "one of the two")
-
-    def test_more_gpus_than_a_node_has(self, here: Command) -> None:
-        refused(
-            here("submit", "--nodes", "node-1", "--gpus", 3, "--", "true"),
-            "node-1: has 2 GPUs, the job wants 3 of each node",
-        )
-        refused(
-            here("submit", "--any", 1, "--gpus", 3, "--", "true"),
-            "1 free nodes with 3 GPUs each, and there are 0",
-        )
-
-    def test_negative_retries(self, here: Command) -> None:
-        told = here("submit", "--any", 1, "--max-retries", -2, "--", "true")
-        refused(told, "max_retries: must be from 0 to 100, not -2")
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (("--any", 4), "wants 4 free nodes, and there are 3"),
+            (("--any", 0), "any_nodes: must be from 1 to 4096, not 0"),
+            ((), "name the nodes, or say with any_nodes"),
+            (("--any", 1, "--nodes", "node-1"), "one of the two"),
+            (("--nodes", "node-1", "--gpus", 3), "node-1: has 2 GPUs, the job wants 3 of each node"),
+            (("--any", 1, "--gpus", 3), "1 free nodes with 3 GPUs each, and there are 0"),
+            (("--any", 1, "--max-retries", -2), "max_retries: must be from 0 to 100, not -2"),
+        ],
+    )
+    def test_what_cannot_be_had_is_refused(
+        self, here: Command, options: tuple[object, ...], words: str
+    ) -> None:
+        refused(here("submit", *options, "--", "true"), words)
 
     def test_a_checkpoint_folder_that_cannot_be(self, here: Command, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

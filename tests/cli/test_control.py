@@ -113,19 +113,10 @@ def test_down_ends_what_a_control_plane_left_running(command: Command, tmp_path:
         eventually(lambda: nodes_are_free(state, 1), "a free node")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert len(Cluster(state).processes()) == 1
+        assert [found.node for found in Cluster(state).processes()] == ["node-1"], "it was asked to keep them"
         told = command("down", "--state", state)
         assert (told.code, told.out) == (0, "nodes powered off: 1\n")
         assert Cluster(state).processes() == []
-
-
-def test_up_leaves_the_nodes_running_if_asked_to(command: Command, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with up(state, "--nodes", "1", "--keep-nodes") as process:
-        eventually(lambda: nodes_are_free(state, 1), "a free node")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert [found.node for found in Cluster(state).processes()] == ["node-1"]
 
 
 def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(

@@ -128,16 +128,9 @@ def csrf_of(client: httpx.Client) -> str:
 
 
 def training(steps: int = 40, **more: Any) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "ecs_gpu_recovery.examples.train",
-        "--steps",
-        str(steps),
-        "--step-seconds",
-        "0.03",
-    ]
-    return {"name": "train", "any_nodes": 2, "command": [*command, "--checkpoint-every", "10"], **more}
+    command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", "--step-seconds", "0.03"]
+    command += ["--steps", str(steps), "--checkpoint-every", "10"]
+    return {"name": "train", "any_nodes": 2, "command": command, **more}
 
 
 def submitted(client: httpx.Client, **more: Any) -> dict[str, Any]:

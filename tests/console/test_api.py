@@ -18,21 +18,6 @@ def test_a_job_is_submitted_and_found_again(client: httpx.Client) -> None:
     assert [line["id"] for line in client.get("/api/jobs").json()["jobs"]] == [job["id"]]
 
 
-def test_the_list_goes_on_where_it_stopped(client: httpx.Client) -> None:
-    made = [submitted(client, any_nodes=1)["id"] for _ in range(3)]
-    first = client.get("/api/jobs", params={"limit": 2}).json()
-    rest = client.get("/api/jobs", params={"limit": 2, "after": first["next"]}).json()
-    assert [line["id"] for line in [*first["jobs"], *rest["jobs"]]] == made[::-1]
-    assert rest["next"] == ""
-
-
-def test_the_same_idempotency_key_is_the_same_job(client: httpx.Client) -> None:
-    replies = [client.post("/api/jobs", json=training(), headers={"Idempotency-Key": "k1"}) for _ in range(3)]
-    assert [reply.status_code for reply in replies] == [201, 200, 200]
-    assert len({reply.json()["id"] for reply in replies}) == 1
-    assert len(client.get("/api/jobs").json()["jobs"]) == 1
-
-
 def test_an_idempotency_key_is_not_taken_for_another_request(client: httpx.Client) -> None:
     client.post("/api/jobs", json=training(), headers={"Idempotency-Key": "k1"})
     other = client.post("/api/jobs", json=training(any_nodes=1), headers={"Idempotency-Key": "k1"})
@@ -97,15 +82,6 @@ def test_wrong_methods_and_paths_are_problems(
     assert reply.status_code == status
     assert reply.headers["content-type"].startswith("application/problem+json")
     assert reply.headers.get("allow") == allow
-
-
-def test_a_job_is_stopped_with_a_reason_and_a_name(client: httpx.Client) -> None:
-    job = submitted(client)
-    stopped = client.post(f"/api/jobs/{job['id']}/stop", json={"why": "wrong data"}).json()
-    assert stopped["status"] == "USER_STOPPED" or stopped["ending"]["by"]
-    deed = client.get("/api/audit").json()["audit"][0]
-    assert (deed["action"], deed["subject"], deed["why"]) == ("stop", f"job/{job['id']}", "wrong data")
-    assert deed["who"]
 
 
 def test_a_job_that_runs_is_not_run_again(client: httpx.Client) -> None:

@@ -133,6 +133,7 @@ def _changes(client: httpx.Client) -> list[str]:
 
 def test_a_viewer_can_do_nothing_at_all(guarded: httpx.Client) -> None:
     token = sign_in(guarded, "vic")
+    assert guarded.get("/api/nodes").status_code == 200, "but look"
     asked = _changes(guarded)
     assert len(asked) >= 12
     for path in asked:

@@ -31,7 +31,7 @@ from tests.console.helpers import (
 )
 
 HTML = {"accept": "text/html"}
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>{{ 7*7 }}"
 
 
 # -- what is written is shown, never run ------------------------------------------------------------------
@@ -64,8 +64,11 @@ def test_markup_in_names_labels_reasons_and_errors_is_escaped(poisoned: httpx.Cl
         f"/nodes/{quote('n' + EVIL, safe='')}",
     ]
     pages += [f"/jobs/{quote(EVIL, safe='')}", f"/jobs?status={quote(EVIL)}&after={quote(EVIL)}"]
-    for page in pages:
-        text = poisoned.get(page, headers=HTML).text
+    said = {page: poisoned.get(page, headers=HTML).text for page in pages}
+    form = {"csrf": csrf_of(poisoned), "name": EVIL, "where": "any", "any_nodes": "1", "command": "true"}
+    said["a form"] = poisoned.post("/jobs/new", data=form).text
+    assert "{{ 7*7 }}" in said["/nodes/node-2"], "a template in it is text too"
+    for page, text in said.items():
         assert "<script>alert" not in text, page
         assert "<img src=x" not in text, page
         assert not re.search(r"\son\w+\s*=", re.sub(r"&lt;.*?&gt;", "", text)), page
@@ -99,6 +102,7 @@ def test_a_log_is_downloaded_as_a_file_and_as_text(tmp_path: Path) -> None:
 
 
 SECRETS = {
+    "SEED": "7",
     "DB_PASSWORD": "hush-one",
     "SETTINGS": '{"api_key": "hush-two"}',
     "URL": "https://me:hush-three@host/x",
@@ -113,18 +117,14 @@ def test_no_secret_leaves_by_any_door(client: httpx.Client) -> None:
     body["command"] = [*body["command"], "--token=hush-five", "--password", "hush-six"]
     made = client.post("/api/jobs", json=body)
     assert made.status_code == 201, made.text
+    assert (made.json()["spec"]["env"]["DB_PASSWORD"], made.json()["spec"]["env"]["SEED"]) == (HIDDEN, "7")
     wrong = client.post("/api/jobs", json={**body, "id": "j2", "check": "hush"})
     assert wrong.status_code == 422
     refused = client.post("/api/jobs", json={**body, "id": "j3", "any_nodes": 64})
     preview = client.post("/api/jobs/preview", json={**body, "image": "x:1"})
     client.post("/api/jobs/j1/stop", json={"why": "password=hush-seven in the log"})
     paths = [
-        "/api/jobs/j1",
-        "/api/jobs/j1/timeline",
-        "/api/audit",
-        "/api/openapi.json",
-        "/api/orders",
-        "/api/jobs",
+        f"/api/{path}" for path in ("jobs/j1", "jobs/j1/timeline", "audit", "openapi.json", "orders", "jobs")
     ]
     paths += ["/", "/jobs", "/jobs/j1", "/alerts", "/api/nodes", "/api/metrics"]
     said = {path: client.get(path).text for path in paths}

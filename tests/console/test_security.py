@@ -15,7 +15,7 @@ from ecs_gpu_recovery.console.pages.routes import _inside
 from ecs_gpu_recovery.console.views import HIDDEN, masked_command, masked_env, masked_text
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.errors import Refused
-from tests.console.helpers import PASSWORD, console, csrf_of, sign_in, still_state, training
+from tests.console.helpers import PASSWORD, console, sign_in, still_state, training
 
 DRAIN = "/api/nodes/node-1/drain"
 
@@ -51,26 +51,6 @@ def test_guesses_are_forgotten_after_a_while() -> None:
     assert attempts.wait_s("b") == 0
     now[0] = 10.0
     assert attempts.wait_s("a") == 0
-
-
-def test_an_operator_signs_in_acts_and_is_named(guarded: httpx.Client) -> None:
-    token = sign_in(guarded, "olga")
-    reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token})
-    assert reply.json()["hold"]["by"] == "olga"
-    actions = [(deed["who"], deed["action"]) for deed in guarded.get("/api/audit").json()["audit"]]
-    assert actions == [("olga", "drain"), ("olga", "sign in")]
-
-
-def test_a_viewer_looks_and_changes_nothing(guarded: httpx.Client) -> None:
-    token = sign_in(guarded, "vic")
-    assert guarded.get("/api/nodes").status_code == 200
-    reply = guarded.post(DRAIN, json={"why": "fan"}, headers={"x-csrf-token": token})
-    assert reply.status_code == 403
-    assert (
-        guarded.post("/nodes/node-1/ask", data={"csrf": token, "ask": "drain", "why": "x"}).status_code == 403
-    )
-    assert guarded.get("/api/nodes/node-1").json()["free"]
-    assert "refused" in guarded.get("/api/audit").json()["audit"][0]["outcome"]
 
 
 @pytest.mark.parametrize("token", ["", "forged", "Ω"])
@@ -154,30 +134,6 @@ def test_a_body_that_is_too_large_is_refused(shared: httpx.Client) -> None:
     assert shared.post("/api/jobs", json=body).status_code == 422
 
 
-@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}"])
-def test_what_people_write_is_shown_and_never_run(shared: httpx.Client, evil: str) -> None:
-    shared.post(DRAIN, json={"why": evil})
-    form = {
-        "csrf": csrf_of(shared),
-        "name": evil,
-        "where": "any",
-        "any_nodes": "1",
-        "what": "command",
-        "command": "true",
-    }
-    pages = [
-        shared.get("/nodes/node-1").text,
-        shared.get("/").text,
-        shared.get("/alerts").text,
-        shared.post("/jobs/new", data=form).text,
-        shared.get(f"/jobs/{evil}", headers={"accept": "text/html"}).text,
-    ]
-    for page in pages:
-        assert "<script>alert" not in page
-        assert "<img src=x" not in page
-    assert "49" not in pages[0].partition("Drained by")[2][:60]
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -195,24 +151,9 @@ def test_paths_lead_nowhere_else(shared: httpx.Client, path: str) -> None:
     assert "import" not in reply.text
 
 
-def test_secrets_stay_on_the_server(client: httpx.Client) -> None:
-    job = client.post(
-        "/api/jobs", json=training(env={"WANDB_API_KEY": "hush-1", "HF_TOKEN": "hush-2", "SEED": "7"})
-    ).json()
-    for path in (f"/api/jobs/{job['id']}", f"/jobs/{job['id']}", "/alerts", "/api/audit"):
-        assert "hush" not in client.get(path).text
-    assert job["spec"]["env"] == {"WANDB_API_KEY": HIDDEN, "HF_TOKEN": HIDDEN, "SEED": "7"}
-
-
 def test_what_looks_like_a_secret_is_hidden() -> None:
-    assert masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"]) == [
-        "run",
-        "--api-key",
-        HIDDEN,
-        f"--token={HIDDEN}",
-        "-n",
-        "3",
-    ]
+    shown = masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"])
+    assert shown == ["run", "--api-key", HIDDEN, f"--token={HIDDEN}", "-n", "3"]
     assert masked_text("postgres://me:pw@db/x") == f"postgres://me:{HIDDEN}@db/x"
     assert masked_text("AKIAABCDEFGHIJKLMNOP") == HIDDEN
     assert masked_env({"PATH_KEYS": "a", "MONKEY": "b"}) == {"PATH_KEYS": "a", "MONKEY": "b"}

@@ -7,8 +7,9 @@ each call that writes; before the first of an invocation there is nothing to los
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
 
 import pytest
 
@@ -88,88 +89,57 @@ def gang(size: int) -> Plot:
     return replace(BY_NAME["gpu fault"], name=f"gpu fault of {size}", nodes=size)
 
 
-@pytest.mark.parametrize("name", ["gpu fault", "healthy GPU"])
-def test_a_death_after_any_write_changes_no_end(name: str, record_property: Recorder) -> None:
-    plot = BY_NAME[name]
-    points = calls_of(plot)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number)
+@dataclass(frozen=True, kw_only=True)
+class Deaths:
+    """A story that is told once for each point at which its process can die."""
+
+    plot: Plot
+    reads: bool = False  #: also at the calls that only read, and right before each call
+    some: int = 0  #: so many points of all, drawn
+    events: bool = True  #: else nothing but the clock is left to find what a dead process has begun
+    how: Mapping[str, float] = field(default_factory=dict)
+
+    def happen(self) -> int:
+        """How many."""
+        points = calls_of(self.plot, reads=self.reads, events=self.events)
+        points = random.Random(self.some).sample(points, self.some) if self.some else points
+        ways = ("after", "before") if self.reads and not self.some else ("after",)
+        for number, way in product(points, ways):
+            die(self.plot, events=self.events, **{way: number}, **self.how)  # type: ignore[arg-type]
+        return len(points) * len(ways)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MAIN[2:])
-def test_a_death_after_any_write_of_any_story_changes_no_end(name: str, record_property: Recorder) -> None:
-    plot = BY_NAME[name]
-    points = calls_of(plot)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number)
+QUICK = {f"after a write: {name}": Deaths(plot=BY_NAME[name]) for name in MAIN[:2]}
+LONG = {
+    **{f"after a write: {name}": Deaths(plot=BY_NAME[name]) for name in MAIN[2:]},
+    "at any call": Deaths(plot=BY_NAME["gpu fault"], reads=True),
+    "at any call of a gang of 8": Deaths(plot=gang(8), reads=True),
+    "at some calls of a gang of 32": Deaths(plot=gang(32), reads=True, some=16),
+    **{
+        f"its event comes again a minute later: {name}": Deaths(
+            plot=BY_NAME[name], how={"retry_after_s": 60.0}
+        )
+        for name in ("gpu fault", "retry spent")
+    },
+    # Neither Lambda nor a person sends it a second time; the sweeper and the events of others remain.
+    **{
+        f"its event never comes again: {name}": Deaths(plot=BY_NAME[name], how={"invocations": 1})
+        for name in ("gpu fault", "healthy GPU")
+    },
+    **{
+        f"of the sweeper, and no event arrives: {name}": Deaths(plot=BY_NAME[name], events=False)
+        for name in ("gpu fault", "healthy GPU", "retry spent")
+    },
+}
 
 
-@pytest.mark.slow
-def test_a_death_before_or_after_any_call_changes_no_end(record_property: Recorder) -> None:
-    plot = BY_NAME["gpu fault"]
-    points = calls_of(plot, reads=True)
-    record_property("crash_points", 2 * len(points))
-    for number in points:
-        die(plot, after=number)
-        die(plot, before=number)
-
-
-@pytest.mark.slow
-def test_a_death_before_or_after_any_call_of_a_gang_of_8_changes_no_end(record_property: Recorder) -> None:
-    plot = gang(8)
-    points = calls_of(plot, reads=True)
-    record_property("crash_points", 2 * len(points))
-    for number in points:
-        die(plot, after=number)
-        die(plot, before=number)
-
-
-@pytest.mark.slow
-def test_a_death_at_some_calls_of_a_gang_of_32_changes_no_end(record_property: Recorder) -> None:
-    plot = gang(32)
-    points = random.Random(32).sample(calls_of(plot, reads=True), 16)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpu fault", "retry spent"])
-def test_a_death_whose_event_comes_again_a_minute_later_changes_no_end(
-    name: str, record_property: Recorder
-) -> None:
-    plot = BY_NAME[name]
-    points = calls_of(plot)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number, retry_after_s=60.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpu fault", "healthy GPU"])
-def test_a_death_whose_event_never_comes_again_changes_no_end(name: str, record_property: Recorder) -> None:
-    """Neither Lambda nor a person sends it a second time; the sweeper and the events of others remain."""
-    plot = BY_NAME[name]
-    points = calls_of(plot)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number, invocations=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpu fault", "healthy GPU", "retry spent"])
-def test_a_death_of_the_sweeper_changes_no_end_where_no_event_arrives(
-    name: str, record_property: Recorder
-) -> None:
-    """Nothing but the clock is left to find what a dead process has begun."""
-    plot = BY_NAME[name]
-    points = calls_of(plot, events=False)
-    record_property("crash_points", len(points))
-    for number in points:
-        die(plot, after=number, events=False)
+@pytest.mark.parametrize(
+    "deaths",
+    [*QUICK.values(), *(pytest.param(one, marks=pytest.mark.slow) for one in LONG.values())],
+    ids=[*QUICK, *LONG],
+)
+def test_a_death_changes_no_end(deaths: Deaths, record_property: Recorder) -> None:
+    record_property("crash_points", deaths.happen())
 
 
 @pytest.mark.parametrize("seed", range(6))
