@@ -51,49 +51,38 @@ def test_every_set_of_bad_nodes_is_rebooted_and_no_other(fails: int) -> None:
             recover(world, size=3, fails=fails, bad={i for i in range(3) if verdicts[i]}, order=(2, 0, 1))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_gang_of_8_recovers(seed: int) -> None:
+def drawn(size: int, seed: int, fails: int | None = None, bad: set[int] | None = None) -> None:
+    """What is not said, and the order of the verdicts, is drawn."""
     chance = random.Random(seed)
-    order = tuple(chance.sample(range(8), 8))
+    order = tuple(chance.sample(range(size), size))
+    fails = chance.randrange(size) if fails is None else fails
+    bad = set(chance.sample(range(size), 1 + seed % size)) if bad is None else bad
     with a_world(seed=seed) as world:
-        recover(
-            world, size=8, fails=chance.randrange(8), bad=set(chance.sample(range(8), 1 + seed)), order=order
-        )
+        recover(world, size=size, fails=fails, bad=bad, order=order)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_a_gang_of_32_recovers(seed: int) -> None:
-    chance = random.Random(seed)
-    order = tuple(chance.sample(range(32), 32))
-    with a_world(seed=seed) as world:
-        recover(
-            world,
-            size=32,
-            fails=chance.randrange(32),
-            bad=set(chance.sample(range(32), 1 + 2 * seed)),
-            order=order,
-        )
+LARGE = [*((8, seed) for seed in range(4)), *((32, seed) for seed in (0, 2, 4))]
+
+
+@pytest.mark.parametrize(
+    ("size", "seed"), [pytest.param(*gang, marks=[pytest.mark.slow] * (gang[0] > 8)) for gang in LARGE]
+)
+def test_a_large_gang_recovers(size: int, seed: int) -> None:
+    drawn(size, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", range(8))
 def test_in_a_gang_of_8_whichever_rank_fails_and_whichever_node_is_bad(fails: int) -> None:
     for bad in range(8):
-        order = tuple(random.Random(8 * fails + bad).sample(range(8), 8))
-        with a_world() as world:
-            recover(world, size=8, fails=fails, bad={bad}, order=order)
+        drawn(8, 8 * fails + bad, fails, {bad})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", range(0, 32, 4))
-def test_in_a_gang_of_32_whichever_rank_fails_and_whichever_node_is_bad(fails: int) -> None:
-    """Every rank fails once and every node is bad once, in orders that are drawn."""
-    for rank in range(fails, fails + 4):
-        chance = random.Random(rank)
-        with a_world(seed=rank) as world:
-            order = tuple(chance.sample(range(32), 32))
-            recover(world, size=32, fails=rank, bad={(7 * rank + 3) % 32}, order=order)
+@pytest.mark.parametrize("first", range(0, 32, 4))
+def test_in_a_gang_of_32_every_rank_fails_once_and_every_node_is_bad_once(first: int) -> None:
+    for rank in range(first, first + 4):
+        drawn(32, rank, rank, {(7 * rank + 3) % 32})
 
 
 @pytest.mark.parametrize("size", [8, 32])
