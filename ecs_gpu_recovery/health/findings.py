@@ -6,7 +6,7 @@ read off the actions. Nothing here touches a GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 
@@ -49,7 +49,7 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """The exit code that carries this verdict to whoever started the program."""
+        """The exit code that carries this verdict."""
         return _EXIT_CODES[self]
 
 
@@ -88,20 +88,7 @@ class Finding:
 
     def to_json(self) -> dict[str, object]:
         """The finding as the report shows it."""
-        return {
-            "source": self.source,
-            "kind": self.kind,
-            "code": self.code,
-            "gpu": self.gpu,
-            "severity": self.severity,
-            "action": self.action.value,
-            "rule": self.rule,
-            "why": self.why,
-            "evidence": self.evidence,
-            "count": self.count,
-            "first_at": self.first_at,
-            "last_at": self.last_at,
-        }
+        return {**asdict(self), "severity": self.severity}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from .views import (
 )
 
 SHUT_DOWN = "the cluster was shut down"
-"""Why a node is off that nobody meant to lose: the next controller powers it on again."""
+"""Why a node is off that was not lost: the next controller powers it on again."""
 
 
 class Cluster:
@@ -86,8 +86,6 @@ class Cluster:
         """Give the node its power and its agent. Does nothing to a node that runs."""
         folder = self._folder(name)
         with self._lock(name):
-            if (folder / "retired").exists():
-                raise NodeRefused("MISSING", f"node {name} is retired")
             boot = read_boot(folder)
             off = (folder / "off").exists()
             if boot is None or off or boot["host_boot_id"] != processes.host_boot_id():
@@ -114,24 +112,21 @@ class Cluster:
         trouble: dict[str, Exception] = {}
         for folder in self._folders():
             try:
-                off = any((folder / name).exists() for name in ("off", "retired"))
-                if not off and (folder / "boot.json").exists() and not self._agent_lives(folder):
+                if (
+                    not (folder / "off").exists()
+                    and (folder / "boot.json").exists()
+                    and not self._agent_lives(folder)
+                ):
                     self.power_on(folder.name)
             except (OSError, DamagedFile, NodeRefused, processes.Unkillable) as exc:
                 trouble[folder.name] = exc
         return trouble
 
-    def retire(self, name: str, reason: str) -> None:
-        """Take a node out of the cluster for good. Its folder stays for whoever wants to read it."""
-        self.power_off(name, reason)
-        write_text(str(self._folder(name) / "retired"), reason)
-
     def nodes(self) -> list[NodeView]:
-        """Every node that is not retired, by name."""
-        return [node_view(folder) for folder in self._folders() if not (folder / "retired").exists()]
+        """Every node, by name."""
+        return [node_view(folder) for folder in self._folders()]
 
     def node(self, name: str) -> NodeView:
-        """One node, retired or not."""
         return node_view(self._folder(name))
 
     def shutdown(self, keep: Container[str] = ()) -> None:

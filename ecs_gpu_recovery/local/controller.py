@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from ..core.errors import RecoveryError, Refused, Transient
 from ..core.model import Node
@@ -185,9 +184,7 @@ class Controller:
                 stop.wait(PAUSE_S)
             stop.wait(self._poll_s)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._let_go()
 
     def _let_go(self) -> None:

@@ -53,7 +53,7 @@ class Agent:
         return os.path.join(self.node_dir, *names)
 
     def run(self) -> int:
-        """Boot, then look after tasks until the node is rebooted, retired or gone."""
+        """Boot, then look after tasks until the node is rebooted or gone."""
         processes.adopt_orphans()
         seen = self.counted_before()
         if seen is None:
@@ -117,9 +117,9 @@ class Agent:
             say(f"{what}: {error}")
 
     def still_wanted(self) -> bool:
-        """False after a reboot (another agent's time) or when the node is retired or gone with its tasks."""
+        """False after a reboot (another agent's time) or when the node is gone with its tasks."""
         mark = changed_at(self.path("boot.json"))
-        if mark == (0, 0) or os.path.exists(self.path("retired")):
+        if mark == (0, 0):
             self.end_everything()
             return False
         if mark != self.boot_mark:  # read it only when it changed
@@ -134,7 +134,7 @@ class Agent:
         return True
 
     def end_everything(self) -> None:
-        """Nothing of a retired node may run on. The kill spares its own process, so it can be last."""
+        """Nothing of a node that is gone may run on. The kill spares its own process, so it can be last."""
         processes.kill_descendants(self.reap, patience_s=10.0)
         processes.kill_marked(processes.NODE_MARKER, self.node_dir)
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from ..local.controller import Looks
 from ..local.views import NodeView
@@ -48,9 +47,7 @@ class Collector:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join(_PATIENCE_S)
 

@@ -14,39 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..health.sources import nvml
+from ..health.sources.follow import KernelFollower
 from ..health.sources.gpus import HELD_BY_HARDWARE, GpuState
 from .gpus import count_xid
 
 EVERY_S = 5.0
-_KMSG = "/dev/kmsg"
-_RECORD = 8192
-
-
-class KernelLog:
-    """The kernel's own log, read on as it grows; nothing where the machine does not let us."""
-
-    def __init__(self) -> None:
-        self.counts: dict[tuple[str, int], int] = {}
-        try:
-            self._file = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            self._file = -1
-
-    def read(self) -> None:
-        while self._file >= 0:
-            try:
-                record = os.read(self._file, _RECORD)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # records were overwritten before we came; the next read goes on behind them
-            except OSError:
-                os.close(self._file)
-                self._file = -1
-                return
-            if not record:
-                return
-            count_xid(record.decode(errors="replace").partition("\n")[0], self.counts)
 
 
 def round_of_questions() -> list[dict[str, Any]] | None:
@@ -78,12 +50,24 @@ def _plain(data: Any) -> dict[str, Any]:
     }
 
 
+def _kernel_log() -> KernelFollower | None:
+    """Nothing where the machine does not let us read it."""
+    try:
+        return KernelFollower(None, None, from_start=True)
+    except OSError:
+        return None
+
+
 def main(argv: Sequence[str]) -> int:
     every_s = float(argv[0]) if argv else EVERY_S
-    log = KernelLog()
+    log, counts = _kernel_log(), dict[tuple[str, int], int]()
     while True:
-        log.read()
-        xids = [[device, code, number] for (device, code), number in log.counts.items()]
+        try:
+            for line in log.lines() if log is not None else ():
+                count_xid(line, counts)
+        except OSError:  # the log is closed to us now; the GPUs are not
+            log = None
+        xids = [[device, code, number] for (device, code), number in counts.items()]
         line = json.dumps({"gpus": round_of_questions(), "xids": xids}) + "\n"
         try:
             sys.stdout.write(line)

@@ -14,7 +14,6 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..control.console_link import ConsoleLink
@@ -78,9 +77,7 @@ class ConsoleBeside:
         """Whether a browser has a page open: an open page keeps its stream."""
         return self._served is not None and bool(self._served.server.server_state.connections)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._loader is not None:
             self._loader.join(_PATIENCE_S)
         if self._served is not None:

@@ -301,18 +301,6 @@ def test_a_cluster_that_was_shut_down_says_so(cluster: Cluster) -> None:
     assert [node.why_off for node in cluster.nodes()] == ["lost", SHUT_DOWN]
 
 
-def test_a_retired_node_is_gone_with_all_it_ran(cluster: Cluster) -> None:
-    power_on(cluster, "n1", "n2")
-    start_and_see_it_run(cluster, "n1", shell("t", "exec sleep 600"))
-    (cluster.node("n1").folder / "retired").write_text("by hand")
-    eventually(lambda: {process.node for process in cluster.processes()} == {"n2"})
-    cluster.retire("n2", "old")
-    assert cluster.processes() == []
-    assert cluster.nodes() == []
-    with pytest.raises(NodeRefused, match="retired"):
-        cluster.power_on("n2")
-
-
 def test_a_node_whose_folder_vanishes_ends_with_its_tasks(cluster: Cluster) -> None:
     power_on(cluster, "n1")
     start_and_see_it_run(cluster, "n1", shell("t", "exec sleep 600"))

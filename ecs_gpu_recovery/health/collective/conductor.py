@@ -7,7 +7,7 @@ and leaves it to people or to the scheduler what to do about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from ecs_gpu_recovery.health.collective import pairs, transfer
@@ -18,6 +18,7 @@ SCHEMA = "gpu-health-collective/1"
 OK, NOT_TESTED, NAMED = 0, 3, 4
 
 _GRACE_S = 5.0
+_LEFT_OUT: Message = {"status": "left_out", "gbit_s": None, "problem": ""}
 _RESULTS = {OK: "ok", NOT_TESTED: "not_tested", NAMED: "degraded"}
 _ABOUT = {
     ABSENT: ("node-absent", "never came to the test"),
@@ -49,14 +50,6 @@ class Named:
     ranks: tuple[int, ...]
     evidence: str
 
-    def to_json(self) -> Message:
-        return {
-            "kind": self.kind,
-            "nodes": list(self.nodes),
-            "ranks": list(self.ranks),
-            "evidence": self.evidence,
-        }
-
 
 @dataclass(slots=True)
 class Conductor:
@@ -66,7 +59,7 @@ class Conductor:
     plan: Plan
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     backend: str = "tcp"
-    whole: Message = field(default_factory=lambda: {"status": "left_out", "gbit_s": None, "problem": ""})
+    whole: Message = field(default_factory=lambda: dict(_LEFT_OUT))
     results: list[PairResult] = field(default_factory=list)
     steps: int = 0
 
@@ -103,17 +96,20 @@ class Conductor:
         if problem:
             self.whole = {"status": "failed", "gbit_s": None, "problem": problem}
             return
-        seconds = max(float(str(answer["seconds"])) for answer in answers.values())
-        workers = self._workers(ranks)
-        carried = self.plan.size * 2 * (workers - 1) / workers
+        carried = self._all_reduced(ranks)
         if self.backend == "tcp":
             carried = transfer.ring_bytes(len(ranks), self.plan.size)
-        speed = carried * 8 / seconds / 1e9 if carried else None
+        speed = _gbit_s(carried, answers, ranks) if carried else None
         slow = speed is not None and self.plan.min_gbit_s is not None and speed < self.plan.min_gbit_s
         self.whole = {"status": "slow" if slow else "ok", "gbit_s": speed, "problem": ""}
 
     def _workers(self, ranks: Sequence[int]) -> int:
         return len(ranks) if self.backend != "nccl" else sum(self.hall.guests[rank].gpus for rank in ranks)
+
+    def _all_reduced(self, ranks: Sequence[int]) -> float:
+        """What an all-reduce moves through each of its workers."""
+        workers = self._workers(ranks)
+        return self.plan.size * 2 * (workers - 1) / workers
 
     def _together(self, ranks: Sequence[int]) -> dict[int, Message]:
         """These nodes at once: an all-reduce by PyTorch, or around a ring by TCP."""
@@ -196,10 +192,8 @@ class Conductor:
         problem = self._problem((a, b), answers)
         if problem:
             return replace(result, problem=problem)
-        seconds = max(float(str(answers[rank]["seconds"])) for rank in (a, b))
-        workers = self._workers((a, b))
-        carried = self.plan.size if self.backend == "tcp" else self.plan.size * 2 * (workers - 1) / workers
-        return replace(result, gbit_s=carried * 8 / seconds / 1e9)
+        carried = self.plan.size if self.backend == "tcp" else self._all_reduced((a, b))
+        return replace(result, gbit_s=_gbit_s(carried, answers, (a, b)))
 
     def named(self) -> list[Named]:
         """Everything a person should look at, the gone first."""
@@ -233,27 +227,32 @@ class Conductor:
         code = NAMED if found else OK if measured else NOT_TESTED
         limit = pairs.limit_of(self.results, self.plan.min_gbit_s, self.plan.slow_share)
         return {
-            "schema": SCHEMA,
-            "result": _RESULTS[code],
-            "exit_code": code,
-            "why": _why(found, self.whole, self.backend, measured),
+            **_document(code, _why(found, self.whole, self.backend, measured), len(self.hall.guests)),
             "backend": self.backend,
-            "world": len(self.hall.guests),
             "size_mib": self.plan.size / (1 << 20),
             "limit_gbit_s": None if limit is None else round(limit, 3),
             "started_at": self.started_at.isoformat(),
-            "finished_at": datetime.now(UTC).isoformat(),
             "nodes": [guest.to_json() for guest in self.hall.guests],
             "all_nodes": self.whole,
             "pairs": [result.to_json() for result in self.results],
-            "findings": [one.to_json() for one in found],
+            "findings": [asdict(one) for one in found],
             "strangers": self.hall.strangers[:20],
         }
 
 
+def _gbit_s(carried: float, answers: dict[int, Message], ranks: Sequence[int]) -> float:
+    """The slowest tells the time."""
+    return carried * 8 / max(float(str(answers[rank]["seconds"])) for rank in ranks) / 1e9
+
+
 def not_tested(why: str, world: int, named: Named | None = None) -> Message:
     """The report of a node that never got into the test, or lost rank 0 on the way."""
-    code = NAMED if named is not None else NOT_TESTED
+    report = _document(NOT_TESTED if named is None else NAMED, why, world)
+    return report | {"findings": [asdict(named)] if named is not None else []}
+
+
+def _document(code: int, why: str, world: int) -> Message:
+    """A report in which nothing was measured."""
     now = datetime.now(UTC).isoformat()
     return {
         "schema": SCHEMA,
@@ -267,9 +266,9 @@ def not_tested(why: str, world: int, named: Named | None = None) -> Message:
         "started_at": now,
         "finished_at": now,
         "nodes": [],
-        "all_nodes": {"status": "left_out", "gbit_s": None, "problem": ""},
+        "all_nodes": dict(_LEFT_OUT),
         "pairs": [],
-        "findings": [named.to_json()] if named is not None else [],
+        "findings": [],
         "strangers": [],
     }
 

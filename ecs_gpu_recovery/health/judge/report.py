@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -125,30 +125,7 @@ def _rule_row(rule: Rule) -> list[str]:
 
 def rules_json(policy: Policy) -> list[dict[str, object]]:
     """The same for programs."""
-    return [
-        {
-            "id": rule.id,
-            "source": rule.source,
-            "group": rule.group,
-            "codes": list(rule.codes),
-            "action": rule.action.value,
-            "on_warning": rule.on_warning.value,
-            "fatal": rule.fatal,
-            "again": rule.again.value if rule.again else None,
-            "repeat": (
-                {
-                    "count": rule.repeat.count,
-                    "window_s": rule.repeat.window_s,
-                    "apart_s": rule.repeat.apart_s,
-                    "action": rule.repeat.action.value,
-                }
-                if rule.repeat
-                else None
-            ),
-            "why": rule.why,
-        }
-        for rule in policy.rules
-    ]
+    return [asdict(rule) for rule in policy.rules]
 
 
 def say(text: str) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 Position = dict[str, object]
 KMSG = Path("/dev/kmsg")
@@ -20,16 +19,6 @@ _LONGEST_LINE = 1 << 14
 _RECORD = 8192
 _HEAD = 256
 """Bytes by which a file is recognised. A number of an inode is soon given to another file."""
-
-
-class Follower(Protocol):
-    """A log that someone writes to while we read."""
-
-    name: str
-
-    def lines(self) -> Iterator[str]: ...
-    def position(self) -> Position: ...
-    def close(self) -> None: ...
 
 
 class FileFollower:

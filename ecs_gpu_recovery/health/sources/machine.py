@@ -5,7 +5,6 @@ All reading functions run in a child process (see `probe`) and send up what they
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import deque
 from collections.abc import Iterable
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from ecs_gpu_recovery.health.sources import host, nvml
 from ecs_gpu_recovery.health.sources.commands import output_of
+from ecs_gpu_recovery.health.sources.follow import KMSG, KernelFollower
 from ecs_gpu_recovery.health.sources.kernel_log import select
 from ecs_gpu_recovery.health.sources.probe import Emit
 
-_KMSG = "/dev/kmsg"
-_RECORD = 8192
+_LONGEST_LINE = 8192
 _MOST_LINES = 20_000
 
 _NVIDIA_SMI = ("nvidia-smi", "-q", "-x")
@@ -75,7 +74,7 @@ class Machine:
                 emit({"from": argv[0]})
                 _send_lines(ran.text.splitlines(), emit)
                 return
-        emit({"problem": f"{_KMSG}: {refused}; dmesg and journalctl give nothing either"})
+        emit({"problem": f"{KMSG}: {refused}; dmesg and journalctl give nothing either"})
 
 
 def read_log_file(path: Path, own: Machine | None, emit: Emit) -> None:
@@ -131,31 +130,23 @@ def _nvidia_smi(emit: Emit) -> None:
 def _read_kmsg(emit: Emit) -> str | None:
     """None after the whole log was sent, else why it cannot be read."""
     try:
-        kmsg = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK)
+        kmsg = KernelFollower(None, None, from_start=True)
     except OSError as error:
         return error.strerror or str(error)
-    emit({"from": _KMSG})
+    emit({"from": kmsg.name})
     try:
-        while True:
-            try:
-                record = os.read(kmsg, _RECORD)
-            except BlockingIOError:
-                return None
-            except BrokenPipeError:
-                continue  # records were overwritten while we read; the next read goes on behind them
-            except OSError as error:
-                return error.strerror or str(error)
-            if not record:
-                return None
-            _send_lines(record.decode(errors="replace").splitlines()[:1], emit)
+        _send_lines(kmsg.lines(), emit)
+    except OSError as error:
+        return error.strerror or str(error)
     finally:
-        os.close(kmsg)
+        kmsg.close()
+    return None
 
 
 def _send_lines(lines: Iterable[str], emit: Emit) -> None:
     """Only what concerns the NVIDIA driver travels to the parent, and of very much the latest."""
     for line in deque(select(lines), maxlen=_MOST_LINES):
-        emit({"line": line[:_RECORD]})
+        emit({"line": line[:_LONGEST_LINE]})
 
 
 def booted_at() -> datetime:
