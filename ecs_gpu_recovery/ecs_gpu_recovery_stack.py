@@ -15,7 +15,6 @@ from .infra.console import Console
 from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
 from .infra.functions import Functions
-from .infra.image import Image
 from .infra.logs import timeline_group
 from .infra.metrics import NodeMetrics
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
@@ -26,7 +25,7 @@ from .infra.reboot_document import RebootDocument
 from .infra.rules import Rules
 from .infra.schedule import Minute
 from .infra.tables import Tables
-from .infra.task_definitions import TaskDefinitions
+from .infra.task_definitions import Image, TaskDefinitions
 from .infra.topic import DeadLetters, Messages
 
 

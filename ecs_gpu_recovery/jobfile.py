@@ -9,7 +9,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,6 @@ _WORDS: dict[type, str] = {
 _NOTHING = JobRequest(spec=JobSpec(master_port=0))
 
 
-@dataclass(slots=True)
-class _Problems:
-    said: list[str] = field(default_factory=list)
-
-    def add(self, text: str) -> None:
-        self.said.append(text)
-
-
 def read_file(path: Path) -> dict[str, Any]:
     """A job file's keys and values, unchecked."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
@@ -107,25 +99,25 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> JobRequest:
     """Check everything, then build. With `local_files` programs and folders must exist on this machine."""
-    problems = _Problems()
+    problems: list[str] = []
     _known(data, problems)
     good = {
         name: value for name, value in data.items() if name in KEYS and _fits(KEYS[name], value, problems)
     }
     nodes = good.get("nodes", ())
     if "" in nodes or len(set(nodes)) != len(nodes):
-        problems.add("nodes: a node is named twice, or not at all")
+        problems.append("nodes: a node is named twice, or not at all")
     if bool(data.get("nodes")) == ("any_nodes" in data):
-        problems.add("nodes: name the nodes, or say with any_nodes how many to take (one of the two)")
+        problems.append("nodes: name the nodes, or say with any_nodes how many to take (one of the two)")
     _look_at_variables(good.get("env", {}), problems)
     if local_files and good.get("workdir"):
         if Path(good["workdir"]).is_dir():
             good["workdir"] = str(Path(good["workdir"]).resolve())
         else:
-            problems.add(f"workdir: {good['workdir']} is not a folder")
+            problems.append(f"workdir: {good['workdir']} is not a folder")
     good["command"] = _command(data, good, python, problems, local_files=local_files)
-    if problems.said:
-        raise Refused("the job was not submitted:\n  " + "\n  ".join(problems.said))
+    if problems:
+        raise Refused("the job was not submitted:\n  " + "\n  ".join(problems))
     return _built(good)
 
 
@@ -164,39 +156,39 @@ def _held(request: JobRequest, key: JobKey) -> Any:
     return getattr(request if part == "request" else getattr(request, part), attribute)
 
 
-def _known(data: Mapping[str, Any], problems: _Problems) -> None:
+def _known(data: Mapping[str, Any], problems: list[str]) -> None:
     """Keys that don't exist, each with the one that was probably meant; all that exist are named once."""
     strange = [key for key in data if key not in KEYS]
     for key in strange:
         near = difflib.get_close_matches(str(key), KEYS, n=1)
-        problems.add(f"{key!s:.60}: unknown key" + (f"; did you mean {near[0]}?" if near else ""))
+        problems.append(f"{key!s:.60}: unknown key" + (f"; did you mean {near[0]}?" if near else ""))
     if strange:
-        problems.add(f"known keys are: {', '.join(KEYS)}")
+        problems.append(f"known keys are: {', '.join(KEYS)}")
 
 
-def _look_at_variables(given: Mapping[str, Any], problems: _Problems) -> None:
+def _look_at_variables(given: Mapping[str, Any], problems: list[str]) -> None:
     for key, value in given.items():
         if not _VARIABLE.fullmatch(str(key)) or not isinstance(value, str):
-            problems.add(f"env.{key!s:.60}: names are letters, digits and '_'; values are strings")
+            problems.append(f"env.{key!s:.60}: names are letters, digits and '_'; values are strings")
         elif key in _OURS:
             instead = f"; use the key {_OURS[key]}" if _OURS[key] else ""
-            problems.add(f"env.{key}: every rank gets this variable from the control plane{instead}")
+            problems.append(f"env.{key}: every rank gets this variable from the control plane{instead}")
         elif not _writable(value):
-            problems.add(f"env.{key}: must be plain text")
+            problems.append(f"env.{key}: must be plain text")
 
 
-def _fits(key: JobKey, value: Any, problems: _Problems) -> bool:
+def _fits(key: JobKey, value: Any, problems: list[str]) -> bool:
     """Whether a value is what its row asks for."""
-    before, kind = len(problems.said), key.kind
+    before, kind = len(problems), key.kind
     if type(value) is not kind.type:
         given = _WORDS.get(type(value), "a date or nothing")
-        problems.add(f"{key.name}: must be {_WORDS[kind.type]}, not {given}")
+        problems.append(f"{key.name}: must be {_WORDS[kind.type]}, not {given}")
     elif isinstance(value, str) and not _writable(value):
-        problems.add(f"{key.name}: must be plain text")
+        problems.append(f"{key.name}: must be plain text")
     elif isinstance(value, list) and not all(isinstance(item, str) and _writable(item) for item in value):
-        problems.add(f"{key.name}: every entry must be text")
+        problems.append(f"{key.name}: every entry must be text")
     elif isinstance(value, int) and kind.limits and not kind.limits[0] <= value <= kind.limits[1]:
-        problems.add(f"{key.name}: must be from {kind.limits[0]} to {kind.limits[1]}, not {value!s:.20}")
+        problems.append(f"{key.name}: must be from {kind.limits[0]} to {kind.limits[1]}, not {value!s:.20}")
     elif kind.fits and isinstance(value, str | list):
         # An empty text is as good as none, except where one of several words is asked for.
         texts: list[str] = value if isinstance(value, list) else [value] if value or kind.choices else []
@@ -204,8 +196,8 @@ def _fits(key: JobKey, value: Any, problems: _Problems) -> bool:
             try:
                 kind.fits(text)
             except ValueError as exc:
-                problems.add(f"{key.name}: {exc}")
-    return len(problems.said) == before
+                problems.append(f"{key.name}: {exc}")
+    return len(problems) == before
 
 
 def _writable(text: str) -> bool:
@@ -217,38 +209,38 @@ def _command(
     data: Mapping[str, Any],
     good: Mapping[str, Any],
     python: str,
-    problems: _Problems,
+    problems: list[str],
     *,
     local_files: bool,
 ) -> tuple[str, ...]:
     command, args = tuple(good.get("command", ())), good.get("args", ())
     script = good.get("script", "")
     if data.get("script") and data.get("command"):
-        problems.add("command: give a command or a script, not both")
+        problems.append("command: give a command or a script, not both")
     if args and not data.get("script"):
-        problems.add("args: they belong to `script`; put them into `command` otherwise")
+        problems.append("args: they belong to `script`; put them into `command` otherwise")
     if script:
         path = Path(script)
         if local_files and not path.is_file():
-            problems.add(f"script: {script} does not exist")
+            problems.append(f"script: {script} does not exist")
         return (python, str(path.resolve()) if local_files else script, *args)
     if command and local_files:
         return (_program(command[0], good.get("workdir", ""), problems), *command[1:])
     ready_made = not local_files and (data.get("task_definition") or data.get("image"))
     if not (data.get("command") or data.get("script") or ready_made):
-        problems.add("command: what shall run? Give a command or a script")
+        problems.append("command: what shall run? Give a command or a script")
     return command
 
 
-def _program(name: str, workdir: str, problems: _Problems) -> str:
+def _program(name: str, workdir: str, problems: list[str]) -> str:
     """The program as the person who submits finds it: the nodes may have another PATH."""
     if "/" in name:
         found = os.path.join(workdir or os.curdir, name)
         if os.path.isfile(found) and os.access(found, os.X_OK):
             return os.path.abspath(found)
-        problems.add(f"command: {name} does not exist or cannot be executed")
+        problems.append(f"command: {name} does not exist or cannot be executed")
         return name
     where = shutil.which(name)
     if where is None:
-        problems.add(f"command: no program {name!r} in your PATH")
+        problems.append(f"command: no program {name!r} in your PATH")
     return os.path.abspath(where) if where else name

@@ -246,8 +246,8 @@ def retry(
     state: StateOption = None,
 ) -> None:
     """Run an ended job again, as a new job, from its last checkpoint."""
-    from ..control.actions import retry as run_again
     from ..control.backend import whoami
+    from ..control.submission import retry as run_again
     from . import render
     from .opened import opened, remark
 

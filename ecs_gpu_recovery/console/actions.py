@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from ..control.actions import retry
 from ..control.records import RecordsBackend
+from ..control.submission import retry
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, Node
 from . import dead_letters, forms

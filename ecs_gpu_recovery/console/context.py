@@ -49,17 +49,6 @@ class Console:
         self.shared.forget()
 
 
-def console_of(request: Request) -> Console:
-    found: Console = request.app.state.console
-    return found
-
-
-def identity_of(request: Request) -> Identity:
-    """The guard has let no request through without one."""
-    found: Identity = request.state.identity
-    return found
-
-
 def address_of(request: Request) -> str:
     found: str = request.state.address
     return found
@@ -69,8 +58,7 @@ def event_stream(
     request: Request, console: Console, open_stream: Callable[[Callable[[], bool]], AsyncIterator[str]]
 ) -> EventStream:
     """A live stream for the one who asks, if there is room; it lasts while they may look."""
-    who = identity_of(request)
-    release = console.streams.take(f"{who.name} {address_of(request)}")
+    release = console.streams.take(f"{request.state.identity.name} {address_of(request)}")
     try:
         return EventStream(open_stream(request.state.still), release)
     except BaseException:
@@ -82,11 +70,14 @@ def event_stream(
 
 
 async def _console(request: Request) -> Console:
-    return console_of(request)
+    found: Console = request.app.state.console
+    return found
 
 
 async def _identity(request: Request) -> Identity:
-    return identity_of(request)
+    """The guard has let no request through without one."""
+    found: Identity = request.state.identity
+    return found
 
 
 ConsoleArg = Annotated[Console, Depends(_console)]

@@ -182,11 +182,9 @@ def read_request(
         raise BadField(by_field(str(exc), FIELDS)) from exc
 
 
-def submit(
-    side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop, *, by: str, job_id: str = ""
-) -> Job:
+def submit(side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop, *, by: str) -> Job:
     request, path = read_request(side, data, desktop)
-    chosen = request.job_id or job_id or new_job_id(request.spec.name)
+    chosen = request.job_id or new_job_id(request.spec.name)
     try:
         return side.submit(replace(request, job_id=chosen, spec=replace(request.spec, submitted_by=by)))
     except Refused as exc:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
 from ..core.model import Job, Node
 from ..engine.ports import Store
 from ..jobfile import JobRequest
+from .backend import Backend
 
 #: Another job may take the nodes that were free a moment ago; then others are chosen.
 CLAIM_TRIES = 5
@@ -96,6 +98,25 @@ def claimed(request: JobRequest, submit: Callable[[], Job]) -> Job:
             if request.nodes:
                 raise Refused(not_submitted(exc.reasons)) from exc
     raise Transient("the job was not submitted: others took the free nodes each time; try again")
+
+
+def retry(
+    side: Backend,
+    job_id: str,
+    *,
+    by: str,
+    nodes: Sequence[str] = (),
+    not_ended: str = ", so it can't be run again",
+) -> Job:
+    """The same work as a new job, from its last checkpoint; on the same nodes if none are named."""
+    old = side.job(job_id)
+    if not old.status.final:
+        raise Refused(f"{job_id} is {old.status}: it has not ended{not_ended}")
+    spec = replace(old.spec, retry_of=old.id, submitted_by=by)
+    chosen = tuple(nodes) or tuple(rank.node for rank in old.ranks)
+    return side.submit(
+        JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))
+    )
 
 
 def task_definition(request: JobRequest) -> dict[str, Any] | None:

@@ -31,13 +31,6 @@ class FleetPolicy:
     hands_on: float = 20.0  #: what a person needs per case, once there
 
 
-NAMED: dict[str, FleetPolicy] = {
-    "as shipped": FleetPolicy(),
-    "manual": FleetPolicy(automatic=False),
-    "manual, on call": FleetPolicy(automatic=False, on_call=True),
-    "generous": FleetPolicy(max_retries=10, refill=True, spares=8, checkpoint=30.0),
-}
-
 #: One change at a time, in words a person would use.
 CHANGES: tuple[tuple[str, dict[str, object]], ...] = (
     ("recover by hand, in working hours", {"automatic": False}),

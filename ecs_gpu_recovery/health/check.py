@@ -29,7 +29,7 @@ DEFAULT_LEVEL = "1"
 DIAG_DEADLINES_S = {"1": 300.0, "2": 900.0, "3": 3600.0, "4": 4 * 3600.0}
 PASSIVE_DEADLINE_S = 20.0
 IDLE = "idle"
-#: More of a GPU's memory than this is somebody's. The driver alone holds some hundred MiB.
+#: More of a GPU's memory than this is in use. The driver alone holds some hundred MiB.
 UNUSED_MIB = 2048
 DISKS = ("/", "/tmp", "/var/lib/docker", "/var/lib/ecs")  # noqa: S108 (looked at, not written to)
 
@@ -169,7 +169,7 @@ def _driver(outcome: Outcome, policy: Policy, expected: int | None) -> tuple[Jud
 
 
 def _idle(states: Iterable[GpuState]) -> Check:
-    """Memory or work that is none of ours: a GPU in somebody's hands is not examined, and not given away."""
+    """Memory or work that is none of ours: a GPU in use is not examined, and not given away."""
     used = [
         f"GPU {gpu.label}: {gpu.memory_used_mib or 0:.0f} MiB and {gpu.utilization or 0:.0f} % in use"
         for gpu in states
@@ -185,7 +185,7 @@ def _asked_again(
 ) -> tuple[Judged, list[GpuState]]:
     """One hang may be a slow start. A second one, on a node that has GPUs, is a hung driver."""
     deadline_s = wanted.deadline_s or node.driver_deadline_s
-    again = run_probes([Probe(name="driver", deadline_s=deadline_s, work=node.read_driver_again)])["driver"]
+    again = _ask("driver", deadline_s, node.read_driver_again)
     check, found = first
     hang = found[-1]
     rest = found[:-1]
@@ -258,16 +258,18 @@ def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], fo
         return Check(name=dcgm.DIAG, status="not_tested", detail="left out: a fault is already proven"), []
     deadline_s = wanted.diag_deadline_s or DIAG_DEADLINES_S[wanted.level]
     work = partial(machine.dcgm_diag, wanted.level, wanted.dcgm_host)
-    outcome = run_probes([Probe(name=dcgm.DIAG, deadline_s=deadline_s, work=work)])[dcgm.DIAG]
-    return _dcgm(outcome, policy, states)
+    return _dcgm(_ask(dcgm.DIAG, deadline_s, work), policy, states)
 
 
 def _health_again(wanted: Wanted, policy: Policy, states: list[GpuState]) -> Judged:
     """What DCGM's watches say behind its tests: they have seen the GPUs at work, and one that was just started too."""
     work = partial(machine.dcgm_health, wanted.dcgm_host)
     deadline_s = wanted.deadline_s or PASSIVE_DEADLINE_S
-    outcome = run_probes([Probe(name=dcgm.HEALTH, deadline_s=deadline_s, work=work)])[dcgm.HEALTH]
-    return _dcgm(outcome, policy, states)
+    return _dcgm(_ask(dcgm.HEALTH, deadline_s, work), policy, states)
+
+
+def _ask(name: str, deadline_s: float, work: Callable[[Emit], None]) -> Outcome:
+    return run_probes([Probe(name=name, deadline_s=deadline_s, work=work)])[name]
 
 
 def _host(outcome: Outcome, policy: Policy) -> Judged:

@@ -14,9 +14,8 @@ from constructs import Construct, IDependable
 from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from .containers import ecs_tasks, host_volume, lossy_logging, mount, variables
-from .image import Image
 from .naming import Name, accept
-from .task_definitions import TaskDefinitions
+from .task_definitions import Image, TaskDefinitions
 
 _Definition = ecs.CfnTaskDefinition
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
@@ -97,14 +96,7 @@ class NodeWatch(Construct):
                 _Definition.ContainerDefinitionProperty(
                     name="watch",
                     image=image.uri,
-                    command=[
-                        "gpu-health",
-                        "watch",
-                        "--ecs",
-                        "--eventbridge",
-                        "--state",
-                        f"{_MEMORY}/told.json",
-                    ],
+                    command=f"gpu-health watch --ecs --eventbridge --state {_MEMORY}/told.json".split(),
                     essential=True,
                     cpu=32,
                     memory_reservation=96,

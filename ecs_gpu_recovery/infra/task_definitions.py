@@ -7,19 +7,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnDeletionPolicy, Stack
+from aws_cdk import CfnDeletionPolicy, RemovalPolicy, Stack
+from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from ..config import Config
 from .containers import ecs_tasks, execution_role, host_volume, lossy_logging, mount
-from .image import Image
 from .logs import log_group
+from .naming import Name
 
 _Definition = ecs.CfnTaskDefinition
 #: Where shared storage is on the nodes, and in the tasks.
 SHARED = "/fsx"
+
+
+class Image(Construct):
+    """A repository for the image built from docker/Dockerfile, unless another image was named."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
+        super().__init__(scope, construct_id)
+        self.repository: ecr.Repository | None = None
+        self.uri = config.IMAGE
+        self.pulled_from = Name(
+            "ecr", "repository/*", why="IMAGE names an image; its repository may be any of the account's."
+        )
+        if not config.IMAGE:
+            self.repository = ecr.Repository(
+                self,
+                "Repository",
+                repository_name=config.REPOSITORY_NAME,
+                image_scan_on_push=True,
+                empty_on_delete=True,
+                removal_policy=RemovalPolicy.DESTROY,
+                lifecycle_rules=[ecr.LifecycleRule(max_image_count=10)],
+            )
+            self.uri = self.repository.repository_uri_for_tag(config.IMAGE_TAG)
+            self.pulled_from = Name("ecr", f"repository/{config.REPOSITORY_NAME}")
 
 
 class TaskDefinitions(Construct):

@@ -50,23 +50,13 @@ class Cluster:
     # nodes
 
     def create(
-        self,
-        name: str,
-        gpus_expected: int,
-        boot_seconds: float = 2.0,
-        kind: str = "simulated",
-        gpu_indices: tuple[int, ...] | None = None,
+        self, name: str, gpus_expected: int, boot_seconds: float = 2.0, kind: str = "simulated"
     ) -> None:
-        """Make a node, powered off. The same node may be made again; another one under its name may not.
-
-        `gpu_indices` gives a node of kind "real" some of the host's GPUs; None gives it all.
-        """
+        """Make a node, powered off. The same node may be made again; another one under its name may not."""
         folder = self._root / checked_name("node", name)
         if kind not in ("simulated", "real"):
             raise ValueError(f"a node is simulated or real, not {kind!r}")
         node: Json = {"name": name, "gpus": gpus_expected, "boot_seconds": boot_seconds, "kind": kind}
-        if gpu_indices is not None:
-            node["gpu_indices"] = list(gpu_indices)
         folder.mkdir(exist_ok=True)
         with self._lock(name):
             known = read_json(str(folder / "node.json"))
@@ -316,10 +306,6 @@ class Cluster:
             "hit_seq": gpus.hit_seq(str(folder)),
             "ordered_at": now_iso(),
         }
-        if spec.gpu_indices is not None:
-            order["gpu_indices"] = list(spec.gpu_indices)
-            if node.kind == "real":
-                order["env"].setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, spec.gpu_indices)))
         if spec.memory_mib is not None:
             order["memory_mib"] = spec.memory_mib
         return order

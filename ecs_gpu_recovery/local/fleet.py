@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,20 +77,13 @@ class LocalFleet:
             view = self._cluster.node(node.name)
         since = (job.created_at if job is not None else self._now()) - LOOK_BACK
         report = view.folder / "tasks" / order.token / "report.json"
-        argv = [
-            sys.executable,
-            "-m",
-            "ecs_gpu_recovery.health",
-            "--json",
-            "--report",
-            str(report),
-            "--since",
-            since.isoformat(),
-            "--expect-gpus",
-            str(node.gpus),
-            "--level",
-            order.level,
-        ]
+        options = {
+            "--report": str(report),
+            "--since": since.isoformat(),
+            "--expect-gpus": str(node.gpus),
+            "--level": order.level,
+        }
+        argv = [sys.executable, "-m", "ecs_gpu_recovery.health", "--json", *chain(*options.items())]
         # The check must find this very package, installed or not: one that can't run proves nothing.
         path = [PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PYTHONPATH": os.pathsep.join(path)}

@@ -6,11 +6,9 @@ A health check reads gpus.json itself, where GPUs are always at rest, so nothing
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from zlib import crc32
 
 from .files import DamagedFile, Json, read_json
-from .gpus import gpus_of_task
 
 #: Of an H100: watts at rest and at most, degrees at rest and under load.
 _WATTS, _DEGREES = (112, 680), (38, 66)
@@ -23,28 +21,26 @@ _STEP_S = 5.0
 def measured(node_dir: str, at: float) -> Json:
     """The content of gpus.json as it would be measured at that moment: the same for the same tasks and moment."""
     state = read_json(os.path.join(node_dir, "gpus.json")) or {"gpus": []}
-    held = _held(node_dir, [gpu["index"] for gpu in state["gpus"]])
-    gpus = [{**gpu, **_at_work(gpu, at)} if gpu["index"] in held else gpu for gpu in state["gpus"]]
-    return {**state, "gpus": gpus}
+    if _trains(node_dir):
+        state["gpus"] = [{**gpu, **_at_work(gpu, at)} for gpu in state["gpus"]]
+    return state
 
 
-def _held(node_dir: str, every: Sequence[int]) -> set[int]:
-    """The GPUs of the training tasks that run now. Without power none does, whatever was heard last."""
-    tasks, held = os.path.join(node_dir, "tasks"), set[int]()
-    for name in [] if os.path.exists(os.path.join(node_dir, "off")) else os.listdir(tasks):
-        folder = os.path.join(tasks, name)
-        ended, running = (os.path.exists(os.path.join(folder, f"{end}.json")) for end in ("exit", "running"))
-        if running and not ended:
-            held.update(_gpus_of(folder, every))
-    return held
+def _trains(node_dir: str) -> bool:
+    """Whether a training task runs now: it has all GPUs. Without power none does, whatever was heard last."""
+    if os.path.exists(os.path.join(node_dir, "off")):
+        return False
+    tasks = os.path.join(node_dir, "tasks")
+    return any(_is_training(os.path.join(tasks, name)) for name in os.listdir(tasks))
 
 
-def _gpus_of(task_dir: str, every: Sequence[int]) -> list[int]:
+def _is_training(task_dir: str) -> bool:
+    ended, running = (os.path.exists(os.path.join(task_dir, f"{end}.json")) for end in ("exit", "running"))
     try:
-        spec = read_json(os.path.join(task_dir, "spec.json")) or {}
-    except DamagedFile:  # whoever looks after the task tells of it
-        return []
-    return gpus_of_task(spec, every) if spec.get("kind") == "train" else []
+        spec = read_json(os.path.join(task_dir, "spec.json")) or {} if running and not ended else {}
+    except DamagedFile:  # the node's agent tells of it
+        return False
+    return spec.get("kind") == "train"
 
 
 def _at_work(gpu: Json, at: float) -> Json:

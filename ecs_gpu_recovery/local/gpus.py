@@ -10,7 +10,6 @@ The shim imports this module: keep the imports at the top few.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from .files import Json, now_iso, private, read_json, write_json
@@ -177,25 +176,23 @@ def _text(value: str | bytes) -> str:
 def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | None:
     """What the faults of a node do to one task now, the worst first. Only training feels them.
 
-    Faults that stay (in gpus.json) hit whoever uses the GPU, also a task that starts later. Faults that leave
+    Faults that stay (in gpus.json) hit every task of the node, also one that starts later. Faults that leave
     the GPU healthy are hits with a number, and hit the tasks that had been ordered before them.
     """
     if spec.get("kind") != "train":
         return None
     gpus = (state or {"gpus": []})["gpus"]
-    mine = gpus_of_task(spec, [gpu["index"] for gpu in gpus])
-    standing = [gpu for gpu in gpus if gpu["index"] in mine and gpu["fault"]]
     prefix = f"[rank{spec.get('rank', 0)}]: RuntimeError: "
     for hit in (faults or {}).get("hits", []):
-        if hit["seq"] > spec.get("hit_seq", 0) and (not mine or hit["gpu"] in mine):
+        if hit["seq"] > spec.get("hit_seq", 0):
             if hit["kind"] == "oom":
                 return Blow("oom")
             return Blow("fatal", f"{prefix}CUDA error: {_xid(hit['xid']).cuda}")
-    kinds = {gpu["fault"]["kind"]: gpu for gpu in standing}
+    kinds = {gpu["fault"]["kind"]: gpu for gpu in gpus if gpu["fault"]}
     for kind in ("off-bus", "permanent", "ecc", "xid"):
         if kind in kinds:
             fault = kinds[kind]["fault"]
-            if fault["settled"] and not any(gpu["present"] for gpu in gpus if gpu["index"] in mine):
+            if fault["settled"] and not any(gpu["present"] for gpu in gpus):
                 return Blow("fatal", f"{prefix}No CUDA GPUs are available")
             return Blow("fatal", f"{prefix}CUDA error: {_xid(fault['xid']).cuda}")
     if "hang" in kinds:
@@ -203,12 +200,6 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
     if "slow" in kinds:
         return Blow("slow", speed=float(kinds["slow"]["fault"]["speed"]))
     return None
-
-
-def gpus_of_task(spec: Json, every: Sequence[int]) -> list[int]:
-    """The GPUs a task was given; all of the node if none were named."""
-    indices = spec.get("gpu_indices")
-    return list(every) if indices is None else [int(index) for index in indices]
 
 
 def _xid(code: int) -> _Xid:

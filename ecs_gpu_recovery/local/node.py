@@ -89,18 +89,21 @@ class Agent:
             time.sleep(min(TICK_S, max(0.0, deadline - time.monotonic())))
         if node.get("kind") != "real":
             return gpus.count_present(self.node_dir)
-        mine = node.get("gpu_indices")
         try:
-            return sum(1 for gpu in gpus.real_gpus() if mine is None or gpu["index"] in mine)
+            return len(gpus.real_gpus())
         except gpus.NvmlUnavailable as error:  # a node without GPUs, which its controller will notice
             say(f"no GPU can be counted: {error}")
             return 0
 
     def announce(self, state: str, seen: int) -> None:
         """Say who we are and how far we got, if there still is a folder to say it in. A full disk is waited for."""
-        me = processes.identify(os.getpid())
-        assert me is not None, "this process lives"
-        record = {**me._asdict(), "boot_id": self.boot_id, "state": state, "gpus": seen, "at": now_iso()}
+        record = {
+            **processes.me()._asdict(),
+            "boot_id": self.boot_id,
+            "state": state,
+            "gpus": seen,
+            "at": now_iso(),
+        }
         while os.path.isdir(self.node_dir):
             try:
                 write_json(self.path("agent.json"), record)
@@ -140,13 +143,7 @@ class Agent:
 
     def reap(self) -> None:
         """Collect dead shims, and whatever their death left to us."""
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, _ in processes.reaped():
             self.shims.pop(pid, None)
 
     def tend_tasks(self) -> None:
@@ -224,9 +221,8 @@ class Agent:
 
     def refuse(self, task_id: str, spec: Json) -> None:
         """Never start it: take the claim, for a shim of an earlier agent may still be on its way."""
-        me = processes.identify(os.getpid())
-        assert me is not None, "this process lives"
-        claim = {**me._asdict(), "boot_id": spec.get("boot_id", self.boot_id), "refused": True}
+        boot_id = spec.get("boot_id", self.boot_id)
+        claim = {**processes.me()._asdict(), "boot_id": boot_id, "refused": True}
         if create_json(self.path("tasks", task_id, "claim"), claim):
             self.settle(task_id, claim)
 

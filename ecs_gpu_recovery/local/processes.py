@@ -1,6 +1,6 @@
 """Which process is which: identity, search by marker, and the end of whole process trees.
 
-A pid alone names nobody: it is used again. A process is named by its pid, its start time and the boot of
+A pid alone names no process: it is used again. A process is named by its pid, its start time and the boot of
 the host. Processes of a node are found by a marker in their environment, because training launchers start
 workers in sessions of their own, out of reach of a process group.
 
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ def host_boot_id() -> str:
         return file.read().strip()
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
+def stat_fields(pid: int) -> list[bytes] | None:
     """Fields of /proc/PID/stat from the state on (the command before them may hold anything)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -78,10 +78,28 @@ def _stat_fields(pid: int) -> list[bytes] | None:
 
 def identify(pid: int) -> ProcessId | None:
     """The identity of a living process. A zombie has ended: it runs nothing and holds nothing."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     if not fields or fields[0] in (b"Z", b"X"):
         return None
     return ProcessId(pid, int(fields[19]), host_boot_id())
+
+
+def me() -> ProcessId:
+    found = identify(os.getpid())
+    assert found is not None, "this process lives"
+    return found
+
+
+def reaped() -> Iterator[tuple[int, int]]:
+    """Every child that has died, adopted orphans too, with its status."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -134,7 +152,7 @@ def _children_by_scan(pid: int) -> list[int]:
     """The same on kernels built without the list of children: ask every process for its parent."""
     found = []
     for other in all_pids():
-        fields = _stat_fields(other)
+        fields = stat_fields(other)
         if fields and int(fields[1]) == pid:
             found.append(other)
     return found

@@ -1,5 +1,5 @@
 """What the files of a node and its tasks say. They are read with care: a file that no writer of ours can have left
-so is named to a person, and costs nobody but its own node.
+so is named to a person, and costs only its own node.
 """
 
 from __future__ import annotations
@@ -19,20 +19,7 @@ def node_view(folder: Path) -> NodeView:
     try:
         return _view_of_files(folder)
     except (OSError, DamagedFile) as exc:
-        return NodeView(
-            name=folder.name,
-            kind="simulated",
-            connected=False,
-            state=NodeState.DOWN,
-            boot_id=None,
-            gpus_expected=0,
-            gpus_seen=0,
-            pid=None,
-            since=None,
-            why_off=str(exc),
-            folder=folder,
-            damaged=True,
-        )
+        return NodeView(name=folder.name, folder=folder, state=NodeState.DOWN, why_off=str(exc), damaged=True)
 
 
 def _view_of_files(folder: Path) -> NodeView:
@@ -51,7 +38,6 @@ def _view_of_files(folder: Path) -> NodeView:
     return NodeView(
         name=folder.name,
         kind=_needed(definition, node, "kind", str),
-        connected=state is NodeState.READY,
         state=state,
         boot_id=boot["boot_id"] if boot else None,
         gpus_expected=_needed(definition, node, "gpus", int),

@@ -9,7 +9,7 @@ is told and everything it tells is a file in the task's folder:
     running.json  the task runs          exit.json  how it ended, written once, last
     log           output of the task     *.room     space for those two, taken before the start
 
-Nobody else learns how the task ended, so a disk that fills up while it runs must not cost the answer: the
+Only the shim learns how the task ended, so a disk that fills up while it runs must not cost the answer: the
 space is reserved before the start, and a task for which there is none waits for it.
 
 Many of these run at once, so the imports are few and the loop does little.
@@ -123,9 +123,7 @@ class Shim:
 
         False when another shim was faster, or when the folder is gone.
         """
-        me = processes.identify(os.getpid())
-        assert me is not None, "this process lives"
-        record = {**me._asdict(), "boot_id": self.boot_id}
+        record = {**processes.me()._asdict(), "boot_id": self.boot_id}
         mine = False
         while os.path.isdir(self.task_dir):
             try:
@@ -274,13 +272,7 @@ class Shim:
 
     def reap(self) -> None:
         """Collect every dead child, adopted orphans too, and note how the task itself ended."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.reaped():
             if pid == self.main:
                 self.status = status
 
@@ -297,7 +289,7 @@ class Shim:
     def report(self, end: Json) -> None:
         """Write exit.json into its room, unless the whole folder was taken away from under us.
 
-        Nobody else knows how the task ended. Should the disk refuse even so, it is asked again until it agrees.
+        Only this process knows how the task ended. Should the disk refuse even so, it is asked again until it agrees.
         """
         while os.path.isdir(self.task_dir):
             try:

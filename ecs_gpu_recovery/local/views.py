@@ -60,8 +60,6 @@ class TaskSpec:
     cwd: str | None = None
     """Where the program starts; None means its own task folder."""
     gpus: int = 0
-    gpu_indices: tuple[int, ...] | None = None
-    """Which GPUs it uses; None means all of the node."""
     memory_mib: int | None = None
     stop_timeout_s: float = 5.0
     job: str = ""
@@ -74,20 +72,23 @@ class NodeView:
     """A node as its folder shows it now."""
 
     name: str
-    kind: str
-    connected: bool
-    state: NodeState
-    boot_id: str | None
-    gpus_expected: int
-    gpus_seen: int
-    """Counted by the agent at its boot; 0 before the first one."""
-    pid: int | None
-    since: str | None
-    """When the agent reached this state."""
-    why_off: str | None
     folder: Path
+    state: NodeState
+    why_off: str | None
+    kind: str = "simulated"
+    boot_id: str | None = None
+    gpus_expected: int = 0
+    gpus_seen: int = 0
+    """Counted by the agent at its boot; 0 before the first one."""
+    pid: int | None = None
+    since: str | None = None
+    """When the agent reached this state."""
     damaged: bool = False
     """One of its files can't be read; `why_off` names it."""
+
+    @property
+    def connected(self) -> bool:
+        return self.state is NodeState.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

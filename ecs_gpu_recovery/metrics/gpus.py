@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..health.sources import kernel_log
-from ..local.files import read_json
 from ..local.gpu_load import measured
 from ..local.processes import python_module
 from ..local.views import NodeView
@@ -105,12 +104,10 @@ class GpuReader:
         sample.put("node_driver_answers", self._real.answers, node=node.name)
         if told is None:
             return
-        mine = (read_json(str(node.folder / "node.json")) or {}).get("gpu_indices")
-        gpus = [gpu for gpu in told["gpus"] if mine is None or gpu["index"] in mine]
-        for gpu in gpus:
+        for gpu in told["gpus"]:
             put_gpu(sample, node.name, gpu)
         counts = {(device, code): number for device, code, number in told["xids"]}
-        put_xids(sample, node.name, gpus, counts)
+        put_xids(sample, node.name, told["gpus"], counts)
 
     def close(self) -> None:
         if self._real is not None:

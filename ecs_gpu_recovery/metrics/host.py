@@ -95,9 +95,5 @@ class NodeUse:
 
 def _stat(pid: int) -> tuple[int, int, int] | None:
     """Start time, processor time and resident pages of a process; None when it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b") ")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(fields[19]), int(fields[11]) + int(fields[12]), int(fields[21])
+    fields = processes.stat_fields(pid)
+    return (int(fields[19]), int(fields[11]) + int(fields[12]), int(fields[21])) if fields else None

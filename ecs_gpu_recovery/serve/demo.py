@@ -33,7 +33,7 @@ from .beside import ConsoleBeside, linger, somebody_is_there
 
 LIMIT_S = 150.0
 STEP_S = 0.05
-#: After the end: how long the console waits for somebody to open a page, and how long it stays at most.
+#: After the end: how long the console waits for a page to be opened, and how long it stays at most.
 LINGER_S, LINGER_MOST_S = 60.0, 1800.0
 MOST_NOTICES = 50
 
@@ -77,7 +77,7 @@ def run_demo(
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
     policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
     wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
-    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends the demo early: nothing of it may run on
+    for number in (signal.SIGTERM, signal.SIGHUP):  # ended early: nothing of it may run on
         signal.signal(number, _end_early)
     try:
         with ExitStack() as running:
@@ -118,7 +118,7 @@ def _console(folder: Path, port: int | None, out: TextIO) -> ConsoleBeside | Non
 
 
 def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
-    """What is left to see, for whoever sits there; without a terminal nothing is waited for."""
+    """What is left to see, for a person at the terminal; without one nothing is waited for."""
     print()
     if somebody_is_there():
         print(
@@ -201,27 +201,10 @@ class _Show:
         side = LocalBackend(folder)
         try:
             self._wait_for_nodes(nodes)
-            job = side.submit(
-                parse(
-                    {
-                        "name": "demo",
-                        "check": "quick",
-                        "any_nodes": nodes,
-                        "command": [
-                            sys.executable,
-                            "-m",
-                            "ecs_gpu_recovery.examples.train",
-                            "--steps",
-                            str(self._steps),
-                            "--step-seconds",
-                            str(STEP_S),
-                            "--checkpoint-every",
-                            "20",
-                        ],
-                    },
-                    python=sys.executable,
-                )
-            )
+            options = f"--steps {self._steps} --step-seconds {STEP_S} --checkpoint-every 20"
+            command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", *options.split()]
+            wish = {"name": "demo", "check": "quick", "any_nodes": nodes, "command": command}
+            job = side.submit(parse(wish, python=sys.executable))
             self._say(
                 f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes;"
                 f" halfway, {self._scenario.says}"

@@ -142,7 +142,7 @@ def down(as_json: JsonOption = False, state: StateOption = None) -> None:
     """
     from ..cli import render
     from ..control.backend import default_state
-    from .shutdown import power_off
+    from .foreground import power_off
 
     count = power_off((state or default_state()).resolve())
     render.emit_json({"powered_off": count}) if as_json else print(f"nodes powered off: {count}")

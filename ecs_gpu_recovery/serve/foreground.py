@@ -1,9 +1,10 @@
-"""`gpu-recovery up`: the embedded control plane in the foreground."""
+"""`gpu-recovery up`: the embedded control plane in the foreground; and how it is left, with its nodes or without."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ from types import FrameType
 from ..cli.terminal import printable
 from ..core.errors import Refused
 from ..engine.idle_checks import IdleChecks
-from ..local.controller import Controller, NodeWish, known_nodes
+from ..local.cluster import Cluster
+from ..local.controller import Controller, NodeWish, known_nodes, take_lock
+from ..local.wiring import Embedded
 from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint
 from .beside import ConsoleBeside
-from .shutdown import leave
 
 #: What a state folder without nodes gets.
 NEW_NODES, NEW_GPUS = 4, 2
@@ -143,3 +145,36 @@ def run_up(  # noqa: PLR0913 (each is an option of the command)
         controller.run(stop)
         leave(controller.parts, keep_nodes=keep_nodes)
     return 0
+
+
+def leave(parts: Embedded, *, keep_nodes: bool) -> None:
+    """The end of `up`. A control plane that goes must not cost a job its run: nodes that a job holds stay on.
+
+    The next `up` finds them as it does after a crash. Free nodes are powered off, unless they shall stay too.
+    """
+    held = sorted({node.job_id for node in parts.store.nodes() if node.job_id})
+    if not keep_nodes:
+        parts.cluster.shutdown(keep={node.name for node in parts.store.nodes() if node.job_id})
+    if held:
+        print(
+            f"{', '.join(held)} {'run' if len(held) > 1 else 'runs'} on without the control plane."
+            " A fault heals only once it is back:",
+            flush=True,
+        )
+        print(f"  gpu-recovery up --state {parts.state}", flush=True)
+        print(f"  gpu-recovery down --state {parts.state}    powers the nodes off instead", flush=True)
+    elif not keep_nodes:
+        print("the nodes are powered off; the next start has them again", flush=True)
+
+
+def power_off(state: Path) -> int:
+    """The whole of `down`; how many nodes there were."""
+    if not (state / "nodes").is_dir():
+        raise Refused(f"there is no control plane in {state}: nothing runs there")
+    lock = take_lock(state)
+    try:
+        cluster = Cluster(state)
+        cluster.shutdown()
+        return len(cluster.nodes())
+    finally:
+        os.close(lock)

@@ -85,6 +85,12 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+def _page(name: str, key: str, item: type[Answer], about: str = "", place: type = str) -> type[Answer]:
+    """A part of a list, and where the rest of it begins."""
+    fields: Any = {key: (list[item], ...), "next": (place, ...)}  # type: ignore[valid-type]
+    return create_model(name, __base__=Answer, __doc__=about or None, **fields)
+
+
 class JobLineView(Answer):
     """A job in a list."""
 
@@ -98,11 +104,7 @@ class JobLineView(Answer):
     final: bool
 
 
-class JobList(Answer):
-    """Newest first; `next` asks for the rest."""
-
-    jobs: list[JobLineView]
-    next: str
+JobList = _page("JobList", "jobs", JobLineView, "Newest first; `next` asks for the rest.")
 
 
 class EntryView(Answer):
@@ -179,11 +181,13 @@ class JobView(Answer):
     effective: float | None
 
 
-class Timeline(Answer):
-    """Oldest first; `next` asks for the rest, and is 0 at the end."""
-
-    entries: list[EntryView]
-    next: int
+Timeline = _page(
+    "Timeline",
+    "entries",
+    EntryView,
+    "Oldest first; `next` asks for the rest, and is 0 at the end.",
+    place=int,
+)
 
 
 class ProgressPoints(Answer):
@@ -206,9 +210,7 @@ class LogView(Answer):
     size: int
 
 
-class LogList(Answer):
-    logs: list[LogView]
-    next: int
+LogList = _page("LogList", "logs", LogView, place=int)
 
 
 class LogPart(Answer):
@@ -266,11 +268,7 @@ class OneNode(NodeView):
     report: dict[str, Any] | None
 
 
-class NodeList(Answer):
-    """By name; `next` asks for the rest."""
-
-    nodes: list[NodeView]
-    next: str
+NodeList = _page("NodeList", "nodes", NodeView, "By name; `next` asks for the rest.")
 
 
 class Alert(Answer):
@@ -285,11 +283,7 @@ class Alert(Answer):
     next: str
 
 
-class AlertList(Answer):
-    """Newest first; `next` asks for older ones."""
-
-    alerts: list[Alert]
-    next: str
+AlertList = _page("AlertList", "alerts", Alert, "Newest first; `next` asks for older ones.")
 
 
 class AuditLine(Answer):
@@ -306,11 +300,13 @@ class AuditLine(Answer):
     address: str
 
 
-class AuditList(Answer):
-    """Newest first; `next` asks for older ones, and is 0 at the end."""
-
-    audit: list[AuditLine]
-    next: int
+AuditList = _page(
+    "AuditList",
+    "audit",
+    AuditLine,
+    "Newest first; `next` asks for older ones, and is 0 at the end.",
+    place=int,
+)
 
 
 class PendingOrder(Answer):
@@ -324,9 +320,7 @@ class PendingOrder(Answer):
     error: str
 
 
-class OrderList(Answer):
-    orders: list[PendingOrder]
-    next: str
+OrderList = _page("OrderList", "orders", PendingOrder)
 
 
 class SentAgain(Answer):

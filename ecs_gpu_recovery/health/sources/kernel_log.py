@@ -82,7 +82,7 @@ _LOOKS_LIKE = re.compile(
 _CLOCK_STEP = timedelta(minutes=5)
 """By so much a clock may be set while a machine runs; boots further apart than this are two."""
 _DRIFT = 0.001
-"""The kernel counts its seconds by a clock that nobody sets; in a month it may be off by minutes."""
+"""The kernel counts its seconds by a clock that is never set; in a month it may be off by minutes."""
 _ROUNDED = timedelta(seconds=2)
 _ENOUGH = 20_000_000
 
@@ -117,7 +117,7 @@ class KernelLog:
 
     @property
     def undated(self) -> int:
-        """How many say nothing about their time, or say it in a way that nobody can read."""
+        """How many say nothing about their time, or say it in a way that can't be read."""
         return sum(1 for event in self.current if event.at is None)
 
     def summary(self, since: datetime | None = None) -> str:
@@ -129,7 +129,7 @@ class KernelLog:
         return f"{len(self.current)} event(s) of the NVIDIA driver{earlier}{unread}"
 
     def note(self, since: datetime | None) -> str:
-        """What the verdict's sentence must add: lines that count although nobody knows when they were written."""
+        """What the verdict's sentence must add: lines that count although it is not known when they were written."""
         if since is None or not self.undated:
             return ""
         return (

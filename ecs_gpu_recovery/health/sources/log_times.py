@@ -1,53 +1,24 @@
 """When a line of a log was written, by whatever stands in front of its message.
 
-dmesg knows five forms, journald eight, syslog three, and most name the month in the language of the machine. What no
-form fits has no time: such a line is kept, and whoever asked for lines since some moment is told of it.
+dmesg knows five forms, journald eight, syslog three, and most name the month in the language of the machine; the names
+are in `log_times.toml`. What no form fits has no time: such a line is kept, and the report says so.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 When = tuple[datetime | None, float | None]
 """The moment, and the seconds since boot; either may be unknown."""
 
-#: Short names of the months as glibc prints them, without accents and full stops, one row for each month. Where two
-#: languages give one name to different months, the one that is spoken by more people counts.
-_NAMES = """
-jan janv ene gen ian tammi oca sty led янв січ ιαν
-feb febr fev fevr helmi sub lut uno фев февр лют φεβ
-mar mars marc marzo mrz mrt maalis bre мар марта бер μαρ
-apr avr avril abr huhti nis kwi dub апр апреля кві απρ
-may mai mag maj mei touko kve маи мая тра μαι
-jun juin giu juni iun kesa haz cze cen июн июня чер ιουν
-jul juil lug juli iul heina tem lip cec июл июля ιουλ
-aug aout aou ago elo agu sie srp авг сер αυγ
-sep sept set szept syys eyl wrz zar сен сент вер σεπ
-oct okt ott out loka eki paz rij окт жов οκτ
-nov marras kas lis noi ноя нояб лис νοε
-dec dez dic des joulu ara gru pro дек гру δεκ
-"""
-_MONTHS = {
-    name: number for number, row in enumerate(_NAMES.strip().splitlines(), start=1) for name in row.split()
-}
-#: Zones by name: hours east of Greenwich.
-_ZONES = {
-    "UTC": 0,
-    "GMT": 0,
-    "WET": 0,
-    "CET": 1,
-    "CEST": 2,
-    "EET": 2,
-    "EEST": 3,
-    "MSK": 3,
-    "JST": 9,
-    "KST": 9,
-}
-_ZONES |= {"EST": -5, "EDT": -4, "CDT": -5, "MDT": -6, "MST": -7, "PST": -8, "PDT": -7}
-_SEVERAL = frozenset({"IST", "CST", "BST", "AST", "SST", "AMT", "WST"})
-"""Names of zones that are used for several, so that they name none."""
+_FACTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_MONTHS = {name: number for number, row in enumerate(_FACTS["months"], start=1) for name in row.split()}
+_ZONES: dict[str, int] = _FACTS["zones"]
+_SEVERAL: list[str] = _FACTS["several"]
 
 _WORD = r"([^\W\d_]{3,9}\.?|[0-9]{1,2}[月월])"
 _CLOCK = r"([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?)"
