@@ -78,9 +78,8 @@ class Deployment(SharedSettings):
         _tag,
         "only nodes with this tag (key=value) may be rebooted; {cluster} stands for the cluster's name",
     )
-    WATCH_NODES: bool = setting(False, boolean, "evidence as it happens: `gpu-health watch` on every node")
-    METRICS_AGENT_IMAGE: str = setting(
-        "", read.any_text, "numbers of the nodes: the image of the metrics agent (docker/metrics-agent)"
+    WATCH_NODES: bool = setting(
+        False, boolean, "evidence as it happens, and numbers of the nodes: `gpu-health watch` on each"
     )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")

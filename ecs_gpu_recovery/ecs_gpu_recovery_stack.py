@@ -16,7 +16,6 @@ from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
 from .infra.functions import Functions
 from .infra.logs import timeline_group
-from .infra.metrics import NodeMetrics
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
 from .infra.people import Made
 from .infra.people_policies import People
@@ -133,13 +132,10 @@ class EcsGpuRecoveryStack(Stack):
 
     def _daemons(
         self, image: Image, tasks: TaskDefinitions, cluster: ecs.CfnCluster | None
-    ) -> list[NodeWatch | NodeMetrics]:
-        config, made = self._config, list[NodeWatch | NodeMetrics]()
-        if config.WATCH_NODES:
-            made.append(NodeWatch(self, "Watch", config=config, image=image, tasks=tasks, after=cluster))
-        if agent := config.METRICS_AGENT_IMAGE:
-            made.append(NodeMetrics(self, "NodeMetrics", config=config, agent_image=agent, after=cluster))
-        return made
+    ) -> list[NodeWatch]:
+        if not self._config.WATCH_NODES:
+            return []
+        return [NodeWatch(self, "Watch", config=self._config, image=image, tasks=tasks, after=cluster)]
 
     def _optional_parts(self) -> None:
         config = self._config

@@ -1,4 +1,4 @@
-"""One task of a family on every external node: a CloudWatch agent, a watch.
+"""One task of a family on every external node: the watch.
 
 ECS keeps a daemon on every EC2 instance by itself. It has no daemons for ECS Anywhere, so this does it: look
 which external nodes lack one, start it there. Calling it again changes nothing, so a clock may call it.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aws_cdk import Aws
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
@@ -20,21 +18,13 @@ def ecs_tasks() -> iam.ServicePrincipal:
     return iam.ServicePrincipal("ecs-tasks.amazonaws.com", conditions=only_this_account)
 
 
-def execution_role(
-    scope: Construct,
-    description: str,
-    *,
-    images: Name,
-    log: logs.ILogGroup,
-    more: Sequence[iam.PolicyStatement] = (),
-) -> iam.Role:
-    """What ECS does to start a task: pull its image, write its log, and what else is named."""
+def execution_role(scope: Construct, description: str, *, images: Name, log: logs.ILogGroup) -> iam.Role:
+    """What ECS does to start a task: pull its image, write its log."""
     pull = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
     write = ["logs:CreateLogStream", "logs:PutLogEvents"]
     statements = [
         iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
         iam.PolicyStatement(actions=pull, resources=[images.arn]),
-        *more,
         iam.PolicyStatement(actions=write, resources=[log.log_group_arn]),
     ]
     role = iam.Role(

@@ -14,13 +14,18 @@ from constructs import Construct, IDependable
 from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from .containers import ecs_tasks, host_volume, lossy_logging, mount, variables
+from .dashboard import node_dashboard
 from .naming import Name, accept
-from .task_definitions import Image, TaskDefinitions
+from .task_definitions import SHARED, Image, TaskDefinitions
 
 _Definition = ecs.CfnTaskDefinition
+#: How full a file system is, any folder on it tells: where the container sees one, and which of the host it is. Of the
+#: host's own disk that is an empty one, so that nothing else there can be read.
+_DISKS = {"root": ("/host/root", "/var/lib/gpu-recovery/disk"), "fsx": ("/host/fsx", SHARED)}
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
 #: own: the markers of reboots lie beside it.
 _MEMORY = "/var/lib/gpu-recovery/watch"
+_COMMAND = "gpu-health watch --ecs --eventbridge --metrics --disk /host/root --disk /host/fsx"
 
 
 def daemon_service(
@@ -46,8 +51,9 @@ class NodeWatch(Construct):
     """`gpu-health watch` on every node: a GPU fault is on the bus the moment the kernel log has it.
 
     It runs from the health check's image, reads the kernel log through one device and one capability, and may put
-    one kind of event on the bus. It reserves no GPU. `family` is what the sweeper starts on external nodes; `roles`
-    are those that it must pass on for that.
+    one kind of event on the bus. Its log holds the node's numbers, of which CloudWatch makes metrics. It reserves no
+    GPU: the container runtime shows it all of them, to look at only. `family` is what the sweeper starts on external
+    nodes; `roles` are those that it must pass on for that.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class NodeWatch(Construct):
         self.roles = [task.role_arn, tasks.execution.role_arn]
         self.definition = self._definition(image, tasks, task)
         daemon_service(self, config=config, definition=self.definition, after=after)
+        node_dashboard(self, config)
 
     def _task_role(self) -> iam.Role:
         """One source and one kind of event, on the default bus."""
@@ -91,23 +98,31 @@ class NodeWatch(Construct):
             network_mode="host",  # the ECS agent answers on the host's own address only
             task_role_arn=role.role_arn,
             execution_role_arn=tasks.execution.role_arn,
-            volumes=[host_volume("memory", _MEMORY)],
+            volumes=[
+                host_volume("memory", _MEMORY),
+                *(host_volume(name, outside) for name, (_, outside) in _DISKS.items()),
+            ],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
                     name="watch",
                     image=image.uri,
-                    command=f"gpu-health watch --ecs --eventbridge --state {_MEMORY}/told.json".split(),
+                    command=[*_COMMAND.split(), "--state", f"{_MEMORY}/told.json"],
                     essential=True,
                     cpu=32,
                     memory_reservation=96,
                     memory=256,
                     readonly_root_filesystem=True,
-                    environment=variables({"AWS_DEFAULT_REGION": Aws.REGION}),
+                    environment=variables(
+                        {"AWS_DEFAULT_REGION": Aws.REGION, "NVIDIA_VISIBLE_DEVICES": "all"}
+                    ),
                     linux_parameters=tasks.kernel_log(),
-                    mount_points=[mount("memory", _MEMORY)],
+                    mount_points=[
+                        mount("memory", _MEMORY),
+                        *(mount(name, inside, read_only=True) for name, (inside, _) in _DISKS.items()),
+                    ],
                     log_configuration=lossy_logging(tasks.log, "watch"),
                 )
             ],
         )
-        accept(made, "ECS2", "The region, which is no secret.")
+        accept(made, "ECS2", "The region and which GPUs it sees, which are no secrets.")
         return made

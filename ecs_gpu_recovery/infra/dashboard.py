@@ -11,12 +11,28 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..config import Config
+from ..health.watch.node_metrics import NAMESPACE as NODES
 from .alarms import own_metric
 from .tables import Tables
 
 #: As DynamoDB spells them in its metrics.
 _OPERATIONS = ("GetItem", "UpdateItem", "TransactWriteItems", "Query")
 _FIVE_MINUTES = Duration.minutes(5)
+#: What the nodes tell of themselves: the metric, the statistic, and the title of its graph.
+NODE_GRAPHS = (
+    ("GpuUtilization", "Average", "GPU utilisation, %"),
+    ("GpuMemory", "Maximum", "Fullest GPU memory, %"),
+    ("GpuTemperature", "Maximum", "Hottest GPU, °C"),
+    ("GpuPower", "Average", "Power of all GPUs, W"),
+    ("Cpu", "Average", "CPU in use, %"),
+    ("Memory", "Average", "Memory in use, %"),
+    ("Disk", "Maximum", "Disk in use, %"),
+    ("DiskRead", "Sum", "Disk read, bytes"),
+    ("DiskWritten", "Sum", "Disk written, bytes"),
+    ("NetworkReceived", "Sum", "Network received, bytes"),
+    ("NetworkSent", "Sum", "Network sent, bytes"),
+    ("NetworkErrors", "Sum", "Network errors"),
+)
 
 
 class Dashboard(Construct):
@@ -74,3 +90,24 @@ def _graph(title: str, metrics: list[cloudwatch.IMetric]) -> cloudwatch.GraphWid
 
 def _own(config: Config, *names: str, statistic: str = "Sum") -> list[cloudwatch.IMetric]:
     return [own_metric(config, name, period=_FIVE_MINUTES, statistic=statistic) for name in names]
+
+
+def node_dashboard(scope: Construct, config: Config) -> None:
+    """Searches instead of metrics: a node that comes tomorrow is on the page tomorrow."""
+    name = f"{Stack.of(scope).stack_name}-nodes"
+    page = cloudwatch.Dashboard(scope, "Nodes", dashboard_name=name, default_interval=Duration.hours(3))
+    title = f"# Nodes of cluster {config.ECS_CLUSTER_NAME}"
+    page.add_widgets(cloudwatch.TextWidget(markdown=title, width=24, height=1))
+    minute = {"using_metrics": {}, "label": "", "period": Duration.minutes(1)}
+    graphs = [
+        _graph(title, [cloudwatch.MathExpression(expression=search(metric, statistic, config), **minute)])
+        for metric, statistic, title in NODE_GRAPHS
+    ]
+    for first in range(0, len(graphs), 3):
+        page.add_widgets(*graphs[first : first + 3])
+
+
+def search(metric: str, statistic: str, config: Config) -> str:
+    """Finds one line for each node."""
+    what = f'Namespace="{NODES}" MetricName="{metric}" Cluster="{config.ECS_CLUSTER_NAME}"'
+    return f"SEARCH('{what}', '{statistic}', 60)"

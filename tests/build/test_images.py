@@ -19,8 +19,8 @@ from tools.installer import uv
 from tools.project import ProblemError
 
 ROOT = Path(__file__).resolve().parents[2]
-HEALTH, AGENT = ROOT / "docker" / "Dockerfile", ROOT / "docker" / "metrics-agent" / "Dockerfile"
-IMAGES = [HEALTH, AGENT]
+HEALTH, CONSOLE = ROOT / "docker" / "Dockerfile", ROOT / "docker" / "console" / "Dockerfile"
+IMAGES = [HEALTH, CONSOLE]
 SECRET = re.compile(
     r"secret|passw|token|api_?key|credential|BEGIN [A-Z ]*PRIVATE KEY|AKIA[0-9A-Z]{16}", re.IGNORECASE
 )
@@ -34,7 +34,7 @@ def instructions(image: Path) -> list[str]:
     return [line for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=["health", "metrics-agent"])
+@pytest.mark.parametrize("image", IMAGES, ids=["health", "console"])
 def test_the_linter_has_nothing_to_say(image: Path) -> None:
     linter = Path(sys.executable).with_name("hadolint")
     ran = subprocess.run(
@@ -52,7 +52,7 @@ def test_the_linter_would_say_something(tmp_path: Path) -> None:
     assert ran.returncode != 0
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=["health", "metrics-agent"])
+@pytest.mark.parametrize("image", IMAGES, ids=["health", "console"])
 def test_every_base_is_pinned(image: Path) -> None:
     known = dict(re.findall(r"^ARG (\w+)=(\S+)", image.read_text(), re.MULTILINE))
     bases = [line.split()[1] for line in instructions(image) if line.startswith("FROM ")]
@@ -62,7 +62,7 @@ def test_every_base_is_pinned(image: Path) -> None:
         assert PINNED.search(name), f"{name} may be another image tomorrow"
 
 
-@pytest.mark.parametrize("image", IMAGES, ids=["health", "metrics-agent"])
+@pytest.mark.parametrize("image", IMAGES, ids=["health", "console"])
 def test_no_secret_is_baked_in_and_root_has_a_reason(image: Path) -> None:
     assert not [line for line in instructions(image) if SECRET.search(line)]
     users = [line for line in instructions(image) if line.startswith("USER ")]

@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ecs_gpu_recovery.config import Config, ConfigError
-from ecs_gpu_recovery.health.watch import sinks
+from ecs_gpu_recovery.health.watch import node_metrics, sinks
 from ecs_gpu_recovery.settings import lambda_settings
 from tests.infra.stacks import synthesize
-from tests.infra.test_permissions import ARNS, fits, forms, statements
+from tests.infra.test_permissions import fits, forms, statements
 from tests.infra.test_rules import resolved, takers
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
 
-ARNS.setdefault("AWS::SSM::Parameter", "/name")  # its ARN is put together from its name
-WATCH, METRICS = "Nodes-watch", "Nodes-metrics-agent"
+WATCH = "Nodes-watch"
 ASKED = {
     "STACK_NAME": "Nodes",
     "CREATE_ECS_CLUSTER": "true",
     "WATCH_NODES": "true",
-    "METRICS_AGENT_IMAGE": "example.com/agent:1",
     "IDLE_CHECK_MINUTES": "720",
     "IDLE_CHECK_LEVEL": "1",
     "TRAINING_TASK_FAMILIES": "train-*",
@@ -57,7 +55,7 @@ def rights(made: Made, function: str) -> list[tuple[str, str]]:
 
 def test_without_being_asked_for_there_is_none_of_it(stack: Made) -> None:
     assert stack.all("AWS::ECS::Service") == {}
-    assert not [family for family in definitions(stack) if family.endswith(("-watch", "-metrics-agent"))]
+    assert not [family for family in definitions(stack) if family.endswith("-watch")]
     for function in stack.functions().values():
         told = function["Environment"]["Variables"]
         assert not {"NODE_DAEMON_TASKS", "IDLE_CHECK_MINUTES", "IDLE_CHECK_LEVEL"} & set(told)
@@ -65,15 +63,13 @@ def test_without_being_asked_for_there_is_none_of_it(stack: Made) -> None:
         assert "ecs:ListContainerInstances" not in {action for action, _ in rights(stack, function)}
 
 
-def test_every_ec2_node_gets_both_daemons_after_the_cluster_is_there(asked: Made) -> None:
-    services = asked.all("AWS::ECS::Service")
-    assert len(services) == 2
+def test_every_ec2_node_gets_the_watch_after_the_cluster_is_there(asked: Made) -> None:
+    (service,) = asked.all("AWS::ECS::Service").values()
     (cluster,) = asked.all("AWS::ECS::Cluster")
-    for service in services.values():
-        properties = service["Properties"]
-        assert (properties["SchedulingStrategy"], properties["LaunchType"]) == ("DAEMON", "EC2")
-        assert properties["Cluster"] == "gpu-cluster"
-        assert cluster in service["DependsOn"]
+    properties = service["Properties"]
+    assert (properties["SchedulingStrategy"], properties["LaunchType"]) == ("DAEMON", "EC2")
+    assert properties["Cluster"] == "gpu-cluster"
+    assert cluster in service["DependsOn"]
 
 
 def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
@@ -87,13 +83,30 @@ def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
     assert "ResourceRequirements" not in container, "a GPU that it holds is one the training lacks"
     assert not container.get("Privileged")
     assert container["ReadonlyRootFilesystem"] is True
-    (mount,) = container["MountPoints"]
-    (volume,) = definition["Volumes"]
+    paths = {volume["Name"]: volume["Host"]["SourcePath"] for volume in definition["Volumes"]}
+    seen = {mount["ContainerPath"]: paths[mount["SourceVolume"]] for mount in container["MountPoints"]}
+    (written,) = [mount["ContainerPath"] for mount in container["MountPoints"] if not mount["ReadOnly"]]
     markers = "/var/lib/gpu-recovery/reboots"
-    assert not markers.startswith(volume["Host"]["SourcePath"]), "it can't write markers of reboots"
-    assert container["Command"][-1].startswith(mount["ContainerPath"] + "/"), (
-        "what it remembers is on the node"
-    )
+    assert not markers.startswith(seen[written]), "it can't write markers of reboots"
+    assert container["Command"][-1].startswith(written + "/"), "what it remembers is on the node"
+    assert seen == {
+        written: written,
+        "/host/root": "/var/lib/gpu-recovery/disk",
+        "/host/fsx": "/fsx",
+    }, "no more than it measures"
+
+
+def test_every_number_of_the_nodes_has_a_graph_that_finds_nodes_of_tomorrow(asked: Made) -> None:
+    (page,) = [
+        resolved(dashboard["DashboardBody"])
+        for dashboard in asked.properties("AWS::CloudWatch::Dashboard")
+        if dashboard["DashboardName"] == "Nodes-nodes"
+    ]
+    shown = [w["properties"] for w in json.loads(page)["widgets"] if w["type"] == "metric"]
+    searches = [graph["metrics"][0][0]["expression"] for graph in shown]
+    start = f'SEARCH(\'Namespace="{node_metrics.NAMESPACE}" MetricName="'
+    assert [search.removeprefix(start).partition('"')[0] for search in searches] == list(node_metrics.UNITS)
+    assert all('Cluster="gpu-cluster"' in search for search in searches)
 
 
 def test_the_watch_is_started_with_options_that_it_has(asked: Made, tmp_path: Path) -> None:
@@ -121,12 +134,12 @@ def test_the_watch_may_put_one_kind_of_event_on_one_bus_and_nothing_else(asked: 
     }
 
 
-def test_the_functions_are_told_of_both_daemons_and_of_the_idle_checks(asked: Made) -> None:
+def test_the_functions_are_told_of_the_watch_and_of_the_idle_checks(asked: Made) -> None:
     told = asked.functions()["RecoverySweeper"]["Environment"]["Variables"]
     plain = {name: value for name, value in told.items() if isinstance(value, str)}
     topic = "arn:aws:sns:us-east-1:123456789012:topic"
     settings = lambda_settings({**plain, "SNS_TOPIC_ARN": topic, "DCGM_HEALTH_CHECK_TASK": "check"})
-    assert settings.node_daemons == (WATCH, METRICS)
+    assert settings.node_daemons == (WATCH,)
     assert set(settings.node_daemons) <= set(definitions(asked))
     assert settings.idle_check_every is not None
     assert (settings.idle_check_every.total_seconds(), settings.IDLE_CHECK_LEVEL) == (720 * 60, "1")
@@ -139,25 +152,23 @@ def test_only_the_sweeper_gets_more_rights_and_just_those_it_needs(stack: Made, 
     for function in ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor"):
         assert plain(asked, function) == plain(stack, function)
         started = [place for action, place in rights(asked, function) if action == "ecs:StartTask"]
-        assert not [place for place in started if "watch" in place or "metrics-agent" in place]
+        assert not [place for place in started if "watch" in place]
     assert plain(asked, "RecoverySweeper") - plain(stack, "RecoverySweeper") == {"ecs:ListContainerInstances"}
     started = [
         place.rpartition("/")[2]
         for action, place in rights(asked, "RecoverySweeper")
         if action == "ecs:StartTask"
     ]
-    assert started == ["gpu-dcgm-health-check:*", "train-*:*", f"{WATCH}:*", f"{METRICS}:*"]
+    assert started == ["gpu-dcgm-health-check:*", "train-*:*", f"{WATCH}:*"]
     (listing,) = [
         place for action, place in rights(asked, "RecoverySweeper") if action == "ecs:ListContainerInstances"
     ]
     assert listing.endswith(":cluster/gpu-cluster")
 
 
-def test_every_role_of_a_daemon_may_be_passed_on_by_the_sweeper(asked: Made) -> None:
-    wanted = set()
-    for family in (WATCH, METRICS):
-        definition = definitions(asked)[family]
-        wanted |= {asked.name(definition[key]) for key in ("TaskRoleArn", "ExecutionRoleArn")}
+def test_every_role_of_the_watch_may_be_passed_on_by_the_sweeper(asked: Made) -> None:
+    definition = definitions(asked)[WATCH]
+    wanted = {asked.name(definition[key]) for key in ("TaskRoleArn", "ExecutionRoleArn")}
     resources = asked.template["Resources"]
     (sweeper,) = [
         r["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]

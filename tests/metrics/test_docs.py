@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from ecs_gpu_recovery.aws import metric_agents
-from ecs_gpu_recovery.metrics import cloudwatch_agent, prometheus, series
+from ecs_gpu_recovery.health.watch import node_metrics
+from ecs_gpu_recovery.metrics import prometheus, series
 from ecs_gpu_recovery.metrics.catalogue import METRICS, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +26,8 @@ def test_every_metric_that_the_text_names_exists() -> None:
 
 
 def test_the_search_and_the_names_on_the_page_are_the_real_ones() -> None:
-    assert cloudwatch_agent.search(cloudwatch_agent.GRAPHS[0], "gpu-cluster") in PAGE
-    assert cloudwatch_agent.NAMESPACE in PAGE
+    assert node_metrics.NAMESPACE in PAGE
+    assert all(f"`{name}`" in PAGE for name in node_metrics.UNITS)
     assert "docs/grafana.json" in PAGE
     assert f"{metric_agents.__name__}.{metric_agents.ensure_agents.__name__}" in PAGE
     assert series.FILE in PAGE

@@ -14,8 +14,8 @@ from fastapi import Path as InPath
 
 from ...control.records import RecordsBackend
 from ...core.errors import Transient
+from ...health.watch.node_metrics import NAMESPACE
 from ...metrics.catalogue import PREFIX
-from ...metrics.cloudwatch_agent import NAMESPACE
 from ...metrics.series import FILE, Series, read_series
 from ..context import ConsoleArg
 from ..problems import RESPONSES

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
-import sys
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
-from ecs_gpu_recovery.health.sources import nvml
+from ecs_gpu_recovery.health.sources import nvml, probe
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
+from ecs_gpu_recovery.health.sources.probe import Emit, Probe
 
 _WAIT_MS = 1000
 _XID_EVENT = 0x8
@@ -27,48 +26,29 @@ class DriverEvents:
     name = "the driver"
 
     def __init__(self) -> None:
+        self.ended = ""  #: why the child stopped; empty while it listens
         self._data = b""
-        self._ended = ""
-        reader, writer = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.close(reader)
-            _child(writer)
-        os.close(writer)
-        os.set_blocking(reader, False)
-        self._pipe = reader
-
-    @property
-    def ended(self) -> str:
-        """Why the child stopped; empty while it listens."""
-        return self._ended
+        self._child = probe.start(Probe(name=self.name, deadline_s=float("inf"), work=_listen))
 
     def lines(self) -> Iterator[str]:
-        while not self._ended:
+        while not self.ended:
             try:
-                chunk = os.read(self._pipe, 1 << 16)
+                chunk = os.read(self._child.pipe, 1 << 16)
             except BlockingIOError:
                 return
             if not chunk:
-                self._ended = "it stopped"
+                self.ended = "it stopped"
                 return
             *whole, self._data = (self._data + chunk).split(b"\n")
             for line in whole:
                 told = json.loads(line)
-                if "problem" in told:
-                    self._ended = str(told["problem"])
+                if "probe" in told:
+                    self.ended = str(told.get("problem", "it stopped"))
                 else:
                     yield f"NVRM: Xid (PCI:{told['gpu']}): {told['xid']}, reported by the driver"
 
     def close(self) -> None:
-        os.close(self._pipe)
-        try:
-            os.kill(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        os.waitpid(self._pid, os.WNOHANG)
+        probe.kill(self._child)
 
 
 def available() -> bool:
@@ -76,19 +56,7 @@ def available() -> bool:
     return nvml.available()
 
 
-def _child(writer: int) -> NoReturn:
-    try:
-        os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _listen(writer)
-    except BaseException as error:  # noqa: BLE001 (told to the parent; a child must not unwind into it)
-        _send(writer, {"problem": f"{type(error).__name__}: {error}"})
-    finally:
-        os._exit(0)
-
-
-def _listen(writer: int) -> None:
+def _listen(emit: Emit) -> None:
     library: Any = importlib.import_module("pynvml")
     library.nvmlInit()
     events = library.nvmlEventSetCreate()
@@ -103,8 +71,4 @@ def _listen(writer: int) -> None:
             continue
         pci = library.nvmlDeviceGetPciInfo(event.device).busId
         text = pci.decode(errors="replace") if isinstance(pci, bytes) else str(pci)
-        _send(writer, {"xid": int(event.eventData), "gpu": bus_id(text) or "0000:00:00"})
-
-
-def _send(writer: int, message: dict[str, object]) -> None:
-    os.write(writer, json.dumps(message).encode() + b"\n")
+        emit({"xid": int(event.eventData), "gpu": bus_id(text) or "0000:00:00"})

@@ -53,7 +53,9 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Running:
+class Running:
+    """A question that is being asked."""
+
     probe: Probe
     pid: int
     pipe: int
@@ -63,32 +65,37 @@ class _Running:
 
 def run(probes: Sequence[Probe]) -> dict[str, Outcome]:
     """Ask all questions at once; the answer is complete after the longest deadline."""
-    running = {child.pipe: child for child in map(_start, probes)}
+    running = [start(probe) for probe in probes]
     outcomes: dict[str, Outcome] = {}
     try:
         while running:
-            left = (
-                min(child.started + child.probe.deadline_s for child in running.values()) - time.monotonic()
-            )
-            ready, _, _ = select.select(list(running), [], [], max(0.0, left))
-            for pipe in ready:
-                chunk = os.read(pipe, 1 << 16)
-                running[pipe].data += chunk
-                if not chunk:
-                    child = running.pop(pipe)
-                    outcomes[child.probe.name] = _ended(child)
-            now = time.monotonic()
-            for child in [c for c in running.values() if now >= c.started + c.probe.deadline_s]:
-                del running[child.pipe]
-                outcomes[child.probe.name] = _hung(child)
+            until = min(child.started + child.probe.deadline_s for child in running)
+            select.select([child.pipe for child in running], [], [], max(0.0, until - time.monotonic()))
+            for child in list(running):
+                if (outcome := poll(child)) is not None:
+                    running.remove(child)
+                    outcomes[child.probe.name] = outcome
     finally:
-        for child in running.values():
-            _kill(child)
+        for child in running:
+            kill(child)
     return outcomes
 
 
-def _start(probe: Probe) -> _Running:
+def poll(child: Running) -> Outcome | None:
+    """What came of it, if that is known by now."""
+    try:
+        while chunk := os.read(child.pipe, 1 << 16):
+            child.data += chunk
+    except BlockingIOError:
+        late = time.monotonic() >= child.started + child.probe.deadline_s
+        return _hung(child) if late else None
+    return _ended(child)
+
+
+def start(probe: Probe) -> Running:
+    """Fork a child that asks the question, and sends what it learns through its pipe, which does not block us."""
     reader, writer = os.pipe()
+    os.set_blocking(reader, False)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -96,7 +103,7 @@ def _start(probe: Probe) -> _Running:
         os.close(reader)
         _child(probe, writer)
     os.close(writer)
-    return _Running(probe=probe, pid=pid, pipe=reader, started=time.monotonic())
+    return Running(probe=probe, pid=pid, pipe=reader, started=time.monotonic())
 
 
 def _child(probe: Probe, writer: int) -> NoReturn:
@@ -124,7 +131,7 @@ def _send(writer: int, message: Mapping[str, object]) -> None:
         data = data[os.write(writer, data) :]
 
 
-def _ended(child: _Running) -> Outcome:
+def _ended(child: Running) -> Outcome:
     os.close(child.pipe)
     _, status = os.waitpid(child.pid, 0)
     messages = _messages(child.data)
@@ -137,15 +144,15 @@ def _ended(child: _Running) -> Outcome:
     return _outcome(child, "failed", messages, f"the probe died ({f'signal {-code}' if code < 0 else code})")
 
 
-def _hung(child: _Running) -> Outcome:
-    killed = _kill(child)
+def _hung(child: Running) -> Outcome:
+    killed = kill(child)
     text = f"no answer within {child.probe.deadline_s:g} s"
     return _outcome(
         child, "hung", _messages(child.data), text if killed else f"{text}, and it cannot be killed"
     )
 
 
-def _kill(child: _Running) -> bool:
+def kill(child: Running) -> bool:
     """End the child's session. A process stuck in the kernel outlives even that; don't wait for it."""
     os.close(child.pipe)
     for target in (os.killpg, os.kill):
@@ -167,7 +174,7 @@ def _messages(data: bytearray) -> list[dict[str, object]]:
     return [json.loads(line) for line in whole.split(b"\n") if line]
 
 
-def _outcome(child: _Running, state: str, messages: list[dict[str, object]], problem: str = "") -> Outcome:
+def _outcome(child: Running, state: str, messages: list[dict[str, object]], problem: str = "") -> Outcome:
     seconds = time.monotonic() - child.started
     return Outcome(
         name=child.probe.name, state=state, messages=tuple(messages), seconds=seconds, problem=problem

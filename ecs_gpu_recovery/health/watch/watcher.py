@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -28,12 +28,14 @@ from ecs_gpu_recovery.health.judge import phrases, report, xid
 from ecs_gpu_recovery.health.sources import driver_events, follow, kernel_log, simulated
 from ecs_gpu_recovery.health.sources.kernel_log import KernelEvent
 from ecs_gpu_recovery.health.sources.machine import Machine, booted_at
+from ecs_gpu_recovery.health.watch.node_metrics import NodeMetrics
 from ecs_gpu_recovery.health.watch.sinks import (
     EcsAgent,
     Event,
     EventBridgeSink,
     FileSink,
     NotTold,
+    Place,
     Sink,
 )
 
@@ -186,12 +188,15 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     recent = kept.get("told")
     watch.told = {str(k): float(v) for k, v in recent.items()} if isinstance(recent, dict) else {}
     unsent = kept.get("unsent")
-    telling = Telling(_sinks(options), unsent if isinstance(unsent, list) else [])
+    here = {"cluster": options.cluster} if options.cluster else {}
+    place = EcsAgent() if options.ecs else lambda: here
+    telling = Telling(_sinks(options, place), unsent if isinstance(unsent, list) else [])
+    metrics = NodeMetrics(node.read_driver, options.node, place, options.disk) if options.metrics else None
     try:
-        _follow(options, logs, watch, telling, stop)
+        _follow(options, logs, watch, telling, metrics, stop)
     finally:
-        for log in logs:
-            log.close()
+        for part in [*logs, *filter(None, [metrics])]:
+            part.close()
     return 0
 
 
@@ -199,7 +204,12 @@ Log = follow.FileFollower | follow.KernelFollower | driver_events.DriverEvents
 
 
 def _follow(
-    options: argparse.Namespace, logs: list[Log], watch: Watch, telling: Telling, stop: threading.Event
+    options: argparse.Namespace,
+    logs: list[Log],
+    watch: Watch,
+    telling: Telling,
+    metrics: NodeMetrics | None,
+    stop: threading.Event,
 ) -> None:
     saved: dict[str, object] = {}
     while True:
@@ -208,6 +218,8 @@ def _follow(
                 for event in watch.take(line, log.name):
                     telling.add(event)
         telling.try_now()
+        if metrics is not None and (numbers := metrics.news()) is not None:
+            report.say(json.dumps(numbers))
         state: dict[str, object] = {"told": watch.told, "unsent": telling.unsent}
         state |= {log.name: log.position() for log in logs if not isinstance(log, driver_events.DriverEvents)}
         if options.state and state != saved:
@@ -241,11 +253,10 @@ def _logs(
     return logs
 
 
-def _sinks(options: argparse.Namespace) -> list[Sink]:
+def _sinks(options: argparse.Namespace, place: Callable[[], Place]) -> list[Sink]:
     sinks: list[Sink] = [FileSink(path) for path in options.events]
     if options.eventbridge is not None:
-        here = {"cluster": options.cluster} if options.cluster else {}
-        sinks.append(EventBridgeSink(options.eventbridge, EcsAgent() if options.ecs else lambda: here))
+        sinks.append(EventBridgeSink(options.eventbridge, place))
     return sinks
 
 
@@ -287,6 +298,15 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     name = os.environ.get("GPU_RECOVERY_NODE") or os.uname().nodename
     add("--node", default=name, metavar="NAME", help="what this node is called (GPU_RECOVERY_NODE)")
     add("--cluster", default="", metavar="NAME", help="whose node this is, where --ecs does not tell")
+    add("--metrics", action="store_true", help="also print the node's numbers once a minute, for CloudWatch")
+    add(
+        "--disk",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="whose free space is one of them",
+    )
     add("--poll", type=float, default=0.2, metavar="S", help="how often to look (default 0.2)")
     add("--once", action="store_true", help="tell what is new and end")
     add("--policy", type=Path, metavar="FILE", help="rules in front of the built-in ones (TOML)")

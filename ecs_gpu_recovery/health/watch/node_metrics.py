@@ -1,0 +1,158 @@
+"""The node's own numbers, once a minute, as one line of CloudWatch's embedded metric format.
+
+CloudWatch makes metrics of such a line in a log. So the watch needs no right beyond its log, and nothing else runs on
+the node for them. A node has at most twelve metrics, whatever it is made of. What each GPU does stands in the line, for
+queries of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ecs_gpu_recovery.health.sources import probe
+from ecs_gpu_recovery.health.sources.gpus import GpuState
+from ecs_gpu_recovery.health.sources.probe import Emit, Probe, Running
+from ecs_gpu_recovery.health.watch.sinks import NotTold, Place
+
+NAMESPACE = "EcsGpuRecovery/Nodes"
+EVERY_S = 60.0
+#: A driver that does not answer within this time leaves its numbers out.
+PATIENCE_S = 20.0
+#: Every metric with its unit, where CloudWatch has one. Bytes and errors are those of the last minute.
+UNITS = {
+    "GpuUtilization": "Percent",  # mean of all GPUs
+    "GpuMemory": "Percent",  # of the fullest
+    "GpuTemperature": "None",  # of the hottest, in degrees Celsius
+    "GpuPower": "None",  # of all together, in watts
+    "Cpu": "Percent",
+    "Memory": "Percent",
+    "Disk": "Percent",  # of the fullest file system
+    "DiskRead": "Bytes",
+    "DiskWritten": "Bytes",
+    "NetworkReceived": "Bytes",
+    "NetworkSent": "Bytes",
+    "NetworkErrors": "Count",
+}
+_OF_GPU = ("index", "utilization", "memory_used_mib", "memory_total_mib", "temperature_c", "power_w")
+_SECTOR = 512
+_PROC, _SYS = Path("/proc"), Path("/sys")
+Line = dict[str, object]
+
+
+class NodeMetrics:
+    """Asked again and again, it tells a line once a minute. It never waits: a hung driver must not delay a fault."""
+
+    def __init__(
+        self,
+        read_driver: Callable[[Emit], None],
+        node: str,
+        place: Callable[[], Place],
+        disks: Sequence[Path],
+        every_s: float = EVERY_S,
+    ) -> None:
+        """`place` tells the cluster of the node, and may raise NotTold."""
+        self._read_driver, self._node, self._place, self._disks = read_driver, node, place, disks
+        self._every_s, self._due = every_s, time.monotonic() + every_s
+        self._child: Running | None = None
+        self._before = _counters()
+
+    def news(self) -> Line | None:
+        if self._child is None:
+            if time.monotonic() < self._due:
+                return None
+            self._due = time.monotonic() + self._every_s
+            self._child = probe.start(Probe(name="metrics", deadline_s=PATIENCE_S, work=self._read_driver))
+        outcome = probe.poll(self._child)
+        if outcome is None:
+            return None
+        self._child = None
+        told = [message.get("gpu") for message in outcome.messages]
+        gpus = [GpuState.from_json(data) for data in told if isinstance(data, dict)]
+        try:
+            cluster = self._place().get("cluster", "")
+        except NotTold:  # the events wait for the same answer, and complain of it
+            return None
+        return line(cluster, self._node, gpus, self._host(), time.time())
+
+    def _host(self) -> dict[str, float]:
+        now = _counters()
+        moved = {name: now[name] - self._before[name] for name in now}
+        self._before = now
+        ticks, busy = moved.pop("ticks"), moved.pop("busy")
+        memory = dict(text.split(":") for text in (_PROC / "meminfo").read_text().splitlines())
+        total, free = (int(memory[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
+        full = [100 - 100 * room.f_bavail / room.f_blocks for room in _rooms(self._disks) if room.f_blocks]
+        shares = {"Cpu": 100 * busy / ticks} if ticks > 0 else {}
+        shares |= {"Memory": 100 - 100 * free / total, **({"Disk": max(full)} if full else {})}
+        return shares | {name: count for name, count in moved.items() if count >= 0}
+
+    def close(self) -> None:
+        if self._child is not None:
+            probe.kill(self._child)
+
+
+def line(cluster: str, node: str, gpus: Sequence[GpuState], host: dict[str, float], at: float) -> Line:
+    values = {**_of_gpus(gpus), **host}
+    metrics = [{"Name": name, "Unit": unit} for name, unit in UNITS.items() if name in values]
+    where = {"Namespace": NAMESPACE, "Dimensions": [["Cluster", "Node"]], "Metrics": metrics}
+    return {
+        "_aws": {"Timestamp": round(at * 1000), "CloudWatchMetrics": [where]},
+        "Cluster": cluster,
+        "Node": node,
+        **{name: round(value, 2) for name, value in values.items()},
+        "gpus": [{key: getattr(gpu, key) for key in _OF_GPU} for gpu in gpus],
+    }
+
+
+def _of_gpus(gpus: Sequence[GpuState]) -> dict[str, float]:
+    """What is not known is left out."""
+
+    def known(name: str) -> list[float]:
+        return [value for gpu in gpus if (value := getattr(gpu, name)) is not None]
+
+    found: dict[str, float] = {}
+    if busy := known("utilization"):
+        found["GpuUtilization"] = sum(busy) / len(busy)
+    if used := [
+        100 * (gpu.memory_used_mib or 0) / gpu.memory_total_mib for gpu in gpus if gpu.memory_total_mib
+    ]:
+        found["GpuMemory"] = max(used)
+    if degrees := known("temperature_c"):
+        found["GpuTemperature"] = max(degrees)
+    if watts := known("power_w"):
+        found["GpuPower"] = sum(watts)
+    return found
+
+
+def _counters() -> dict[str, int]:
+    """What only grows: processor time, and the traffic of real disks and network ports."""
+    cpu = [int(ticks) for ticks in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+    found = {"ticks": sum(cpu), "busy": sum(cpu) - cpu[3] - cpu[4]}
+    found |= dict.fromkeys(("DiskRead", "DiskWritten", "NetworkReceived", "NetworkSent", "NetworkErrors"), 0)
+    for name, fields in _rows(_PROC / "diskstats", 2):
+        if (_SYS / "block" / name / "device").exists():
+            found["DiskRead"] += int(fields[2]) * _SECTOR
+            found["DiskWritten"] += int(fields[6]) * _SECTOR
+    for name, fields in _rows(_PROC / "net" / "dev", 0):
+        if (_SYS / "class" / "net" / name / "device").exists():
+            found["NetworkReceived"] += int(fields[0])
+            found["NetworkSent"] += int(fields[8])
+            found["NetworkErrors"] += int(fields[2]) + int(fields[10])
+    return found
+
+
+def _rows(table: Path, at: int) -> Iterator[tuple[str, list[str]]]:
+    """The name in each row, and the numbers behind it."""
+    for row in table.read_text().splitlines():
+        words = row.replace(":", " ").split()
+        if len(words) > at + 1:
+            yield words[at], words[at + 1 :]
+
+
+def _rooms(paths: Sequence[Path]) -> Iterator[os.statvfs_result]:
+    for path in paths:
+        if path.exists():
+            yield os.statvfs(path)

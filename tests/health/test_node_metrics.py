@@ -1,0 +1,111 @@
+"""The node's numbers: one line a minute that CloudWatch makes metrics of, and nothing that delays a fault."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.health.sources.gpus import GpuState
+from ecs_gpu_recovery.health.sources.probe import Emit
+from ecs_gpu_recovery.health.watch import node_metrics
+from ecs_gpu_recovery.health.watch.node_metrics import UNITS, NodeMetrics
+from ecs_gpu_recovery.health.watch.sinks import NotTold
+
+from .conftest import BUSY_MACHINE_S
+
+#: The watch has one thread; a worker of the tests may have more.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+HERE = {"cluster": "gpus"}
+BUSY = GpuState(
+    index=0, utilization=98, memory_used_mib=40_000, memory_total_mib=80_000, temperature_c=66, power_w=650
+)
+IDLE = GpuState(
+    index=1, utilization=0, memory_used_mib=0, memory_total_mib=80_000, temperature_c=38, power_w=110
+)
+
+
+def two_gpus(emit: Emit) -> None:
+    for gpu in (BUSY, IDLE):
+        emit({"gpu": gpu.to_json()})
+
+
+def no_driver(emit: Emit) -> None:
+    emit({"problem": "the NVIDIA driver is not loaded"})
+
+
+def told(metrics: NodeMetrics) -> dict[str, Any]:
+    """What it tells next, as a program reads it from the log."""
+    until = time.monotonic() + BUSY_MACHINE_S
+    while (line := metrics.news()) is None:
+        assert time.monotonic() < until, "nothing was told"
+        time.sleep(0.01)
+    said: dict[str, Any] = json.loads(json.dumps(line))
+    return said
+
+
+def made(read: Callable[[Emit], None], place: Callable[[], dict[str, str]] = lambda: HERE) -> NodeMetrics:
+    return NodeMetrics(read, "n1", place, [Path("/"), Path("/not/there")], every_s=0.0)
+
+
+def test_a_line_has_twelve_metrics_in_the_form_that_cloudwatch_reads() -> None:
+    line = told(made(two_gpus))
+    (group,) = line["_aws"]["CloudWatchMetrics"]
+    assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < BUSY_MACHINE_S
+    assert (group["Namespace"], group["Dimensions"]) == ("EcsGpuRecovery/Nodes", [["Cluster", "Node"]])
+    assert {metric["Name"]: metric["Unit"] for metric in group["Metrics"]} == UNITS
+    assert len(UNITS) <= 12, "each costs money on each node"
+    assert (line["Cluster"], line["Node"]) == ("gpus", "n1")
+    assert all(isinstance(line[name], int | float) and line[name] >= 0 for name in UNITS)
+    assert all(line[name] <= 100 for name, unit in UNITS.items() if unit == "Percent")
+
+
+def test_gpus_are_summed_up_and_told_one_by_one() -> None:
+    line = told(made(two_gpus))
+    found = [line[name] for name in ("GpuUtilization", "GpuMemory", "GpuTemperature", "GpuPower")]
+    assert found == [49, 50, 66, 760]
+    assert [gpu["power_w"] for gpu in line["gpus"]] == [650, 110]
+
+
+def test_without_a_driver_the_machine_is_told_alone() -> None:
+    line = told(made(no_driver))
+    listed = {metric["Name"] for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]}
+    assert listed == {name for name in UNITS if not name.startswith("Gpu")}
+    assert listed == set(UNITS) & set(line)
+
+
+def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_metrics, "PATIENCE_S", 0.3)
+    metrics = made(lambda emit: time.sleep(3600))
+    assert metrics.news() is None, "the watch goes on with its log"
+    assert "GpuPower" not in told(metrics)
+
+
+def test_bytes_are_those_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter(
+        {"ticks": 100 * n, "busy": 25 * n, **dict.fromkeys(("DiskRead", "NetworkSent"), sent)}
+        for n, sent in enumerate((5_000, 7_000, 1_000))
+    )
+    monkeypatch.setattr(node_metrics, "_counters", lambda: next(counted))
+    metrics = made(no_driver)
+    first = told(metrics)
+    assert (first["Cpu"], first["DiskRead"], first["NetworkSent"]) == (25, 2_000, 2_000)
+    assert "DiskRead" not in told(metrics), "a counter that began anew tells nothing"
+
+
+def test_nothing_is_told_before_the_minute_is_over_or_the_cluster_is_known() -> None:
+    assert NodeMetrics(two_gpus, "n1", lambda: HERE, []).news() is None
+    asked = []
+
+    def place() -> Mapping[str, str]:
+        asked.append(time.monotonic())
+        if len(asked) < 3:
+            raise NotTold("the ECS agent does not answer yet")
+        return HERE
+
+    assert told(made(two_gpus, place))["Cluster"] == "gpus"  # type: ignore[arg-type]
+    assert len(asked) == 3
