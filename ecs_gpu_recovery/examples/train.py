@@ -156,7 +156,7 @@ def greeting(place: Place) -> dict[str, Any]:
 
 
 class Group:
-    """The ranks of this attempt of this job, and nobody else."""
+    """The ranks of this attempt of this job, and no others."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -311,7 +311,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 
 class Progress:
-    """One line of JSON per step, for whoever watches the job."""
+    """One line of JSON per step, for those who watch the job."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt = attempt
@@ -359,7 +359,7 @@ def train(place: Place, group: Group, options: argparse.Namespace) -> None:
             if last or step % options.checkpoint_every == 0:
                 state = {"step": step, "seed": options.seed, "weights": list(weights), "speeds": list(speeds)}
                 save_checkpoint(place.checkpoints, state)
-    # Nobody is done before the last checkpoint is safe and all ranks hold the same weights.
+    # No rank is done before the last checkpoint is safe and all ranks hold the same weights.
     digest = hashlib.sha256(weights.tobytes()).hexdigest()
     if group.broadcast(options.steps + 1, digest.encode()).decode() != digest:
         give_up(f"rank {place.rank}: the weights differ from those of rank 0")

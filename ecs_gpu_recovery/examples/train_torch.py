@@ -103,7 +103,7 @@ def load_checkpoint(torch: Any, folder: Path) -> dict[str, Any] | None:
 
 
 class Progress:
-    """One line of JSON per step, for whoever watches the job."""
+    """One line of JSON per step, for those who watch the job."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt = attempt
@@ -196,7 +196,7 @@ class Training:
                     say(f"step {step}/{options.steps} loss {loss:.4f}")
                 if last or step % options.checkpoint_every == 0:
                     self.save(step)
-        self.dist.barrier()  # nobody is done before the last checkpoint is safe
+        self.dist.barrier()  # no rank is done before the last checkpoint is safe
         say(f"done, weights {self.digest()}")
         self.dist.destroy_process_group()
 

@@ -43,7 +43,7 @@ class Agreement:
 
 
 def _only_recovery(minutes: float) -> FleetPolicy:
-    """The table's world: every failure costs the same, nobody is ever needed."""
+    """The table's world: every failure costs the same, no person is ever needed."""
     return FleetPolicy(
         max_retries=10**9,
         checkpoint=60.0,

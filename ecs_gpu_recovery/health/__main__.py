@@ -1,6 +1,6 @@
 """`python -m ecs_gpu_recovery.health`.
 
-Python ends with exit code 1 when an import fails, and 1 means "reboot this node" to whoever started us.
+Python ends with exit code 1 when an import fails, and 1 means "reboot this node".
 So even the import is guarded: a program that cannot start has tested nothing, and says 3.
 """
 

@@ -20,7 +20,7 @@ USES_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
 class Messages(Construct):
     """The topic, encrypted with a key of its own, with an e-mail address on it if one was given.
 
-    Whoever publishes needs the key too. CloudWatch can't use the key that AWS keeps for topics: hence one of ours.
+    A publisher needs the key too. CloudWatch can't use the key that AWS keeps for topics: hence one of ours.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:

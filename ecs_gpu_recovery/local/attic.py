@@ -3,8 +3,8 @@
     tasks/   what was ordered, and the last that ended
     past/    what ended before; the oldest are removed, with their logs
 
-A folder moves once, as a whole, and never back. So whoever has read it in `tasks` and then does not find it in
-`past` has read the truth.
+A folder moves once, as a whole, and never back. So a reader who finds it in `tasks`, and then not in `past`,
+has read the truth.
 
 A node also keeps the kernel logs of its last boots, and the markers of the last reboots that were ordered. A marker is
 needed while its order may be sent again, which ends with the next reboot; the rest is for people.
@@ -36,7 +36,7 @@ def folder_of(node_dir: Path, task_id: str) -> Path:
 def tidy(node_dir: str, ended: set[str]) -> list[str]:
     """Put the oldest ended tasks away, once there are enough of them; which they were. For the node's agent.
 
-    Orders are given under the node's lock. While somebody holds it nothing is moved: the next time will do.
+    Orders are given under the node's lock. While it is held nothing is moved: the next time will do.
     """
     if len(ended) < KEEP_ENDED + AT_ONCE:
         return []
@@ -78,7 +78,7 @@ def _oldest(folder: str, names: set[str], keep: int) -> list[str]:
 
 
 def tidy_logs(node_dir: str) -> None:
-    """Remove the oldest kernel logs of earlier boots. For whoever boots the node, under its lock."""
+    """Remove the oldest kernel logs of earlier boots. For the one who boots the node, under its lock."""
     logs = [name for name in os.listdir(node_dir) if name.startswith("kmsg.")]
     for name in _stale(node_dir, logs, KEEP_BOOTS):
         os.unlink(os.path.join(node_dir, name))

@@ -1,6 +1,6 @@
 """The time of one state folder: UTC that never jumps while something waits.
 
-Deadlines are moments in the records. If somebody sets the machine's clock an hour ahead, or a laptop wakes up, every
+Deadlines are moments in the records. If a person sets the machine's clock an hour ahead, or a laptop wakes up, every
 wait would be over at once and jobs would fail of nothing; set back, they would hang for an hour. So time is taken from
 the clock that only ever runs forward, which all processes of a machine share, and the folder keeps the difference to
 UTC. Once nothing waits, the controller takes the difference anew.

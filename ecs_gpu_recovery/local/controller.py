@@ -131,7 +131,7 @@ class Controller:
         self.parts.cluster.tend()
 
     def _add(self, view: NodeView) -> None:
-        if view.damaged:  # nobody knows what it is; if it was here before, the store does
+        if view.damaged:  # it does not tell what it is; if it was here before, the store does
             return
         at = self.parts.clock.now()
         self.parts.store.add_node(

@@ -1,6 +1,6 @@
 """One SQLite file for many threads and processes: WAL, full durability, group commit, errors in plain words.
 
-Writers queue up; whoever gets the lock takes the whole queue into one transaction and one fsync. A write that
+Writers queue up; the one that gets the lock takes the whole queue into one transaction and one fsync. A write that
 is refused changes nothing and does not disturb its neighbours.
 """
 
@@ -101,7 +101,7 @@ class Database:
         with self._queue_lock:
             self._queue.append(mine)
         with self._writing:
-            if not mine.done:  # nobody before us took it along
+            if not mine.done:  # no writer before us took it along
                 self._write_queue()
         if mine.error is not None:
             raise mine.error

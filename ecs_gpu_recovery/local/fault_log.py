@@ -1,7 +1,7 @@
 """What the nodes' kernel logs say about GPUs, told while it happens and not first after a task has died.
 
 The control plane reads along in every node's log, by the rules of `gpu-health watch`. What it finds is
-evidence for the timeline of whoever uses the node. It decides nothing: the verdict is the health check's.
+evidence for the timeline of the job that uses the node. It decides nothing: the verdict is the health check's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..health.watch.watcher import Watch
 from .views import NodeView
 
 log = logging.getLogger("ecs_gpu_recovery")
-#: So many faults of a node are kept for whoever asks; older ones are in its log.
+#: So many faults of a node are kept; older ones are in its log.
 _KEPT = 100
 #: A real kernel counts seconds since its start, and when that was is known a little differently each time.
 _JITTER = timedelta(seconds=2)
@@ -40,7 +40,7 @@ class FaultLog:
         """The faults of a node that a timeline does not tell yet; `since` is when its record began.
 
         A log is told in its order, so what is older than the last that was told is known, or was moved to the
-        archive since. `this_boot`: what was before the last boot is settled, and told to nobody any more.
+        archive since. `this_boot`: what was before the last boot is settled, and not told any more.
         """
         followed = self._followed(view)
         if followed is None or not followed.read():

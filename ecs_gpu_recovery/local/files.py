@@ -115,7 +115,7 @@ def write_json(path: str, value: Json, durable: bool = False) -> None:
 def create_json(path: str, value: Json, durable: bool = False) -> bool:
     """Create a JSON file that is complete from its first moment; False when it already exists.
 
-    O_EXCL alone would show an empty file to whoever looks before the writer has written, and would leave
+    O_EXCL alone would show an empty file to a reader who comes before the writer has written, and would leave
     one behind if the writer dies there. A hard link is exclusive too, and arrives with its content.
     """
     beside = _write_beside(path, json.dumps(value, indent=1) + "\n", durable)

@@ -27,7 +27,7 @@ class LocalNotifier:
         self._store, self._now, self._webhook = store, now, webhook
 
     def notify(self, message: Notify) -> None:
-        """Kept first, sent then: a webhook that is down must not hide the message from whoever looks here."""
+        """Kept first, sent then: a webhook that is down must not hide the message from those who look here."""
         body = as_dict(message)
         at = self._now().isoformat(timespec="microseconds")
 

@@ -1,7 +1,7 @@
 """The newest sample for Prometheus: text format 0.0.4 over HTTP, written by hand because it is so little.
 
 It listens on this machine only, unless told otherwise: it has no password, and the names of jobs may be
-nobody else's business.
+private.
 """
 
 from __future__ import annotations

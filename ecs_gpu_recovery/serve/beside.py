@@ -105,7 +105,7 @@ def _listening(port: int, *, or_another: bool) -> socket.socket:
     return found
 
 
-def somebody_is_there(stdin_fd: int = 0, stdout_fd: int = 1) -> bool:
+def person_is_there(stdin_fd: int = 0, stdout_fd: int = 1) -> bool:
     """A person at a terminal, and no automation that happens to have one."""
     return os.isatty(stdin_fd) and os.isatty(stdout_fd) and not os.environ.get("CI")
 

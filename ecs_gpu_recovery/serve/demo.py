@@ -29,7 +29,7 @@ from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..report import Progress, effective_ratio, phases, read_progress
-from .beside import ConsoleBeside, linger, somebody_is_there
+from .beside import ConsoleBeside, linger, person_is_there
 
 LIMIT_S = 150.0
 STEP_S = 0.05
@@ -120,7 +120,7 @@ def _console(folder: Path, port: int | None, out: TextIO) -> ConsoleBeside | Non
 def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
     """What is left to see, for a person at the terminal; without one nothing is waited for."""
     print()
-    if somebody_is_there():
+    if person_is_there():
         print(
             f"The console stays at {beside.link.page()} while a page is open, or for a minute. Enter ends it."
         )

@@ -21,7 +21,7 @@ pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.local import wiring
-from ecs_gpu_recovery.serve.beside import ConsoleBeside, linger, somebody_is_there
+from ecs_gpu_recovery.serve.beside import ConsoleBeside, linger, person_is_there
 from tests.console.helpers import owners_client
 
 ROOT = Path(__file__).parents[2]
@@ -110,14 +110,14 @@ def test_an_open_page_keeps_it(tmp_path: Path) -> None:
 
 def test_a_pipe_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    assert not somebody_is_there(read, write)
+    assert not person_is_there(read, write)
     os.close(read)
     os.close(write)
     master, slave = os.openpty()
     monkeypatch.delenv("CI", raising=False)
-    assert somebody_is_there(slave, slave)
+    assert person_is_there(slave, slave)
     monkeypatch.setenv("CI", "true")
-    assert not somebody_is_there(slave, slave), "automation with a terminal of its own"
+    assert not person_is_there(slave, slave), "automation with a terminal of its own"
     os.close(master)
     os.close(slave)
 

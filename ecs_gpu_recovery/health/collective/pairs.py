@@ -117,7 +117,7 @@ def blame(results: Sequence[PairResult], limit: float | None) -> list[Blame]:
 
 
 def _all_bad(results: Sequence[PairResult], limit: float | None) -> list[int]:
-    """Nodes that did badly with two partners or more, and with nobody well."""
+    """Nodes that did badly with two partners or more, and with none well."""
     met: dict[int, list[bool]] = {}
     for result in results:
         for rank in (result.a, result.b):

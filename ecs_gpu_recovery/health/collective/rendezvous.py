@@ -1,6 +1,6 @@
-"""How the nodes of a test find each other: rank 0 listens, everybody reports there and waits for orders.
+"""How the nodes of a test find each other: rank 0 listens, every node reports there and waits for orders.
 
-Orders and answers are lines of JSON. Rank 0 waits for nobody longer than a deadline: who does not come, hangs
+Orders and answers are lines of JSON. Rank 0 waits for no node longer than a deadline: one that does not come, hangs
 up or falls silent is written down and left out of what follows.
 """
 

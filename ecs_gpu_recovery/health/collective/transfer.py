@@ -2,7 +2,7 @@
 
 Around the ring goes every node's part, as in the second half of an all-reduce; nothing is added up, because
 Python would measure its own arithmetic then. Every node's bytes are known beforehand, so what arrives altered
-is noticed. Every send, receive, connect and accept has the step's deadline; whoever fails closes its
+is noticed. Every send, receive, connect and accept has the step's deadline; a node that fails closes its
 connections, so the others fail at once instead of waiting for theirs.
 """
 

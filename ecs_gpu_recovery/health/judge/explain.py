@@ -122,7 +122,7 @@ def _strings(value: object) -> Iterator[str]:
 def judge(
     recordings: Sequence[Recording], policy: Policy, context: Context
 ) -> tuple[list[Check], list[Finding], list[GpuState]]:
-    """One check per recording, so that a file nobody can read is seen as such and not as good news."""
+    """One check per recording, so that a file that can't be read is seen as such and not as good news."""
     checks: list[Check] = []
     findings: list[Finding] = []
     states: list[GpuState] = []

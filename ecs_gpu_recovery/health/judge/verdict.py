@@ -3,7 +3,7 @@
 1. Any finding that asks for a replacement: replace.
 2. Any finding that asks for a reboot: reboot.
 3. Two witnesses of different sources against the same GPU (or one of them against the node): reboot.
-4. One suspicion alone, a required check that did not answer, or nobody who looked at a GPU: inconclusive.
+4. One suspicion alone, a required check that did not answer, or no check that looked at a GPU: inconclusive.
 5. Otherwise healthy. Faults of programs and of the host are told beside the verdict and never change it.
 """
 

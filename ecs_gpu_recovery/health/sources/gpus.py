@@ -1,7 +1,7 @@
 """The state of each GPU as the driver shows it, and what in it is a finding.
 
 NVML, nvidia-smi and the simulated node all fill the same `GpuState`, so one set of rules judges them. A
-field nobody could read is None and never counts as good or bad.
+field that could not be read is None and never counts as good or bad.
 """
 
 from __future__ import annotations

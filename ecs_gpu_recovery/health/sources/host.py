@@ -1,6 +1,6 @@
 """The machine around the GPUs: disks, shared files, network, clock, fast network ports.
 
-Every function here runs in a child process, because a dead file server or name server hangs whoever asks.
+Every function here runs in a child process, because a dead file server or name server hangs the process that asks.
 Each sends up facts as (condition, evidence); none of them ever leads to a reboot.
 """
 

@@ -206,7 +206,7 @@ def _is_same_gpu(line: str) -> bool:
 
 
 def _table(text: str) -> tuple[tuple[GpuState, ...], str]:
-    """--format=csv with its header line; without one nobody can tell what the numbers are, only that a GPU is lost."""
+    """--format=csv with its header line; without one the numbers mean nothing, and only a lost GPU is told."""
     lines = [line[:_LONGEST] for line in text.splitlines() if "," in line]
     for place, line in enumerate(lines):
         names = _names(line)
