@@ -1,7 +1,7 @@
-"""The keys of a job, one row each: what fits, where it goes, what it is for, and how people give it.
+"""The keys of a job, one row each: what fits, where it goes, what it is for, its option; and their fields in the form.
 
 The job file, the options of `gpu-recovery submit`, the console's form, the API's model and docs/settings.md are made
-from this table. A new key is one row and its use.
+from these two tables. A new key is one row in the first, its field in the second, and its use.
 """
 
 from __future__ import annotations
@@ -97,18 +97,12 @@ NAME = Kind(
 )
 
 _ROWS = {
-    "name": JobKey(
-        NAME,
-        "spec.name",
-        "a short name; letters, digits, '.', '_', '-'",
-        option="--name",
-        input=Input(HOW, "A short name", "letters, digits, dot, dash"),
-    ),
+    "name": JobKey(NAME, "spec.name", "a short name; letters, digits, '.', '_', '-'", "--name"),
     "id": JobKey(
         NAME,
         "request.job_id",
         "the job's id, if you want to choose it: the same id is never run twice",
-        option="--id",
+        "--id",
     ),
     "command": JobKey(
         WORDS, "spec.command", "the program and its arguments, a list of strings", replaces=("script", "args")
@@ -116,135 +110,88 @@ _ROWS = {
     "script": JobKey(TEXT, "", "a Python script to run instead of `command`"),
     "args": JobKey(WORDS, "", "arguments of `script`"),
     "nodes": JobKey(
-        Kind(list, entries=4096),
-        "request.nodes",
-        "names of the nodes to run on",
-        option="--nodes",
-        replaces=("any_nodes",),
+        Kind(list, entries=4096), "request.nodes", "names of the nodes to run on", "--nodes", ("any_nodes",)
     ),
     "any_nodes": JobKey(
-        number(1, 4096),
-        "request.any_nodes",
-        "or: how many free nodes to take",
-        option="--any",
-        replaces=("nodes",),
+        number(1, 4096), "request.any_nodes", "or: how many free nodes to take", "--any", ("nodes",)
     ),
-    "env": JobKey(
-        Kind(dict, longest=32_768),
-        "spec.env",
-        "environment variables of every rank",
-        option="--env -e",
-        input=Input(HOW, "Variables", "One NAME=value on each line"),
-    ),
+    "env": JobKey(Kind(dict, longest=32_768), "spec.env", "environment variables of every rank", "--env -e"),
     "workdir": JobKey(
-        TEXT,
-        "spec.workdir",
-        "where the program starts; where you are by default",
-        option="--workdir",
-        input=Input(MORE, "Working folder"),
+        TEXT, "spec.workdir", "where the program starts; where you are by default", "--workdir"
     ),
     "checkpoint_dir": JobKey(
-        TEXT,
-        "spec.checkpoint_dir",
-        "where it keeps its checkpoints",
-        option="--checkpoint-dir",
-        input=Input(HOW, "Checkpoint folder", "made for the job if empty"),
+        TEXT, "spec.checkpoint_dir", "where it keeps its checkpoints", "--checkpoint-dir"
     ),
     "port": JobKey(
         number(1024, 65535),
         "spec.master_port",
         "the rendezvous port (MASTER_PORT); a free one by default",
-        option="--port",
-        input=Input(MORE, "Rendezvous port", "a free one if empty"),
+        "--port",
     ),
     "gpus_per_node": JobKey(
-        number(1, 64),
-        "spec.gpus_per_node",
-        "GPUs each rank takes; all of the node's by default",
-        option="--gpus",
-        input=Input(MORE, "GPUs of each node", "all if empty"),
+        number(1, 64), "spec.gpus_per_node", "GPUs each rank takes; all of the node's by default", "--gpus"
     ),
-    "memory_mib": JobKey(
-        number(16, 16_777_216),
-        "spec.memory_mib",
-        "memory limit of each rank",
-        input=Input(MORE, "Memory limit (MiB)", "none if empty"),
-    ),
-    "check": JobKey(
-        choice(LEVELS),
-        "",
-        f"how deep nodes are examined first: {', '.join(LEVELS)}",
-        option="--check",
-        input=Input(HOW, "Check the nodes first", first="quick"),
-    ),
+    "memory_mib": JobKey(number(16, 16_777_216), "spec.memory_mib", "memory limit of each rank"),
+    "check": JobKey(choice(LEVELS), "", f"how deep nodes are examined first: {', '.join(LEVELS)}", "--check"),
     "max_retries": JobKey(
-        number(0, 100),
-        "request.max_retries",
-        "automatic restarts; the policy's by default",
-        option="--max-retries",
-        input=Input(HOW, "Automatic restarts", first="1"),
+        number(0, 100), "request.max_retries", "automatic restarts; the policy's by default", "--max-retries"
     ),
     "task_definition": JobKey(
         TEXT,
         "spec.task_def",
         "AWS: the task definition to run: family, family:revision or ARN",
-        option="--task-definition",
-        replaces=("image", "mounts", "log_group"),
-        input=Input(CONTAINER, "Task definition (AWS)", local=False),
+        "--task-definition",
+        ("image", "mounts", "log_group"),
     ),
-    "container": JobKey(
-        TEXT,
-        "spec.container",
-        "AWS: the training container's name",
-        input=Input(CONTAINER, "Container (AWS)", local=False),
-    ),
+    "container": JobKey(TEXT, "spec.container", "AWS: the training container's name"),
     "image": JobKey(
         TEXT,
         "container.image",
         "AWS: the image to make a task definition from, where none is named",
-        option="--image",
-        replaces=("task_definition",),
-        input=Input(CONTAINER, "Container image (AWS)"),
+        "--image",
+        ("task_definition",),
     ),
     "mounts": JobKey(
         Kind(list, _is_mount, entries=100),
         "container.mounts",
         "AWS: folders of the node, as HOST:CONTAINER or HOST:CONTAINER:ro",
-        option="--mount",
-        input=Input(
-            CONTAINER, "Folders of the node", "HOST:CONTAINER or HOST:CONTAINER:ro, one on each line"
-        ),
+        "--mount",
     ),
     "shared_memory_mib": JobKey(
-        number(1, 16_777_216),
-        "container.shared_memory_mib",
-        "AWS: size of /dev/shm, which data loaders use",
-        input=Input(CONTAINER, "Shared memory (MiB)"),
+        number(1, 16_777_216), "container.shared_memory_mib", "AWS: size of /dev/shm, which data loaders use"
     ),
     "infiniband": JobKey(
-        Kind(bool),
-        "container.infiniband",
-        "AWS: give the container the node's InfiniBand devices",
-        input=Input(CONTAINER, "InfiniBand devices"),
+        Kind(bool), "container.infiniband", "AWS: give the container the node's InfiniBand devices"
     ),
     "log_group": JobKey(
-        TEXT,
-        "container.log_group",
-        "AWS: the CloudWatch log group that the ranks write to",
-        option="--log-group",
-        input=Input(CONTAINER, "Log group"),
+        TEXT, "container.log_group", "AWS: the CloudWatch log group that the ranks write to", "--log-group"
     ),
-    "task_role": JobKey(
-        TEXT,
-        "container.task_role",
-        "AWS: the role of the training program",
-        input=Input(CONTAINER, "Task role"),
-    ),
+    "task_role": JobKey(TEXT, "container.task_role", "AWS: the role of the training program"),
     "execution_role": JobKey(
-        TEXT,
-        "container.execution_role",
-        "AWS: the role with which ECS pulls the image and writes the log",
-        input=Input(CONTAINER, "Execution role"),
+        TEXT, "container.execution_role", "AWS: the role with which ECS pulls the image and writes the log"
     ),
 }
-KEYS = {name: replace(row, name=name) for name, row in _ROWS.items()}
+#: The fields of the form. What runs, and where, the form asks in its own way.
+_INPUTS = {
+    "name": Input(HOW, "A short name", "letters, digits, dot, dash"),
+    "env": Input(HOW, "Variables", "One NAME=value on each line"),
+    "workdir": Input(MORE, "Working folder"),
+    "checkpoint_dir": Input(HOW, "Checkpoint folder", "made for the job if empty"),
+    "port": Input(MORE, "Rendezvous port", "a free one if empty"),
+    "gpus_per_node": Input(MORE, "GPUs of each node", "all if empty"),
+    "memory_mib": Input(MORE, "Memory limit (MiB)", "none if empty"),
+    "check": Input(HOW, "Check the nodes first", first="quick"),
+    "max_retries": Input(HOW, "Automatic restarts", first="1"),
+    "task_definition": Input(CONTAINER, "Task definition (AWS)", local=False),
+    "container": Input(CONTAINER, "Container (AWS)", local=False),
+    "image": Input(CONTAINER, "Container image (AWS)"),
+    "mounts": Input(
+        CONTAINER, "Folders of the node", "HOST:CONTAINER or HOST:CONTAINER:ro, one on each line"
+    ),
+    "shared_memory_mib": Input(CONTAINER, "Shared memory (MiB)"),
+    "infiniband": Input(CONTAINER, "InfiniBand devices"),
+    "log_group": Input(CONTAINER, "Log group"),
+    "task_role": Input(CONTAINER, "Task role"),
+    "execution_role": Input(CONTAINER, "Execution role"),
+}
+KEYS = {name: replace(row, name=name, input=_INPUTS.get(name)) for name, row in _ROWS.items()}

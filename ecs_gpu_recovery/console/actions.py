@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from ..control.records import RecordsBackend
 from ..control.submission import retry
@@ -15,7 +15,7 @@ from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job, Node
 from . import dead_letters, forms
 from .access.auth import Identity
-from .context import Console, note
+from .context import Console, ConsoleArg, IdentityArg, note
 from .problems import BadField
 
 T = TypeVar("T")
@@ -142,3 +142,10 @@ def _found(side: RecordsBackend, job_id: str) -> Job | None:
         return side.job(job_id)
     except NotFound:
         return None
+
+
+async def _actions(request: Request, console: ConsoleArg, who: IdentityArg) -> Actions:
+    return Actions(console, who, request)
+
+
+ActionsArg = Annotated[Actions, Depends(_actions)]

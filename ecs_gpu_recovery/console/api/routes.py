@@ -14,10 +14,10 @@ from ...control.log_search import Search
 from ...control.logs import LARGEST_PART, progress_points
 from ...control.records import RecordsBackend
 from ...core.errors import NotFound
-from ...core.model import JobStatus, NodeStatus
+from ...core.model import Job, JobStatus, NodeStatus
 from ...metrics.catalogue import METRICS
 from .. import forms, views
-from ..actions import Actions
+from ..actions import ActionsArg
 from ..context import Console, ConsoleArg, IdentityArg, event_stream
 from ..dead_letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
 from ..problems import RESPONSES
@@ -38,6 +38,10 @@ def _said(data: Any, status: int = 200, **headers: str) -> Response:
     return Response(
         body.encode(errors="replace"), status_code=status, media_type="application/json", headers=headers
     )
+
+
+async def _job(console: Console, job: Job, status: int = 200, **headers: str) -> Response:
+    return _said(await console.pool.ask(lambda side: views.job_view(job, side.now())), status, **headers)
 
 
 def _listed(request: Request, data: Any) -> Response:
@@ -77,15 +81,13 @@ _KNOWN_KEY = {"200": {"model": models.JobView, "description": "This key was used
 @router.post("/jobs", tags=["jobs"], **_shape(models.JobView, 201, **_KNOWN_KEY))
 async def submit_job(
     body: JobBody,
-    request: Request,
     console: ConsoleArg,
-    who: IdentityArg,
+    do: ActionsArg,
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> Response:
     """Submit a job. With an `Idempotency-Key`, sending it twice starts it once."""
-    job, new = await Actions(console, who, request).submit(body.given(), idempotency_key)
-    view = await console.pool.ask(lambda side: views.job_view(job, side.now()))
-    return _said(view, 201 if new else 200, location=f"/api/jobs/{job.id}")
+    job, new = await do.submit(body.given(), idempotency_key)
+    return await _job(console, job, 201 if new else 200, location=f"/api/jobs/{job.id}")
 
 
 @router.post("/jobs/preview", tags=["jobs"], **_shape(models.Preview))
@@ -95,27 +97,23 @@ async def preview_job(body: JobBody, console: ConsoleArg) -> Response:
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"], **_shape(models.JobView))
-async def get_job(job_id: Name, request: Request, console: ConsoleArg) -> Response:
+async def get_job(job_id: Name, console: ConsoleArg) -> Response:
     """One job with its ranks, phases, progress and pending orders."""
     return _said(await console.pool.ask(lambda side: views.job_view(side.job(job_id), side.now())))
 
 
 @router.post("/jobs/{job_id}/stop", tags=["jobs"], **_shape(models.JobView))
-async def stop_job(
-    job_id: Name, body: ReasonBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> Response:
+async def stop_job(job_id: Name, body: ReasonBody, console: ConsoleArg, do: ActionsArg) -> Response:
     """Stop a job in any state that is not final."""
-    job = await Actions(console, who, request).stop(job_id, body.why)
-    return _said(await console.pool.ask(lambda side: views.job_view(job, side.now())))
+    job = await do.stop(job_id, body.why)
+    return await _job(console, job)
 
 
 @router.post("/jobs/{job_id}/retry", tags=["jobs"], **_shape(models.JobView, 201))
-async def retry_job(
-    job_id: Name, body: RetryBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> Response:
+async def retry_job(job_id: Name, body: RetryBody, console: ConsoleArg, do: ActionsArg) -> Response:
     """Run an ended job again, as a new job, from its last checkpoint."""
-    job = await Actions(console, who, request).retry(job_id, body.nodes)
-    return _said(await console.pool.ask(lambda side: views.job_view(job, side.now())), 201)
+    job = await do.retry(job_id, body.nodes)
+    return await _job(console, job, 201)
 
 
 @router.get("/jobs/{job_id}/timeline", tags=["jobs"], **_shape(models.Timeline))
@@ -245,15 +243,10 @@ async def get_node(name: Name, console: ConsoleArg) -> Response:
 
 @router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))
 async def ask_node(
-    name: Name,
-    ask: Literal["drain", "release", "reboot", "check"],
-    body: NodeBody,
-    request: Request,
-    console: ConsoleArg,
-    who: IdentityArg,
+    name: Name, ask: Literal["drain", "release", "reboot", "check"], body: NodeBody, do: ActionsArg
 ) -> Response:
     """Drain, release, reboot or check a node. All but a check need a reason."""
-    node = await Actions(console, who, request).ask_node(name, ask, body.why, body.level)
+    node = await do.ask_node(name, ask, body.why, body.level)
     return _said(views.node_view(node))
 
 
@@ -284,9 +277,9 @@ async def orders(console: ConsoleArg, limit: LongLimit = 200, after: After = "")
 
 
 @router.post("/orders/again", tags=["system"], **_shape(models.SentAgain, 202))
-async def send_again(body: OrderBody, request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+async def send_again(body: OrderBody, do: ActionsArg) -> Response:
     """Make a pending order due now. Orders are safe to send twice."""
-    await Actions(console, who, request).send_again(body.record, body.key)
+    await do.send_again(body.record, body.key)
     return _said({"record": body.record, "key": body.key}, 202)
 
 
@@ -297,17 +290,15 @@ async def letters(console: ConsoleArg) -> Response:
 
 
 @router.post("/letters/again", tags=["system"], **_shape(LetterSent))
-async def send_letter(body: LetterBody, request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
+async def send_letter(body: LetterBody, do: ActionsArg) -> Response:
     """Give such an event to its function again. It is safe: one that was applied already changes nothing."""
-    return _said(await Actions(console, who, request).send_letter(body.id))
+    return _said(await do.send_letter(body.id))
 
 
 @router.post("/letters/discard", tags=["system"], **_shape(LetterView))
-async def discard_letter(
-    body: DiscardBody, request: Request, console: ConsoleArg, who: IdentityArg
-) -> Response:
+async def discard_letter(body: DiscardBody, do: ActionsArg) -> Response:
     """Put such an event away unhandled, with a reason."""
-    return _said(await Actions(console, who, request).discard_letter(body.id, body.why))
+    return _said(await do.discard_letter(body.id, body.why))
 
 
 @router.get("/metrics", tags=["system"], **_shape(models.FleetNumbers))
@@ -354,8 +345,5 @@ async def live(
 
     `Last-Event-ID` goes on without a gap.
     """
-    return _stream(request, console, last_event_id or after)
-
-
-def _stream(request: Request, console: Console, last: str) -> Response:
+    last = last_event_id or after
     return event_stream(request, console, lambda still: console.hub.stream(last, still))

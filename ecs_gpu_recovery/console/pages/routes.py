@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -19,7 +19,7 @@ from ..access.auth import Identity
 from ..access.guard import fields
 from ..access.owner import cookie_name
 from ..access.sessions import COOKIE, SESSION_HOURS, session_token
-from ..actions import Actions
+from ..actions import ActionsArg
 from ..context import Console, ConsoleArg, IdentityArg, address_of, event_stream
 from ..live.stream import page_stream
 from ..problems import BadField, of_error
@@ -37,8 +37,11 @@ def renderer_of(request: Request) -> Renderer:
     return Renderer(language, who, theme if theme in ("light", "dark") else "auto")
 
 
-async def form_of(request: Request) -> dict[str, list[str]]:
+async def _form_of(request: Request) -> dict[str, list[str]]:
     return fields(await request.body())
+
+
+FormArg = Annotated[dict[str, list[str]], Depends(_form_of)]
 
 
 def said(form: Mapping[str, list[str]], key: str, most: int = 400, default: str = "") -> str:
@@ -188,11 +191,10 @@ def _values(form: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 @router.post("/jobs/new")
-async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    form = await form_of(request)
+async def submit(request: Request, console: ConsoleArg, do: ActionsArg, form: FormArg) -> Response:
     once = said(form, "once", 100)
     try:
-        made, _ = await Actions(console, who, request).submit(forms.from_form(form), once)
+        made, _ = await do.submit(forms.from_form(form), once)
     except RecoveryError as exc:
         lines = [line.strip() for line in forms.refusal_of(exc).splitlines() if line.strip()]
         problems = exc.fields if isinstance(exc, BadField) else {"": lines}
@@ -202,8 +204,7 @@ async def submit(request: Request, console: ConsoleArg, who: IdentityArg) -> Res
 
 
 @router.post("/jobs/new/preview")
-async def preview(request: Request, console: ConsoleArg) -> Response:
-    form = await form_of(request)
+async def preview(request: Request, console: ConsoleArg, form: FormArg) -> Response:
     renderer = renderer_of(request)
     try:
         data = forms.from_form(form)
@@ -218,27 +219,27 @@ async def preview(request: Request, console: ConsoleArg) -> Response:
 
 
 @router.post("/jobs/{job_id}/stop")
-async def stop(request: Request, console: ConsoleArg, who: IdentityArg, job_id: str) -> Response:
-    form = await form_of(request)
-    await Actions(console, who, request).stop(job_id, said(form, "why"))
+async def stop(do: ActionsArg, form: FormArg, job_id: str) -> Response:
+    await do.stop(job_id, said(form, "why"))
     return see(f"/jobs/{quote(job_id)}")
 
 
 @router.post("/jobs/{job_id}/retry")
-async def retry(request: Request, console: ConsoleArg, who: IdentityArg, job_id: str) -> Response:
-    made = await Actions(console, who, request).retry(job_id)
+async def retry(do: ActionsArg, job_id: str) -> Response:
+    made = await do.retry(job_id)
     return see(f"/jobs/{quote(made.id)}")
 
 
 @router.post("/nodes/{name}/ask")
-async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name: str) -> Response:
-    form = await form_of(request)
+async def ask_node(
+    request: Request, console: ConsoleArg, do: ActionsArg, form: FormArg, name: str
+) -> Response:
     ask, why = said(form, "ask"), said(form, "why")
     level = said(form, "level", default="quick")
     if level not in LEVELS or level == "none":
         level = "quick"
     try:
-        await Actions(console, who, request).ask_node(name, ask, why, level)
+        await do.ask_node(name, ask, why, level)
     except NotFound:
         raise
     except RecoveryError as exc:
@@ -249,24 +250,21 @@ async def ask_node(request: Request, console: ConsoleArg, who: IdentityArg, name
 
 
 @router.post("/orders/again")
-async def again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    form = await form_of(request)
-    await Actions(console, who, request).send_again(said(form, "record"), said(form, "key"))
+async def again(do: ActionsArg, form: FormArg) -> Response:
+    await do.send_again(said(form, "record"), said(form, "key"))
     return see("/alerts")
 
 
 @router.post("/letters/again")
-async def letter_again(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    form = await form_of(request)
-    await Actions(console, who, request).send_letter(said(form, "id", 100))
+async def letter_again(do: ActionsArg, form: FormArg) -> Response:
+    await do.send_letter(said(form, "id", 100))
     return see("/alerts")
 
 
 @router.post("/letters/discard")
-async def letter_away(request: Request, console: ConsoleArg, who: IdentityArg) -> Response:
-    form = await form_of(request)
+async def letter_away(do: ActionsArg, form: FormArg) -> Response:
     letter, why = said(form, "id", 100), said(form, "why")
-    await Actions(console, who, request).discard_letter(letter, why)
+    await do.discard_letter(letter, why)
     return see("/alerts")
 
 
@@ -301,8 +299,7 @@ def _sign_in(request: Request, next: str, problem: str, status: int, *, own: boo
 
 
 @router.post("/signin")
-async def sign_in(request: Request, console: ConsoleArg) -> Response:
-    form = await form_of(request)
+async def sign_in(request: Request, console: ConsoleArg, form: FormArg) -> Response:
     name, password = said(form, "name", 64), said(form, "password", 1024)
     next = _inside(said(form, "next", 2000, "/"))
     door, address = console.door, address_of(request)
