@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import time
+import threading
 from datetime import UTC, datetime, timedelta
 from gettext import NullTranslations
 from pathlib import Path
@@ -297,8 +297,10 @@ def test_the_frame_stands_when_there_is_no_control_plane(tmp_path: Path) -> None
 
 
 class _Slow(LocalBackend):
+    answers = threading.Event()
+
     def changed_nodes(self, known: object) -> object:  # type: ignore[override]
-        time.sleep(1.0)
+        self.answers.wait(60)
         return []
 
 
@@ -312,8 +314,8 @@ def test_a_slow_backend_is_not_waited_for(tmp_path: Path) -> None:
         assert reply.status_code == 503
         assert "did not answer" in reply.json()["detail"]
     finally:
+        _Slow.answers.set()
         served.stop()
-        time.sleep(1.0)  # the slow thread ends
 
 
 def test_a_taken_port_is_told(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def raw(client: httpx.Client, request: bytes) -> bytes:
         "/api/jobs/j/logs/%2e%2e/search?q=root",
         "/api/nodes/..%2f..%2fusers",
         "/api/nodes/node-1%00",
+        "/api/nodes/%2e%2e%2fcontroller.lock",
         "/jobs/..%2f..%2fetc%2fpasswd",
     ],
 )
@@ -113,7 +114,11 @@ def test_no_header_is_written_by_a_visitor(shared: httpx.Client, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "where", ["//evil.example", "/\\evil", "/a\rb", "/a\tb", "http:/x", "", "evil", "/\x00"]
+    "where",
+    [
+        *("//evil.example", "https://evil.example", "http:/x", "javascript:alert(1)", "evil", "/\\evil"),
+        *("/a\rb", "/a\nb", "/a\tb", "", "/\x00"),
+    ],
 )
 def test_nobody_is_sent_elsewhere(where: str) -> None:
     assert _inside(where) == "/"
