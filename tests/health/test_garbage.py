@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ecs_gpu_recovery.health import main
 from ecs_gpu_recovery.health.judge import nvlink
 from ecs_gpu_recovery.health.sources import kernel_log, nvsmi, recovery
 
+from .conftest import ROOT
 from .test_dcgm import v2, v3, v4
 from .test_nvidia_smi import TEXT, xml
 from .test_other_samples import explained
@@ -121,3 +124,31 @@ def test_any_line_is_survived(line: str) -> None:
 def test_any_nvlink_number_has_a_meaning(xid: int, word: int, status: int, name: str) -> None:
     text = f"{name} Fatal XC0 i0 Link 0 (0x{word:08x} 0x{status:08x})"
     assert nvlink.decode(xid, text) in ("reset", "ignore", "application", "undecoded")
+
+
+SIZE = 2_000_000
+DEADLINE_S = 120.0
+PIECES = {
+    "one word": "a",
+    "blanks behind a table's edge": " ",
+    "braces": "{",
+    "open objects": '{"a":',
+    "openings of XML": "<nvidia_smi_log>",
+    "roots": '"DCGM Diagnostic": {',
+    "messages in one line": "NVRM: Xid (PCI:0000:cb:00): 154, changed from ",
+    "rows": "0, 00000000:10:00.0, 0\n",
+    "training": "INFO step 100 loss: 2.31 lr 0.0003 tokens/s 12345\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, "training-log"])
+@pytest.mark.parametrize("piece", PIECES)
+def test_it_ends(kind: str, piece: str, tmp_path: Path) -> None:
+    """The deadline is some fifty times what it takes; a reader that looks back at every step needs hours."""
+    head = "|0 a" if piece.startswith("blanks") else "index, pci.bus_id, remapped_rows.pending\n"
+    file = tmp_path / "input"
+    file.write_text(head + PIECES[piece] * (SIZE // len(PIECES[piece])))
+    argv = [sys.executable, "-m", "ecs_gpu_recovery.health", "explain", f"--{kind}", str(file), "--json"]
+    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=DEADLINE_S)
+    assert (ran.returncode, ran.stderr) == (0, b"")

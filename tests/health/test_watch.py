@@ -344,16 +344,7 @@ def running(tmp_path: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
     """A watch as the node would run it, on a simulated node."""
     (tmp_path / "kmsg").symlink_to(log.name)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-m",
-            "ecs_gpu_recovery.health",
-            "watch",
-            "--state",
-            str(tmp_path / "s"),
-        ],
+        [sys.executable, "-W", "error", "-m", "ecs_gpu_recovery.health", "watch", "--state", tmp_path / "s"],
         cwd=ROOT,
         env={**os.environ, "GPU_HEALTH_SIMULATED": str(tmp_path), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

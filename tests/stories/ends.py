@@ -6,51 +6,14 @@ from typing import Any
 
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from tests.stories.world import CLUSTER, World
+from tools import schema_words
 
 #: The published schema: attributes that other tools rely on, all text unless they are lists.
-JOB = {
-    "job_id",
-    "job_timestamp",
-    "cluster_name",
-    "num_nodes",
-    "assigned_nodes",
-    "submitted_container_inst_ids",
-    "submitted_ecs_task_ids",
-    "updated_at",
-    "created_at",
-    "retry",
-    "job_status",
-}
-LISTS = {"assigned_nodes", "submitted_container_inst_ids", "submitted_ecs_task_ids"}
-TASK = {
-    "ecs_task_id",
-    "node_name",
-    "node_index_in_job",
-    "job_id",
-    "job_timestamp",
-    "job_num_nodes",
-    "task_def_arn",
-    "task_def_name",
-    "task_def_revision",
-    "cluster_name",
-    "container_inst_id",
-    "container_instance_arn",
-    "retry",
-    "task_status",
-    "updated_at",
-    "created_at",
-}
-NODE = {
-    "node_name",
-    "container_instance_id",
-    "container_instance_arn",
-    "cluster_name",
-    "node_status",
-    "ip",
-    "ibdev",
-    "created_at",
-    "updated_at",
-}
+JOB, TASK, NODE = (
+    {attribute.name for attribute in table if attribute.seed}
+    for table in (schema_words.JOB, schema_words.TASK, schema_words.NODE)
+)
+LISTS = {attribute.name for attribute in schema_words.JOB if attribute.kind == "L"}
 
 
 def check_end(
