@@ -31,9 +31,11 @@ QUICK = "not slow and not ministack and not browser"
 #: What these prove does not depend on the Python it runs on; once is enough.
 ONCE = ("model", "nights", "infra", "stories", "testbed", "console", "build", "health")
 #: And of these, a second Python runs the files that start and end everything once: agents, shims, whole recoveries with
-#: their health checks, the database between processes, the command.
+#: their health checks, the database between processes, the command; and what the standard library reads and writes.
 SOME = {
-    "cli": ("test_help.py", "test_jobs.py", "test_nodes.py"),
+    "aws": ("test_archive.py", "test_parse.py", "test_sent_again.py", "test_store.py", "test_wiring.py"),
+    "cli": ("test_help.py", "test_jobs.py"),
+    "core": ("test_codec.py", "test_submit.py", "test_table.py"),
     "embedded": ("test_recoveries.py", "test_store_crashes.py"),
     "local": ("test_nodes.py", "test_tasks.py"),
     "metrics": ("test_collector.py", "test_prometheus.py"),

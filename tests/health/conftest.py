@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BUSY_MACHINE_S = 120
 
 Explain = Callable[..., dict[str, Any]]
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[float], T], answered: Callable[[T], object], *deadlines: float) -> T:
+    """What hangs costs its deadline, so that is short. A machine too busy for the rest to answer in time gets more."""
+    for deadline in deadlines:
+        found = ask(deadline)
+        if answered(found):
+            break
+    return found
 
 
 @pytest.fixture(scope="session")
