@@ -95,6 +95,7 @@ TROUBLES: dict[str, str] = {
     "repeated": "news repeated",
     "late": "news late",
     "reordered": "news out of order",
+    "forged": "tasks of a neighbour that say they are ours",
     "late_functions": "functions invoked minutes up to an hour late",
     "crash": "process dies",
     "stall": "process stands still",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -234,6 +235,7 @@ def adopted_job(
         updated_at=at,
         attempt=attempt,
         max_retries=max(policy.max_retries, attempt),
+        salt=secrets.token_hex(8),
         outbox=tuple(orders),
         timeline=(entry,),
         version=1,

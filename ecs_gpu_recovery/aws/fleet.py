@@ -18,7 +18,8 @@ from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
 from . import reboots
 from .errors import code_of, translated
-from .observe import checks_as_facts, instances_as_facts, shown_labels, tasks_as_facts
+from .event_fields import family
+from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .rate_limit import MODIFY_PER_S, Pace
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
@@ -65,7 +66,7 @@ class EcsFleet:
 
     def start_task(self, job: Job, order: StartTask, *, again: bool) -> Iterable[Fact]:
         rank = job.ranks[order.rank]
-        task_id = self._find_any(order.token, rank.instance) if again else ""
+        task_id = self._find_any(order.token, rank.instance, job.spec.family) if again else ""
         if not task_id:
             container = job.spec.container or self._container_of(job.spec.task_def)
             task_id = self._start(
@@ -80,7 +81,7 @@ class EcsFleet:
         return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
-        task_id = self._find_any(order.token, node.instance) if again else ""
+        task_id = self._find_any(order.token, node.instance, family(self._check_task)) if again else ""
         if not task_id:
             env = {
                 ROLE: "check",
@@ -140,18 +141,18 @@ class EcsFleet:
             )
         return _id(reply["tasks"][0]["taskArn"])
 
-    def _find(self, started_by: str) -> str:
+    def _find(self, started_by: str, instance: str, of: str = "") -> str:
         """The task that carries this token, if it was started before. AWS allows no other filter beside it."""
         with translated(f"looking for {started_by}"):
             found = self._ecs.list_tasks(cluster=self._cluster, startedBy=started_by).get("taskArns", [])
-        return _id(found[0]) if found else ""
+        return _first(self._describe([_id(arn) for arn in found]), started_by, instance, of)
 
-    def _find_any(self, started_by: str, instance: str) -> str:
+    def _find_any(self, started_by: str, instance: str, of: str) -> str:
         """The same among tasks that have ended: ECS remembers them for an hour, and lists them by instance only.
 
         One that ended before its start was recorded would be started a second time if nobody looked here.
         """
-        if running := self._find(started_by):
+        if running := self._find(started_by, instance, of):
             return running
         more: dict[str, Any] = {}
         while True:
@@ -159,9 +160,9 @@ class EcsFleet:
                 ended = self._ecs.list_tasks(
                     cluster=self._cluster, containerInstance=instance, desiredStatus="STOPPED", **more
                 )
-            for task in self._describe([_id(arn) for arn in ended.get("taskArns", [])]):
-                if task.get("startedBy") == started_by:
-                    return _id(task["taskArn"])
+            tasks = self._describe([_id(arn) for arn in ended.get("taskArns", [])])
+            if task_id := _first(tasks, started_by, instance, of):
+                return task_id
             if not ended.get("nextToken"):
                 return ""
             more = {"nextToken": ended["nextToken"]}
@@ -185,7 +186,7 @@ class EcsFleet:
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
-        task_id = order.task_id or self._find(order.token)
+        task_id = order.task_id or self._find(order.token, order.instance)
         gone = TaskEnded(
             at=self._now(),
             task_id=order.task_id,
@@ -361,7 +362,8 @@ class EcsFleet:
         for rank in job.ranks:
             if rank.quiet:
                 continue
-            task_id = rank.task_id or self._find(keys.start_token(job.id, rank))
+            token = keys.start_token(job.id, rank, job.salt)
+            task_id = rank.task_id or self._find(token, rank.instance, job.spec.family)
             if task_id:
                 known[task_id] = rank
         yield from tasks_as_facts(self._describe(list(known)), known, job, self._now())
@@ -393,6 +395,16 @@ class EcsFleet:
         if status == reboots.SUCCESS and command_id in self._sent:
             return [replace(self._sent[command_id], status=status)]
         return self._reboots.look(command_id)
+
+
+def _first(tasks: Iterable[Mapping[str, Any]], token: str, instance: str, of: str) -> str:
+    """The oldest task that is what was ordered. Whoever copies its token comes later."""
+    mine = []
+    for task in tasks:
+        told = origin_of(task)
+        if told.has_token(token) and told.is_on(instance) and told.is_of(of):
+            mine.append((str(task.get("createdAt", "")), _id(task["taskArn"])))
+    return min(mine, default=("", ""))[1]
 
 
 def _id(arn: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..core.events import Fact, NodeChecked, NodeSeen, TaskEnded
+from ..core.events import Fact, NodeChecked, NodeSeen, Origin, TaskEnded
 from ..core.model import Job, Rank
+from .event_fields import family
 from .parse import parse_event
 from .task_end import check_verdict
 
@@ -84,6 +85,14 @@ def checks_as_facts(
                     verdict=check_verdict(seen.end),
                     findings=seen.end.reason[:500],
                 )
+
+
+def origin_of(task: Mapping[str, Any]) -> Origin:
+    return Origin(
+        token=str(task.get("startedBy", "")),
+        instance=str(task.get("containerInstanceArn", "")),
+        family=family(str(task.get("taskDefinitionArn", ""))),
+    )
 
 
 def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:

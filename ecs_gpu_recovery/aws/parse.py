@@ -9,19 +9,30 @@ A handler asks the tables only for what the event could not say:
 
 and where no job is named but a node is: `runtime.handle_node(name, seen.about(name))`, with `seen.node` as
 the name, or that of the node whose container instance is `seen.instance`.
-An event's word about itself is never the last one: the job record must know the task, or be waiting for it.
+An event's word about itself is never the last one: the job record must know the task, or be waiting for one of this
+origin.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ..core.events import CheckStarted, Fact, FaultSeen, NodeChecked, NodeSeen, TaskEnded, TaskStarted, Tick
+from ..core.events import (
+    CheckStarted,
+    Fact,
+    FaultSeen,
+    NodeChecked,
+    NodeSeen,
+    Origin,
+    TaskEnded,
+    TaskStarted,
+    Tick,
+)
 from . import event_fields as read
 from . import task_end as task
 from .event_fields import Malformed
@@ -73,7 +84,7 @@ class Parsed:
     host: str = ""  #: EC2 (i-) or managed (mi-) instance id
     task_id: str = ""
     task_arn: str = ""
-    token: str = ""  #: `startedBy`, where it is a token of ours
+    origin: Origin = field(default_factory=Origin)  #: of a task
     command_id: str = ""
     status: str = ""  #: of the task, the instance or the command, in AWS's word
     version: int = 0  #: orders the events of one task or instance; 0 means unordered
@@ -184,8 +195,12 @@ def _task(ev: _Event) -> Parsed:
     seen = replace(
         seen,
         status=status,
-        token=started_by if _TOKEN.fullmatch(started_by) else "",
         instance=instance.text if instance else "",
+        origin=Origin(
+            token=started_by,
+            instance=instance.text if instance else "",
+            family=read.family(read.text(detail.get("taskDefinitionArn"))),
+        ),
     )
     marks = task.read_marks(detail)
     end = task.read_end(detail, marks)
@@ -201,10 +216,14 @@ def _identified(seen: Parsed, ev: _Event, marks: task.Marks) -> Parsed:
     env, role = marks.env, marks.env.get(task.ROLE, "")
     job, node = read.name(env.get(task.JOB)), read.name(env.get(task.NODE))
     attempt, rank = read.digits(env.get(task.ATTEMPT)), read.digits(env.get(task.RANK))
+    family = seen.origin.family
+    if role == "check" and ev.check_family not in ("", family):
+        return replace(
+            seen, why=f"says that it is a health check, but is of the family {family or 'unknown'}; it"
+        )
     if role == "check":
         why = f"the health check of {node or 'an unnamed node'}" + (f" for job {job}" if job else "")
         return _ours(replace(seen, kind=Kind.CHECK, job=job, attempt=attempt, rank=rank, node=node, why=why))
-    family = read.family(read.text(ev.detail.get("taskDefinitionArn")))
     if family and family == ev.check_family and not role:
         why = f"a health check without our marks, which counts only if a record knows {seen.task_id}; it"
         return _ours(replace(seen, kind=Kind.CHECK, why=why))
@@ -212,7 +231,7 @@ def _identified(seen: Parsed, ev: _Event, marks: task.Marks) -> Parsed:
         why = f"rank {_shown(rank)} of job {job}, attempt {_shown(attempt)},"
         return _ours(replace(seen, job=job, attempt=attempt, rank=rank, why=why))
     named = "its overrides contradict each other" if marks.conflict else "it names no job"
-    if seen.token or role == "train":
+    if _TOKEN.fullmatch(seen.origin.token) or role == "train":
         return _ours(replace(seen, why=f"we started it, but {named}: look task {seen.task_id} up; it"))
     why = f"{named}: ours only if the task table knows {seen.task_id}; it"
     return replace(seen, may_be_ours=True, why=why)
@@ -234,6 +253,7 @@ def _task_state(
             reason=end.reason,
             stop_code=end.stop_code,
             stopped_at=stopped_at,
+            origin=seen.origin,
         )
         return ended, f"has ended: {end}"
     if seen.status in _STARTING:
@@ -241,7 +261,10 @@ def _task_state(
         says = "runs" if running else f"exists ({seen.status})"
         if desired == "STOPPED":
             says += f" and is being stopped: {end}"
-        return TaskStarted(at=at, task_id=seen.task_id, attempt=attempt, rank=rank, running=running), says
+        started = TaskStarted(
+            at=at, task_id=seen.task_id, attempt=attempt, rank=rank, running=running, origin=seen.origin
+        )
+        return started, says
     return None, _waited_for(seen, end)
 
 
@@ -259,10 +282,13 @@ def _check_state(seen: Parsed, end: task.End, marks: task.Marks) -> tuple[Fact |
             check_try=check_try,
             verdict=verdict,
             findings=read.line(str(end), 300),
+            origin=seen.origin,
         )
         return checked, f"has answered {verdict}: {end}"
     if seen.status in _STARTING:
-        started = CheckStarted(at=at, node=seen.node, check_id=seen.task_id, check_try=check_try)
+        started = CheckStarted(
+            at=at, node=seen.node, check_id=seen.task_id, check_try=check_try, origin=seen.origin
+        )
         return started, "runs" if seen.status == "RUNNING" else f"exists ({seen.status})"
     return None, _waited_for(seen, end)
 

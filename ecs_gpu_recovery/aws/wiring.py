@@ -82,7 +82,9 @@ def build(
     on_commit: Callable[[Job | None, Job], None] | None = None,
     session: Any = None,
     settings: LambdaSettings | None = None,
+    clock: Callable[[], datetime] | None = None,
 ) -> AwsSide:
+    """`now` is the time that facts are told under; waits count from the `clock`, where that is another one."""
     chosen = settings or lambda_settings(env)
     if session is None:
         import boto3
@@ -118,7 +120,7 @@ def build(
         notifier=notifier,
         policy=replace(chosen.policy, labels=True),
         on_commit=on_commit,
-        clock=now,
+        clock=clock or now,
     )
     adopter = StoreAdopter(store, ecs, chosen)
     intake = Intake(

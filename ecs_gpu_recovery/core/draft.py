@@ -21,6 +21,9 @@ from .outbox import Outbox
 from .policy import Policy
 from .timeline import NODE_LINES, archive, shortened
 
+#: How a timeline tells of a task that only says that it is ours.
+STRANGER = "ignored a task that says it is ours, and is not the one that was started"
+
 
 class RecordDraft(Outbox, ABC):
     """Mutable only between the opening and `finish`; nobody outside `decide` ever holds one.
@@ -29,6 +32,7 @@ class RecordDraft(Outbox, ABC):
     """
 
     attempt = 0  #: that its lines belong to
+    salt = ""  #: of the tokens of its tasks
 
     def __init__(self, record: Job | Node, at: datetime, policy: Policy, now: datetime | None = None) -> None:
         super().__init__(record.outbox, at, policy, now)
@@ -140,6 +144,11 @@ class RecordDraft(Outbox, ABC):
         if gone:
             self.order(archive(keys.archive(self.owner, version), gone))
         return kept
+
+    def stranger(self, node: str, status: str, task_id: str) -> None:
+        """A task says that it is one of ours, and is not: ignored, and written down once in an attempt."""
+        if all(entry.subject != node for entry in self.reported(STRANGER)):
+            self.note(node, status, status, STRANGER, f"task {task_id}")
 
     def label(self, version: int, moved: list[str]) -> None:
         """Show the nodes that move, as the record says it when the order is sent. An older order lets go of them."""

@@ -32,6 +32,7 @@ class StopTask:
     reason: str
     rank: int = -1  #: -1: not a rank's own task (a check, or a ghost)
     attempt: int = 0
+    instance: str = ""  #: where it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

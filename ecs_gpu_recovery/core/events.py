@@ -21,7 +21,39 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStarted(Fact):
+class Origin:
+    """Who started a task, with what, and where, as the cluster tells it.
+
+    Whoever may start tasks chooses the variables in which a task names its job, and these too, but for the token: that
+    is made with the salt of the record, which nobody sees before the true task exists.
+    """
+
+    token: str = ""
+    instance: str = ""
+    family: str = ""  #: of its task definition
+
+    def has_token(self, token: str) -> bool:
+        return self.token == token
+
+    def is_on(self, instance: str) -> bool:
+        """By id: some say the whole ARN. A record without one is of a place where nodes are folders."""
+        return not instance or instance.rpartition("/")[2] == self.instance.rpartition("/")[2]
+
+    def is_of(self, family: str) -> bool:
+        return not family or self.family == family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFact(Fact):
+    """What is told of a task. It counts by the id that the record knows; of a task that is awaited, by its origin."""
+
+    origin: Origin | None = (
+        None  #: None: no event tells it, but the cluster, when it was asked or given an order
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStarted(TaskFact):
     """A training task exists. `running` once its container runs."""
 
     task_id: str
@@ -31,7 +63,7 @@ class TaskStarted(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEnded(Fact):
+class TaskEnded(TaskFact):
     """A training task has ended. Facts only; what it means is decided by `exits.classify`."""
 
     task_id: str
@@ -53,7 +85,7 @@ class StartRefused(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckStarted(Fact):
+class CheckStarted(TaskFact):
     """A health check runs on a node."""
 
     node: str
@@ -71,7 +103,7 @@ class CheckRefused(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChecked(Fact):
+class NodeChecked(TaskFact):
     """A health check has answered."""
 
     node: str

@@ -41,18 +41,35 @@ def withdraw(draft: RecordDraft, index: int, why: str) -> None:
             key=keys.check_stop(key),
             node=draft.node_of(index)[0],
             task_id=draft.machine(index).check_id,
-            token=keys.token(key),
+            token=keys.token(key, draft.salt),
             reason=our_reason(draft.owner, draft.attempt, why),
+            instance=draft.machine(index).instance,
         )
     )
 
 
 def awaited(draft: RecordDraft, index: int, ev: CheckStarted | NodeChecked) -> bool:
-    """Whether this is the check that is waited for, and not the same try of somebody else's."""
+    """Whether this is the check that is waited for. Another that says so is written down."""
     record = draft.machine(index)
     waits = draft.may_be_examined(index) and record.verdict is None and record.deadline is not None
-    another = isinstance(ev, NodeChecked) and record.check_id and ev.check_id not in ("", record.check_id)
-    return waits and ev.check_try == record.check_try and not another
+    if not waits or ev.check_try != record.check_try:
+        return False
+    ours = _is_ours(draft, index, ev)
+    if not ours:
+        node, status = draft.node_of(index)
+        draft.stranger(node, status, ev.check_id)
+    return ours
+
+
+def _is_ours(draft: RecordDraft, index: int, ev: CheckStarted | NodeChecked) -> bool:
+    """By the id that is known. The answer to our order names it; until then, whichever is what was ordered."""
+    record = draft.machine(index)
+    if ev.origin is None and isinstance(ev, CheckStarted):
+        return True
+    if record.check_id or ev.origin is None:
+        return ev.check_id in ("", record.check_id) or not record.check_id
+    token = keys.token(draft.check_key(index), draft.salt)
+    return ev.origin.has_token(token) and ev.origin.is_on(record.instance)
 
 
 def begun(draft: RecordDraft, index: int, ev: CheckStarted) -> None:

@@ -15,15 +15,23 @@ if TYPE_CHECKING:
     from .model import Node, Rank
 
 
-def token(key: str) -> str:
-    """A name for a task that fits ECS's `startedBy` (36 characters) and is the same every time it is made."""
-    return "gr-" + hashlib.sha256(key.encode()).hexdigest()[:32]
+def token(key: str, salt: str = "") -> str:
+    """A name for a task that fits ECS's `startedBy` (36 characters) and is the same every time it is made.
+
+    The salt is the record's own. So nobody can guess the name, and two stacks on one cluster whose jobs have the same
+    id give different ones. Records of older releases have none.
+    """
+    salted = f"{key}#{salt}" if salt else key
+    return "gr-" + hashlib.sha256(salted.encode()).hexdigest()[:32]
 
 
 def record_of_node(name: str) -> str:
     """How a node's record is called where a job's record is called by the job's id."""
     return f"node/{name}"
 
+
+#: A rank is started more often than this in no attempt: its waits between two tries grow, and its deadline stays.
+MOST_TRIES = 64
 
 # -- a job's orders --------------------------------------------------------------------------------------------
 # The task of a rank belongs to `rank.task_attempt`; the job's own number is ahead of it while nodes are awaited.
@@ -33,8 +41,16 @@ def start(job_id: str, rank: Rank) -> str:
     return f"{job_id}/{rank.task_attempt}/{rank.index}/start/{rank.start_try}"
 
 
-def start_token(job_id: str, rank: Rank) -> str:
-    return token(f"{job_id}/{rank.task_attempt}/{rank.index}/train/{rank.start_try}")
+def start_token(job_id: str, rank: Rank, salt: str = "") -> str:
+    return token(f"{job_id}/{rank.task_attempt}/{rank.index}/train/{rank.start_try}", salt)
+
+
+def is_start_token(said: str, job_id: str, attempt: int, rank: int, salt: str = "") -> bool:
+    """Whether it is of any start of this rank in this attempt."""
+    tries = (
+        token(f"{job_id}/{attempt}/{rank}/train/{start_try}", salt) for start_try in range(1, MOST_TRIES)
+    )
+    return said in tries
 
 
 def stop(job_id: str, rank: Rank) -> str:

@@ -135,6 +135,7 @@ class Rank(MachineRecord):
     )
     past_tasks: tuple[str, ...] = ()  #: earlier tasks of this rank, as ATTEMPT/ID
     start_try: int = 0
+    overheard: bool = False  #: an event named its task; the answer to the start has not
     spent: tuple[str, ...] = ()  #: its last tasks that never ran: whatever is still told of them is old news
     exit: Exit | None = None
     exit_code: int | None = None
@@ -201,6 +202,11 @@ class JobSpec:
     submitted_by: str = ""
     retry_of: str = ""  #: the ended job this one repeats
 
+    @property
+    def family(self) -> str:
+        """Of the task definition, however that is given."""
+        return self.task_def.rpartition("/")[2].partition(":")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -216,6 +222,7 @@ class Job:
     attempt: int = 0  #: the seeds' `retry`: 0 for the first run
     max_retries: int = 1  #: the budget this job was submitted with
     preflight: bool = False  #: under test before its first start
+    salt: str = ""  #: goes into the tokens of its tasks
     ending: Ending | None = None
     outcome: str = ""  #: why it ended, in a sentence
     outbox: tuple[Order, ...] = ()

@@ -82,7 +82,7 @@ def task_row(job: Job, rank: Rank) -> dict[str, str] | None:
     """The row of a rank's current task, all strings; None while the cluster has not named the task."""
     if not rank.task_id:
         return None
-    family, _, revision = job.spec.task_def.rpartition("/")[2].partition(":")
+    revision = job.spec.task_def.rpartition("/")[2].partition(":")[2]
     row = {
         "ecs_task_id": rank.task_id,
         "node_name": rank.node,
@@ -91,7 +91,7 @@ def task_row(job: Job, rank: Rank) -> dict[str, str] | None:
         "job_timestamp": _text(job.created_at),
         "job_num_nodes": str(len(job.ranks)),
         "task_def_arn": job.spec.task_def,
-        "task_def_name": family,
+        "task_def_name": job.spec.family,
         "task_def_revision": revision,
         "cluster_name": job.cluster,
         "container_inst_id": rank.instance.rpartition("/")[2],

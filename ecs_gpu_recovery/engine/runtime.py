@@ -7,6 +7,7 @@ facts through the same loop. If the process dies in between, the sweeper sends w
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -93,6 +94,7 @@ class Runtime:
             at=at,
             check=check,
             overrides=overrides,
+            salt=secrets.token_hex(8),
         )
         self.store.create(step.job)
         self._say(step.job.timeline, step.job)

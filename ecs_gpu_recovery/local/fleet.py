@@ -127,7 +127,7 @@ class LocalFleet:
         yield from tasks
         # While the rank's task lives no check was ordered: the answer that lies there is to an old question.
         if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
-            check_id = keys.token(keys.check(job.id, rank))
+            check_id = keys.token(keys.check(job.id, rank), job.salt)
             yield from self._see_check(rank.node, check_id, rank.check_try)
         if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
             yield from self._see_reboot(rank.node, keys.reboot(job.id, job.attempt, rank.index))
@@ -185,7 +185,7 @@ class LocalFleet:
 
     def _see_tasks(self, job: Job, rank: Rank) -> Iterator[Fact]:
         """The rank's own task, and any other live task here that says it is of this job."""
-        own = rank.task_id or keys.start_token(job.id, rank)
+        own = rank.task_id or keys.start_token(job.id, rank, job.salt)
         if not rank.quiet:
             task = self._cluster.task(rank.node, own)
             if task.state is TaskState.ENDED or (task.state is TaskState.ABSENT and rank.live):

@@ -77,6 +77,9 @@ class Bounds:
     slow_start: bool = False  #: a started task is pending first; that it runs is told later
     late_sweeper: bool = False  #: time may pass although something is due: the sweeper is away for long
     late_stamps: bool = False  #: facts carry the time they came to be, not the time they arrive
+    forged: bool = (
+        False  #: tasks of a neighbour say that they are ours, right in all but the token or the instance
+    )
     fewer_gpus: bool = False  #: a node may come back from a reboot with a GPU missing
 
     @property

@@ -125,7 +125,7 @@ class Cluster:
             found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
             found += self._see_tasks(state, rank, machine)
             if rank.verdict is None and rank.check_try:
-                name = keys.token(keys.check(state.job.id, rank))
+                name = keys.token(keys.check(state.job.id, rank), state.job.salt)
                 check = machine.check(name, ended_too=self.bounds.finds_ended or bool(rank.check_id))
                 if check is not None and check.verdict:
                     found.append(world.checked(check, state.now))
@@ -144,7 +144,7 @@ class Cluster:
             if rank.task_id:
                 own = next(run for run in machine.runs if run.id == rank.task_id)
             else:
-                name = keys.start_token(state.job.id, rank)
+                name = keys.start_token(state.job.id, rank, state.job.salt)
                 own = machine.run(name, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
         if own is not None and own.end and own.told:
             yield world.ended(own, state.now)

@@ -69,6 +69,7 @@ class Model:
                 gpus_seen=GPUS,
                 seen_version=1,
                 boot_id=boot,
+                instance=node_name(i),
                 connected=True,
                 status=NodeStatus.AVAILABLE,
             )

@@ -11,7 +11,7 @@ from ecs_gpu_recovery.core.effects import RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Verdict
 
-from .world import Machine
+from .world import FORGED, Machine
 
 if TYPE_CHECKING:
     from .bounds import Bounds
@@ -32,6 +32,8 @@ def _demand(holds: bool, otherwise: str) -> None:
 
 def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     """Judge one commit."""
+    named = {name for rank in new.ranks for name in (rank.task_id, rank.check_id)}
+    _demand(FORGED not in named, "a task of a neighbour counts as ours")
     said = broken(new)
     _demand(not said, "; ".join(said))
     _demand(new.attempt >= old.attempt, "the attempt went backwards")

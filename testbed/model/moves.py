@@ -53,7 +53,10 @@ def _news(model: Model, state: State) -> Iterator[Move]:
     """Something that was true once is told, for the first time or again."""
     old = model.old_news(state.job)
     for i, machine in enumerate(state.machines):
-        for label, facts in world.facts(i, machine, state.now, bounds=model.bounds):
+        told = [*world.facts(i, machine, state.now, bounds=model.bounds)]
+        if model.bounds.forged:
+            told += world.forgeries(state.job, state.job.ranks[i], state.now)
+        for label, facts in told:
             mark = (label, state.now, machine.version)
             if mark not in old:
                 name = f"told: {label}"

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
     NodeChecked,
     NodeSeen,
+    Origin,
     RebootProven,
     TaskEnded,
     TaskStarted,
 )
 from ecs_gpu_recovery.core.exits import OUR_REASON
-from ecs_gpu_recovery.core.model import Verdict
+from ecs_gpu_recovery.core.model import Job, Rank, Verdict
 
 from .bounds import Bounds
 
@@ -42,6 +44,8 @@ ENDS: dict[str, tuple[int | None, str, str]] = {
     "lie": (0, "", "EssentialContainerExited"),
 }
 GPUS = 8
+#: The id of a task that nobody here has started.
+FORGED = "x"
 
 
 class Run(NamedTuple):
@@ -251,6 +255,39 @@ def facts(
                 f"{node_name(rank)} seen {how} (version {version})",
                 (seen(rank, sight, version, now, blind=bounds.blind),),
             )
+
+
+def forgeries(job: Job, rank: Rank, now: datetime) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+    """What a neighbour can have told of a task of his own, who knows the tokens, or has the node's instance."""
+    start, check = keys.start_token(job.id, rank, job.salt), keys.token(keys.check(job.id, rank), job.salt)
+    for wrong in ("token", "instance"):
+        where = rank.instance if wrong == "token" else "elsewhere"
+        run = Origin(token="" if wrong == "token" else start, instance=where)
+        test = Origin(token="" if wrong == "token" else check, instance=where)
+        began = TaskStarted(
+            at=now, task_id=FORGED, attempt=rank.task_attempt, rank=rank.index, running=True, origin=run
+        )
+        yield f"forged start on {rank.node}, wrong {wrong}", (began,)
+        for code in (0, 1):
+            over = TaskEnded(
+                at=now,
+                task_id=FORGED,
+                attempt=rank.task_attempt,
+                rank=rank.index,
+                exit_code=code,
+                stop_code="EssentialContainerExited",
+                origin=run,
+            )
+            yield f"forged end {code} on {rank.node}, wrong {wrong}", (over,)
+        answer = NodeChecked(
+            at=now,
+            node=rank.node,
+            check_id=FORGED,
+            check_try=rank.check_try,
+            verdict=Verdict.REBOOT,
+            origin=test,
+        )
+        yield f"forged verdict on {rank.node}, wrong {wrong}", (answer,)
 
 
 def sight(machine: Machine, **changes: object) -> Machine:

@@ -33,6 +33,7 @@ QUICK: dict[str, Bounds] = {
         slow_reports=True,
         verdicts=("healthy",),
     ),
+    "a neighbour forges tasks": replace(RECOVERY, nodes=1, forged=True, stalls=1),
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
 }

@@ -138,6 +138,8 @@ class Judge:
         if old is None or old.status is not new.status:
             self._world.note("job", new.id, str(new.status), new.attempt)
             self._entered[new.id, new.attempt, new.status] = self._world.now
+        for rank in new.ranks:
+            self._is_real(rank.task_id, rank.check_id)
         said = broken(new)
         demand(not said, f"job {new.id}: {'; '.join(said)}")
         if old is None:
@@ -155,6 +157,14 @@ class Judge:
                 self._truly_lost(old, rank)
         if old.status is not new.status:
             self._moved(old, new)
+
+    def committed_node(self, node: Node) -> None:
+        self._is_real(node.check_id)
+
+    def _is_real(self, *ids: str) -> None:
+        """A task that a record names was started by its order, and by nobody else."""
+        for name in filter(None, ids):
+            demand(name in self._world.tasks, f"{name} counts as ours, and a neighbour has started it")
 
     def _moved(self, old: Job, new: Job) -> None:
         if (
@@ -198,7 +208,7 @@ class Judge:
     def _truly_lost(self, old: Job, rank: Rank) -> None:
         """A node counts as lost if it was away, or kept its task for as long as a stop may take. No clock jumps."""
         w, machine = self._world.weather, self._world.machines[rank.node]
-        if rank.exit is Exit.LOST or w.skew_s or w.jolt_s:
+        if rank.exit is Exit.LOST or rank.anew or w.skew_s or w.jolt_s:
             return
         began = self._entered.get((old.id, old.attempt, JobStatus.IN_PROGRESS), 0.0)
         task = self._world.tasks.get(rank.task_id)

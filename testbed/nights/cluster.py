@@ -18,17 +18,27 @@ from ecs_gpu_recovery.core.events import (
     Fact,
     NodeChecked,
     NodeSeen,
+    Origin,
     RebootFailed,
     RebootProven,
     TaskEnded,
     TaskStarted,
 )
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Rank
+from ecs_gpu_recovery.engine.dispatch import node_of
 
 from .world import Machine, Reboot, Task, World, verdict_of
 
 if TYPE_CHECKING:
     from .night import Night
+
+
+#: Of the training tasks' definition.
+FAMILY = "train"
+
+
+def _origin(task: Task) -> Origin:
+    return Origin(token=task.token, instance=task.instance, family="" if task.check else FAMILY)
 
 
 class SimulatedCluster:
@@ -54,6 +64,7 @@ class SimulatedCluster:
                 attempt=order.attempt,
                 key=order.key,
             )
+        self._night.forge(job, node_of(job, job.ranks[order.rank]), order)
         self._night.after("start", order.key)
         return [TaskStarted(at=self._night.clock, task_id=task.id, attempt=order.attempt, rank=order.rank)]
 
@@ -72,6 +83,7 @@ class SimulatedCluster:
                 check_try=order.check_try,
             )
             task.idle = order.idle
+        self._night.forge(job, node, order)
         self._night.after("check", order.key)
         return [
             CheckStarted(at=self._night.clock, node=node.name, check_id=task.id, check_try=order.check_try)
@@ -110,6 +122,8 @@ class SimulatedCluster:
             check_try=check_try,
             start_key=key,
         )
+        if world.weather.forgetful:
+            task.instance = f"{name}.{machine.registration}"
         world.after(0.5, lambda: world.changed(machine))  # a placement shows up as news about the node
         return task
 
@@ -199,7 +213,7 @@ class SimulatedCluster:
                     yield node.name, fact
 
     def _see_task(self, job: Job, rank: Rank, machine: Machine) -> Iterator[Fact]:
-        mark = keys.start_token(job.id, rank)
+        mark = keys.start_token(job.id, rank, job.salt)
         task = (
             self._world.tasks.get(rank.task_id)
             if rank.task_id
@@ -241,7 +255,12 @@ class SimulatedCluster:
 
     def started(self, task: Task, *, running: bool) -> TaskStarted:
         return TaskStarted(
-            at=self._night.clock, task_id=task.id, attempt=task.attempt, rank=task.rank, running=running
+            at=self._night.clock,
+            task_id=task.id,
+            attempt=task.attempt,
+            rank=task.rank,
+            running=running,
+            origin=_origin(task),
         )
 
     def ended(self, task: Task) -> TaskEnded:
@@ -254,6 +273,7 @@ class SimulatedCluster:
             reason=task.reason,
             stop_code=task.stop_code,
             stopped_at=self._world.stamp(task.ended),
+            origin=_origin(task),
         )
 
     def checked(self, task: Task) -> NodeChecked:
@@ -263,6 +283,7 @@ class SimulatedCluster:
             check_id=task.id,
             check_try=task.check_try,
             verdict=verdict_of(task),
+            origin=_origin(task),
         )
 
     def rebooted(self, machine: Machine, reboot: Reboot) -> RebootProven | RebootFailed:

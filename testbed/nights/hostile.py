@@ -85,6 +85,7 @@ class HostileStore:
     def commit_node(self, node: Node) -> None:
         self._night.before("commit node", node.name)
         self._store.commit_node(node)
+        self._night.judge.committed_node(node)
         self._night.after("commit node", node.name)
 
     def due_nodes(self, now: datetime) -> Sequence[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ecs_gpu_recovery.core import exits
-from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded
+from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded
 from ecs_gpu_recovery.core.job import joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
@@ -125,6 +125,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("restart with a node missing", joint, "_look_at", _start_without),
     Mutant("re-send a start without looking", SimulatedCluster, "looks", False),
+    Mutant("do not compare the token", Origin, "has_token", lambda origin, token: True),
+    Mutant("do not compare the instance", Origin, "is_on", lambda origin, instance: True),
+    Mutant("do not compare the family", Origin, "is_of", lambda origin, family: True),
     Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )

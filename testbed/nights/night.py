@@ -17,16 +17,18 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from ecs_gpu_recovery.core.effects import CheckNode, StartTask
 from ecs_gpu_recovery.core.errors import JobExists, Refused, Transient
 from ecs_gpu_recovery.core.events import Fact, NodeAsked
-from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
 from ecs_gpu_recovery.engine.ports import Store
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper
 from ecs_gpu_recovery.local.store import SqliteStore
 
 from .checkers import Judge, Violation
-from .cluster import SimulatedCluster
+from .cluster import FAMILY, SimulatedCluster
+from .forgery import forgery
 from .hostile import HostileStore, Inbox
 from .luck import brew, poisson
 from .memory import MemoryStore
@@ -182,6 +184,16 @@ class Night:
             self._depth -= 1
             self._clock, self._dies_at = saved
 
+    def forge(self, job: Job | None, node: Node, order: StartTask | CheckNode) -> None:
+        """A neighbour who knows all that there is to know starts a task of his own, which is not quite the one."""
+        if self.world.troubled and self.world.strikes("forged", self.weather.forged):
+            fact = forgery(self._more, job, node, order, self.clock)
+            self.world.note("forged", type(fact).__name__, order.key)
+            if job is not None:
+                self._process(partial(self.runtime.handle, job.id, [fact]), self.clock)
+            else:
+                self._process(partial(self.runtime.handle_node, node.name, [fact]), self.clock)
+
     # -- news ------------------------------------------------------------------------------------------
 
     def _news(self, kind: str, machine: Machine, what: Task | Reboot | None) -> None:
@@ -305,7 +317,7 @@ class Night:
                 self.runtime.submit(
                     job_id=f"j{number}",
                     cluster="c",
-                    spec=JobSpec(),
+                    spec=JobSpec(task_def=f"{FAMILY}:1"),
                     nodes=nodes,
                     at=self.world.time,
                     check=check,

@@ -30,6 +30,7 @@ class Weather:
     late: float = 0.0
     late_s: float = 60.0
     reordered: float = 0.0  #: a piece of news waits until the next one about the same node has been told
+    forged: float = 0.0  #: right after an order was carried out a neighbour's task says that it is the one
     # Processes.
     crash: float = 0.0
     stall: float = 0.0
@@ -100,7 +101,7 @@ class Weather:
 #: Every trouble that a night can have, as it is counted when it strikes.
 TROUBLES = (
     *("lost", "repeated", "late", "reordered", "late_functions", "crash", "stall", "transient", "unanswered"),
-    "throttles",
+    *("throttles", "forged"),
     *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
@@ -151,6 +152,8 @@ def draw(rng: Random, more: Random) -> Weather:
         )
     weather = _old_news(weather) if more.random() < 0.1 else weather
     weather = replace(weather, rows_travel=not weather.rows_in_commit and more.random() < 0.5)
+    if more.random() < 0.2:
+        weather = replace(weather, forged=more.uniform(0.2, 1.0))
     if more.random() < 0.2:
         weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
     return weather
@@ -243,7 +246,9 @@ def restarts(rng: Random, more: Random) -> Weather:
     the cluster calls them running though their agents are back. All news arrives: a restart that nobody could have
     noticed is not the question."""
     weather = draw(rng, more)
-    quiet: dict[str, Any] = dict.fromkeys((*_DELIVERY, *_PROCESS, "reordered", "throttles"), 0.0)
+    quiet: dict[str, Any] = dict.fromkeys(
+        (*_DELIVERY, *_PROCESS, "reordered", "throttles", "late_functions"), 0.0
+    )
     return replace(
         weather,
         **quiet,

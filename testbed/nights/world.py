@@ -36,6 +36,7 @@ class Task:
     check_try: int
     start_key: str
     began: float
+    instance: str  #: as what its machine was registered
     running: bool = False
     alive: bool = True
     stopping: bool = False
@@ -177,6 +178,7 @@ class World:
             check_try,
             start_key,
             self.now,
+            machine.name,
         )
         machine.tasks.append(task)
         self.tasks[task.id] = task

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.aws.parse import UNKNOWN, Kind, parse_event
-from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, TaskEnded, TaskStarted
+from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, Origin, TaskEnded, TaskStarted
 from ecs_gpu_recovery.core.exits import classify, is_passing, our_reason
 from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import Exit, Verdict
@@ -26,6 +26,8 @@ from tests.aws.event_builders import (
     stopped,
     task_event,
 )
+
+ORIGIN = Origin(token=token("j1/1/2/train/1"), instance=INSTANCE, family="train")
 
 
 def ended(made: dict[str, Any]) -> TaskEnded:
@@ -53,20 +55,24 @@ def test_a_running_task_names_its_job_attempt_and_rank() -> None:
     assert seen.kind is Kind.TASK
     assert (seen.job, seen.attempt, seen.rank, seen.version) == ("j1", 1, 2, 4)
     assert (seen.task_id, seen.cluster, seen.instance, seen.at) == (TASK_ID, "gpu", INSTANCE, AT)
-    assert seen.token == token("j1/1/2/train/1")
-    assert seen.facts == (TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=True),)
+    assert seen.origin == ORIGIN
+    assert seen.facts == (
+        TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=True, origin=ORIGIN),
+    )
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "PENDING", "ACTIVATING"])
 def test_a_task_on_its_way_in_exists_but_does_not_run(status: str) -> None:
     assert parse_event(task_event(lastStatus=status)).facts == (
-        TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=False),
+        TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=False, origin=ORIGIN),
     )
 
 
 def test_a_running_task_that_shall_stop_is_not_called_running() -> None:
     seen = parse_event(task_event(desiredStatus="STOPPED", stopCode="SpotInterruption"))
-    assert seen.facts == (TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=False),)
+    assert seen.facts == (
+        TaskStarted(at=AT, task_id=TASK_ID, attempt=1, rank=2, running=False, origin=ORIGIN),
+    )
     assert "being stopped" in seen.why
 
 
@@ -80,6 +86,7 @@ def test_a_stopped_task_has_ended_with_its_exit_code_and_reasons() -> None:
         exit_code=1,
         stop_code="EssentialContainerExited",
         reason="ECC error; Essential container in task exited",
+        origin=ORIGIN,
     )
 
 
@@ -303,7 +310,15 @@ def test_a_container_killed_for_memory_is_an_end_that_nobody_ordered() -> None:
 def test_a_check_that_runs_is_known_by_node_and_try() -> None:
     seen = parse_event(task_event({**CHECK, "JOB_ID": "j1", "NODE_RANK": "2"}))
     assert (seen.kind, seen.ours, seen.job, seen.node, seen.rank) == (Kind.CHECK, True, "j1", "node-a", 2)
-    assert seen.facts == (CheckStarted(at=AT, node="node-a", check_id=TASK_ID, check_try=3),)
+    assert seen.facts == (CheckStarted(at=AT, node="node-a", check_id=TASK_ID, check_try=3, origin=ORIGIN),)
+
+
+def test_a_check_of_another_family_is_none_whatever_its_variables_say() -> None:
+    made = stopped(container(1), env=CHECK)
+    assert parse_event(made, check_family="train").ours
+    seen = parse_event(made, check_family="gpu-health")
+    assert (seen.ours, seen.may_be_ours) == (False, False)
+    assert "of the family train" in seen.why
 
 
 @pytest.mark.parametrize(

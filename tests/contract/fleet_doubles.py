@@ -36,6 +36,8 @@ class CalmNight:
 
     def after(self, step: str, key: str) -> None: ...
 
+    def forge(self, *order: object) -> None: ...
+
 
 class Nights:
     spec = JobSpec()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ecs_gpu_recovery.core.draft import STRANGER
 from ecs_gpu_recovery.core.effects import Archive, CheckNode, Effect, Notify, RebootNode, StopTask
 from ecs_gpu_recovery.core.errors import Bug, Refused
 from ecs_gpu_recovery.core.events import (
@@ -208,8 +209,9 @@ def test_the_verdict_of_a_check_that_a_job_ordered_is_none_of_the_nodes_business
     verdict = NodeChecked(at=T0, node="n0", check_id="c", check_try=1, verdict=Verdict.REPLACE)
     assert held.hears(verdict).node is before
     free = Machine().asked("check").hears(CheckStarted(at=T0, node="n0", check_id="mine", check_try=1))
-    before = free.node
-    assert free.hears(verdict).node is before
+    free.hears(verdict)
+    assert (free.status, free.node.verdict, free.node.check_id) == (UNDER_TEST, None, "mine")
+    assert (free.node.timeline[-1].why, free.node.timeline[-1].evidence) == (STRANGER, "task c")
 
 
 # -- reboots -------------------------------------------------------------------------------------------------------

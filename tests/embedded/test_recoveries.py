@@ -31,7 +31,7 @@ def test_an_answer_from_before_the_failure_is_no_verdict_on_it(tmp_path: Path) -
         live.submit("job", FOREVER, check="quick")
         job = live.started("job")
         assert [rank.check_try for rank in job.ranks] == [1, 1]
-        old = token("job/0/check/1")
+        old = token("job/0/check/1", job.salt)
         assert live.cluster.task("node-1", old).exit_code == 0
         facts = LocalFleet(live.cluster, now).observe_job(job)
         assert not [fact for fact in facts if isinstance(fact, NodeChecked)]

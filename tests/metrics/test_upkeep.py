@@ -31,6 +31,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         for name, value in told.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("ecs_gpu_recovery.lambdas.entry.Session", lambda: made.session)
+        monkeypatch.setattr("ecs_gpu_recovery.lambdas.entry.real_time", made.now)
         yield made
 
 

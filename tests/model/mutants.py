@@ -11,7 +11,7 @@ import pytest
 
 from ecs_gpu_recovery.core import exits, keys, reboot
 from ecs_gpu_recovery.core.draft import RecordDraft, ignore
-from ecs_gpu_recovery.core.events import NodeSeen, TaskEnded, Tick
+from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.job import joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
@@ -171,6 +171,14 @@ def lets_what_was_not_sent_run_out(patch: Patch, model: Model) -> None:
     patch.setattr(Draft, "never_sent", lambda draft, rank: False)
 
 
+def compares_no_token(patch: Patch, model: Model) -> None:
+    patch.setattr(Origin, "has_token", lambda origin, token: True)
+
+
+def compares_no_instance(patch: Patch, model: Model) -> None:
+    patch.setattr(Origin, "is_on", lambda origin, instance: True)
+
+
 def forgets_which_rows_are_owed(patch: Patch, model: Model) -> None:
     model.keeps_what_is_owed = False
 
@@ -229,6 +237,12 @@ MUTANTS: dict[str, Mutant] = {
         lets_what_was_not_sent_run_out,
         replace(RECOVERY, stalls=1, late_sweeper=True, delays=2),
         "not asked to stop for long enough",
+    ),
+    "compares no token": Mutant(
+        compares_no_token, QUICK["a neighbour forges tasks"], "of a neighbour counts as ours"
+    ),
+    "compares no instance": Mutant(
+        compares_no_instance, QUICK["a neighbour forges tasks"], "of a neighbour counts as ours"
     ),
     "forgets which rows are owed": Mutant(
         forgets_which_rows_are_owed,

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.model import JobStatus, Verdict
 from tests.stories.ends import check_end
 from tests.stories.plots import gpu_fault
@@ -72,9 +73,10 @@ def test_two_jobs_that_share_a_night_end_differently(world: World) -> None:
 
 @pytest.mark.parametrize("attempt", ["0", "1", "7"])
 def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
-    """It says that it is ours, and nobody ordered it."""
+    """It carries a token of ours, and nobody waits for it any more."""
     names = world.add_nodes(3)
     world.submit(names[:2])
+    token = keys.token(f"j1/{attempt}/1/train/2", world.job().salt)
     env = {"JOB_ID": "j1", "JOB_ATTEMPT": attempt, "NODE_RANK": "1", "GPU_RECOVERY_KIND": "train"}
     pairs = [{"name": name, "value": value} for name, value in env.items()]
     ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n2")
@@ -82,7 +84,7 @@ def test_a_ghost_task_is_stopped(world: World, attempt: str) -> None:
         cluster=CLUSTER,
         taskDefinition=TRAIN,
         containerInstances=[node["arn"]],
-        startedBy="gr-0123456789abcdef",
+        startedBy=token,
         overrides={"containerOverrides": [{"name": "main", "environment": pairs}]},
     )
     ghost = reply["tasks"][0]["taskArn"]

@@ -80,7 +80,12 @@ class World:
 
     def a_process(self) -> wiring.AwsSide:
         side = wiring.build(
-            {}, now=self.clock.now, session=self.session, settings=self.settings, on_commit=self._committed
+            {},
+            now=self.clock.now,
+            session=self.session,
+            settings=self.settings,
+            on_commit=self._committed,
+            clock=self.now,
         )
         side.fleet._pace = Pace(MODIFY_PER_S, sleep=self._sleep, clock=self.cloud.agenda.now)
         return side

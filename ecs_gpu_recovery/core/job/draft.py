@@ -13,6 +13,7 @@ from .. import edges, examination, keys
 from ..draft import RecordDraft
 from ..effects import CheckNode, Effect, Order, RebootNode, StartTask, StopTask
 from ..errors import Bug
+from ..events import Origin
 from ..exits import our_reason
 from ..model import Ending, Job, JobStatus, NodeStatus, Rank, TaskStatus
 from ..policy import Policy
@@ -39,6 +40,7 @@ class Draft(RecordDraft):
         super().__init__(job, at, policy, now)
         self.status = job.status
         self.attempt = job.attempt
+        self.salt = job.salt
         self.ending = job.ending
         self.outcome = job.outcome
         self.preflight = job.preflight
@@ -101,6 +103,7 @@ class Draft(RecordDraft):
             "task_id": "",
             "task_status": None,
             "start_try": 0,
+            "overheard": False,
             "spent": (),
             "exit": None,
             "exit_code": None,
@@ -158,6 +161,13 @@ class Draft(RecordDraft):
 
     # -- orders ------------------------------------------------------------------------------------------------
 
+    def expects(self, rank: Rank, origin: Origin | None) -> bool:
+        """Whether a task of this origin is the one that was ordered for a rank."""
+        if origin is None:
+            return True
+        ours = origin.has_token(keys.start_token(self.id, rank, self.salt))
+        return ours and origin.is_on(rank.instance) and origin.is_of(self._job.spec.family)
+
     def start_key(self, rank: Rank) -> str:
         return keys.start(self.id, rank)
 
@@ -168,7 +178,7 @@ class Draft(RecordDraft):
         self.order(
             StartTask(
                 key=self.start_key(rank),
-                token=keys.start_token(self.id, rank),
+                token=keys.start_token(self.id, rank, self.salt),
                 rank=index,
                 attempt=self.attempt,
                 node=rank.node,
@@ -189,10 +199,11 @@ class Draft(RecordDraft):
                 key=keys.stop(self.id, rank),
                 node=rank.node,
                 task_id=rank.task_id,
-                token=keys.start_token(self.id, rank),
+                token=keys.start_token(self.id, rank, self.salt),
                 reason=our_reason(self.id, run, why),
                 rank=index,
                 attempt=run,
+                instance=rank.instance,
             )
         )
 
@@ -235,7 +246,7 @@ class Draft(RecordDraft):
         rank, key = self.ranks[index], self.check_key(index)
         return CheckNode(
             key=key,
-            token=keys.token(key),
+            token=keys.token(key, self.salt),
             node=rank.node,
             level=level or self._job.spec.check_level,
             rank=index,

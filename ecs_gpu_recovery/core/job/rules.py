@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from .. import examination, reboot
+from .. import examination, keys, reboot
 from ..errors import Refused
 from ..events import (
     CheckRefused,
@@ -29,7 +29,7 @@ from .sightings import lose, rank_on
 
 
 def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
-    """The rank a task belongs to: known by id, or awaited. An event's own word alone is not trusted."""
+    """The rank a task belongs to: known by id, or awaited and what was ordered. An event's own word is not trusted."""
     for rank in draft.ranks:
         if ev.task_id and rank.task_id == ev.task_id:
             return rank
@@ -37,7 +37,7 @@ def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
         return None
     rank = draft.ranks[ev.rank]
     awaited = rank.task_status is None and rank.start_try > 0 and not _is_past(rank, ev.task_id)
-    return rank if awaited and not rank.task_id else None
+    return rank if awaited and not rank.task_id and draft.expects(rank, ev.origin) else None
 
 
 def _is_past(rank: Rank, task_id: str) -> bool:
@@ -45,20 +45,43 @@ def _is_past(rank: Rank, task_id: str) -> bool:
     return task_id in rank.spent or any(past.partition("/")[2] == task_id for past in rank.past_tasks)
 
 
-def _stop_ghost(draft: Draft, ev: TaskStarted) -> None:
-    """A task that nobody waits for. Late news of one that has ended needs no stop."""
-    if 0 <= ev.rank < len(draft.ranks) and not _is_past(draft.ranks[ev.rank], ev.task_id):
-        draft.order_ghost_stop(draft.ranks[ev.rank].node, ev.task_id)
+def _not_awaited(draft: Draft, ev: TaskStarted | TaskEnded) -> None:
+    """A task that nobody waits for is stopped if it is ours. Late news of one that has ended needs no stop."""
+    if not 0 <= ev.rank < len(draft.ranks) or _is_past(draft.ranks[ev.rank], ev.task_id):
+        return
+    rank = draft.ranks[ev.rank]
+    if ev.origin is not None and not keys.is_start_token(
+        ev.origin.token, draft.id, ev.attempt, ev.rank, draft.salt
+    ):
+        if not draft.status.final:
+            draft.stranger(rank.node, rank.node_status, ev.task_id)
+    elif isinstance(ev, TaskStarted):
+        draft.order_ghost_stop(rank.node, ev.task_id)
+
+
+def _answered(draft: Draft, ev: TaskStarted) -> bool:
+    """Whether the answer to a start names another task than an event did: then the answer is right."""
+    rank = draft.ranks[ev.rank] if 0 <= ev.rank < len(draft.ranks) else None
+    if ev.origin is not None or rank is None or not (rank.overheard and rank.live):
+        return False
+    if ev.attempt != rank.task_attempt or ev.task_id == rank.task_id:
+        return False
+    draft.stranger(rank.node, rank.node_status, rank.task_id)
+    draft.order_ghost_stop(rank.node, rank.task_id)
+    draft.set(rank.index, task_id=ev.task_id, overheard=False)
+    return True
 
 
 def task_started(draft: Draft, ev: TaskStarted) -> None:
     """Note the task's id. A task we neither know nor wait for is a ghost, and is stopped."""
     rank = _rank_of(draft, ev)
     if rank is None:
-        _stop_ghost(draft, ev)
+        if not _answered(draft, ev):
+            _not_awaited(draft, ev)
         return
     if rank.ended:
         return
+    draft.set(rank.index, overheard=(rank.overheard or not rank.task_id) and ev.origin is not None)
     if rank.task_status is None:
         wanted = draft.drop(draft.start_key(rank))
         draft.set(
@@ -97,12 +120,17 @@ def task_started_too_late(draft: Draft, ev: TaskStarted) -> None:
         return
     if rank is not None and not rank.task_id:
         draft.set(rank.index, task_id=ev.task_id, task_status=TaskStatus.IN_PROGRESS)
-    _stop_ghost(draft, ev)
+    if rank is not None:
+        draft.order_ghost_stop(rank.node, ev.task_id)
+    else:
+        _not_awaited(draft, ev)
 
 
 def task_ended(draft: Draft, ev: TaskEnded) -> None:
     """Record how a rank ended, once. What it means for the job is concluded jointly."""
     rank = _rank_of(draft, ev)
+    if rank is None:
+        _not_awaited(draft, ev)
     if rank is None or rank.ended:
         return
     doubted = rank.doubted and not _ran_for_sure(draft, rank, ev.stopped_at)

@@ -154,7 +154,7 @@ def decide(job: Job, ev: Fact, policy: Policy, now: datetime | None = None) -> S
     return draft.finish()
 
 
-def submit(
+def submit(  # noqa: PLR0913 - all by name
     *,
     job_id: str,
     cluster: str,
@@ -164,6 +164,7 @@ def submit(
     at: datetime,
     check: bool,
     overrides: Sequence[str] = (),
+    salt: str = "",
 ) -> Step:
     """A new job on chosen nodes: examined first, or started at once. The store claims the nodes in the same breath."""
     if not nodes:
@@ -201,6 +202,7 @@ def submit(
         updated_at=at,
         max_retries=policy.max_retries,
         preflight=check,
+        salt=salt,
     )
     draft = Draft(job, at, policy)
     draft.note(
