@@ -19,6 +19,26 @@ class Attribute:
     example: str
 
 
+#: Beside every record, of a job or of a node.
+OF_RECORDS = (
+    Attribute(
+        "format",
+        "N",
+        False,
+        "the [format](upgrade.md#two-releases-at-once) of the record: an older release does not touch a newer one",
+        "记录的[格式编号](upgrade.md#two-releases-at-once)：旧版本不会改写更新格式的记录",
+        "1",
+    ),
+    Attribute(
+        "told",
+        "S",
+        False,
+        "what people were told is [wrong with the record](runbooks/bad-records.md); absent if nothing was",
+        "已通知人员的[记录问题](runbooks/bad-records.md)；没有时不存在",
+        "JSONDecodeError: …",
+    ),
+)
+
 TASK = (
     Attribute(
         "ecs_task_id", "S", True, "the id of the ECS task", "ECS 任务 ID", "0f9de17a6465404e8b1b2356dc13c2f8"
@@ -171,6 +191,7 @@ JOB = (
         "写入计数：版本 n 只能覆盖版本 n-1",
         "9",
     ),
+    *OF_RECORDS,
     Attribute(
         "written_by",
         "S",
@@ -283,6 +304,7 @@ NODE = (
         "写入计数：版本 n 只能覆盖版本 n-1",
         "12",
     ),
+    *OF_RECORDS,
     Attribute(
         "written_by",
         "S",

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..core import keys
@@ -20,6 +21,7 @@ from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
 from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ..core.policy import Policy
+from ..engine.troubles import Attempt
 from ..settings import LambdaSettings
 from .discover import registered_at, registered_gpus
 from .errors import ForeignRecord, translated
@@ -78,22 +80,25 @@ class StoreAdopter:
         log.info("adopted", extra={"job": job.id, "nodes": names})
         return job
 
-    def adopt_strays(self, at: datetime) -> None:
-        """Jobs whose events were lost. One that cannot be taken over is told of once, not every minute.
+    def adopt_strays(self, at: datetime, attempt: Attempt) -> None:
+        """Jobs whose events were lost, each by itself. One that cannot be taken over is logged once, not every minute.
 
         Those in progress are looked for every minute. A job in the middle of a recovery has had events before, so
         the other states are looked at every few minutes only.
         """
         for job_id in self._store.foreign_jobs(all_states=at.minute % ALL_STATES_EVERY == 0):
+            attempt(("job", job_id), partial(self._adopt_stray, job_id, at))
+
+    def _adopt_stray(self, job_id: str, at: datetime) -> None:
+        try:
+            self._store.job(job_id)
+        except ForeignRecord as exc:
             try:
-                self._store.job(job_id)
-            except ForeignRecord as exc:
-                try:
-                    self.adopt(exc.row, at)
-                except (NotFound, NodesTaken) as why:
-                    if job_id not in self._refused:
-                        log.warning("not taken over", extra={"job": job_id, "why": str(why)})
-                    self._refused.add(job_id)
+                self.adopt(exc.row, at)
+            except (NotFound, NodesTaken) as why:
+                if job_id not in self._refused:
+                    log.warning("not taken over", extra={"job": job_id, "why": str(why)})
+                self._refused.add(job_id)
 
     def _describe(self, task_ids: Sequence[str]) -> dict[str, Row]:
         """Tasks that ECS still knows; a stopped one is forgotten after an hour."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import VersionConflict
+from ..core.errors import BadRecord, VersionConflict
 from ..core.model import Entry, Node, NodeStatus
 from ..engine.ports import Store
 from .errors import ForeignRecord, translated
@@ -170,6 +170,8 @@ def _added(store: Store, s: Sighting) -> Sighting:
         s = replace(s, node=mine)
         if status not in ("", NodeStatus.AVAILABLE.value):
             return replace(s, trouble=f"another tool has recorded it as {status}")
+    except BadRecord as exc:
+        return replace(s, node=replace(s.node, name=exc.name), trouble=str(exc))
     store.add_node(s.node)
     return s
 
@@ -192,6 +194,7 @@ def _moved(store: Store, old: Node, new: Node, at: datetime) -> Node:
         created_at=old.created_at,
         timeline=(*old.timeline, entry),
         version=old.version + 1,
+        unknown_fields=old.unknown_fields,
     )
     try:
         store.commit_node(moved)

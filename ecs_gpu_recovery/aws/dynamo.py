@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -190,17 +191,20 @@ class Dynamo:
         condition = f"attribute_not_exists(#{fence}) OR #{fence} < :{fence}"
         return {"Update": {"TableName": table, "ConditionExpression": condition, **update}}
 
-    def shown(self, table: str, item: Item, *, fence: str, same: Item, story: Item) -> Item:
+    def shown(self, table: str, item: Item, *, fence: str, same: Item, format: int, story: Item) -> Item:
         """These attributes over an item with a smaller number in `fence`, and its next version, without reading it.
 
-        What else is in it stays as it is: its `record` is then a version behind. Attributes in `same` must be equal.
+        What else is in it stays as it is: its `record` is then a version behind. Attributes in `same` must be equal,
+        and its `format` must not be a newer one.
         `story` is added to the list of that name, while that is short: whoever opens the record takes it in.
         """
         update = assignment(item, key=self._keys[table])
-        values = {":one": number(1), **{f":{name}": value for name, value in same.items()}}
-        where = " AND ".join(
-            ("attribute_exists(#record)", f"#{fence} < :{fence}", *(f"#{name} = :{name}" for name in same))
-        )
+        values = {":one": number(1), ":format": number(format)}
+        values |= {f":{name}": value for name, value in same.items()}
+        equal = (f"#{name} = :{name}" for name in same)
+        # What is not there is not greater.
+        known = "NOT #format > :format"
+        where = " AND ".join(("attribute_exists(#record)", known, f"#{fence} < :{fence}", *equal))
         if story["L"]:
             update["UpdateExpression"] += ", #story = list_append(if_not_exists(#story, :none), :story)"
             update["ExpressionAttributeNames"]["#story"] = "story"
@@ -210,6 +214,7 @@ class Dynamo:
         update["ExpressionAttributeNames"] |= {
             "#version": "version",
             "#record": "record",
+            "#format": "format",
             **{f"#{name}": name for name in same},
         }
         update["ExpressionAttributeValues"] |= values
@@ -226,6 +231,15 @@ class Dynamo:
         except (ConditionFailed, InTheWay):
             return False
         return True
+
+    def note(self, table: str, value: str, item: Item, what: str) -> None:
+        """Attributes beside a record, in whatever state it is; nothing where there is no such item."""
+        key = self._keys[table]
+        update = assignment({key: text(value), **item}, key=key)
+        with suppress(ConditionFailed), translated(what):
+            self._client.update_item(
+                TableName=table, ConditionExpression=f"attribute_exists({key})", **update
+            )
 
     def absent(self, table: str, value: str) -> Item:
         key = self._keys[table]

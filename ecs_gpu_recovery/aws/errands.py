@@ -14,6 +14,7 @@ from ..core.model import Job, Node
 from ..core.node.table import decide_node
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report
+from ..engine.troubles import Attempt
 from .errors import ForeignRecord
 from .parse import Kind
 
@@ -26,8 +27,8 @@ class Adopter(Protocol):
     def adopt(self, row: Mapping[str, Any], at: datetime) -> Job:
         """Make the job's record from the schema's attributes alone. Raises `NotFound` where they don't suffice."""
 
-    def adopt_strays(self, at: datetime) -> None:
-        """Take over the jobs that no event has led to."""
+    def adopt_strays(self, at: datetime, attempt: Attempt) -> None:
+        """Take over the jobs that no event has led to, each in an attempt of its own."""
 
 
 @dataclass(frozen=True, slots=True)

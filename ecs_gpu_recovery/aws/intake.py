@@ -17,7 +17,8 @@ from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.runtime import Runtime
-from ..engine.sweeper import Sweeper
+from ..engine.sweeper import Report, Sweeper
+from ..engine.troubles import ALL
 from .errands import Adopter, Answer, Errand, Errands
 from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
@@ -54,6 +55,7 @@ class Intake:
         self._strangers: set[str] = set()  #: young instances whose hosts were looked for
         self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
         self._running = Roll()
+        self._sweeper = Sweeper(runtime)
 
     def take(self, event: object) -> Answer:
         """One event by itself. What goes wrong is raised."""
@@ -107,10 +109,7 @@ class Intake:
     def _route(self, seen: Parsed) -> Answer | Errand:
         if seen.kind is Kind.TICK and seen.at is not None:
             at = self._runtime.since(seen.at)
-            report = Sweeper(self._runtime).sweep(at)
-            self._adopter.adopt_strays(at)
-            if self._upkeep is not None:
-                self._upkeep.look(self._runtime, at)
+            report = self._sweeper.sweep(at, then=partial(self._upkeep_of, at))
             said = f"swept {report.jobs} jobs and {report.nodes} nodes; {report.resent} orders sent again"
             return Answer(seen.kind, True, said, report=report)
         if not (seen.ours or seen.may_be_ours) or seen.at is None:
@@ -126,6 +125,12 @@ class Intake:
         if seen.kind is Kind.REBOOT_COMMAND:
             return self._command(seen, seen.at)
         return Answer(seen.kind, False, seen.why)
+
+    def _upkeep_of(self, at: datetime, report: Report) -> None:
+        """What the clock does beside the sweep, each part by itself."""
+        report.attempt(ALL, partial(self._adopter.adopt_strays, at, report.attempt))
+        if self._upkeep is not None:
+            report.attempt(ALL, partial(self._upkeep.look, self._runtime, at))
 
     def _task(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """By the job the event names, else by the task row; the record must know the task or wait for it."""

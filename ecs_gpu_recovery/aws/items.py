@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..core import codec, rows
+from ..core.codec import CODEC, Codec
+from ..core.errors import BadRecord, Unreadable
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import JobLine
 from .errors import ForeignRecord
@@ -40,10 +43,9 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def job_item(job: Job, lost_after: timedelta) -> Item:
-    item = _attributes(rows.job_row(job))
-    record = _pack(replace(job, owed=()))
-    item |= {"job_name": text(job.spec.name), "version": number(job.version), "record": record}
+def job_item(job: Job, lost_after: timedelta, writer: Codec = CODEC) -> Item:
+    item = _attributes(rows.job_row(job)) | _packed(replace(job, owed=()), writer)
+    item |= {"job_name": text(job.spec.name)}
     if not job.status.final:
         item["live"] = text("1")
     if job.owed:
@@ -58,10 +60,10 @@ def wake_up(job: Job, lost_after: timedelta) -> Item:
     return {"wake_at": text(stamp(soonest))} if soonest is not None else {}
 
 
-def node_item(node: Node, lost_after: timedelta) -> Item:
+def node_item(node: Node, lost_after: timedelta, writer: Codec = CODEC) -> Item:
     wake_at = node.wake_at(lost_after)
-    item = _attributes(rows.node_row(node))
-    item |= {"job_version": number(node.job_version), "version": number(node.version), "record": _pack(node)}
+    item = _attributes(rows.node_row(node)) | _packed(node, writer)
+    item |= {"job_version": number(node.job_version)}
     if wake_at is not None:
         item["wake_at"] = text(stamp(wake_at))
     if node.job_id:
@@ -84,7 +86,7 @@ def shown_node(job: Job, rank: Rank) -> Item:
 
 def story(lines: Iterable[Entry]) -> Item:
     """Lines of a node's timeline that are put beside its record, without opening it."""
-    return {"L": [text(json.dumps(codec.dump(line), separators=(",", ":"))) for line in lines]}
+    return {"L": [text(codec.to_text(line)) for line in lines]}
 
 
 def task_item(row: Mapping[str, str], version: int) -> Item:
@@ -92,47 +94,60 @@ def task_item(row: Mapping[str, str], version: int) -> Item:
     return _attributes(row) | {"job_version": number(version)}
 
 
-def read_job(item: Mapping[str, Any]) -> Job:
+def read_job(item: Mapping[str, Any], reader: Codec = CODEC) -> Job:
+    name = item["job_id"]["S"]
     if "record" not in item:
-        raise ForeignRecord(f"job {item['job_id']['S']}", plain(item))
-    record = _unpack(item["record"])
-    owed = tuple(sorted(int(index) for index in item.get("rows_owed", {}).get("NS", ())))
-    # In older records the rows are an order in the outbox, which does not always say whose.
-    kept = [order for order in record.get("outbox", ()) if order["effect"].get("do") != "WriteRows"]
-    if len(kept) < len(record.get("outbox", ())):
-        record, owed = record | {"outbox": kept}, tuple(range(len(record["ranks"])))
-    return replace(codec.load_job(record), owed=owed)
+        raise ForeignRecord(f"job {name}", plain(item))
+    with _readable("job", name, item):
+        owed = tuple(sorted(int(index) for index in item.get("rows_owed", {}).get("NS", ())))
+        return reader.job(name, _unpacked(item["record"]), owed)
 
 
-def read_node(item: Mapping[str, Any]) -> Node:
+def read_node(item: Mapping[str, Any], reader: Codec = CODEC) -> Node:
+    name = item["node_name"]["S"]
     if "record" not in item:
-        raise ForeignRecord(f"node {item['node_name']['S']}", plain(item))
-    node = codec.load_node(_unpack(item["record"]))
-    if version_of(item) <= node.version:
-        return node
-    # The job that holds it has moved it without opening the record: see `shown_node`.
-    status = str(item.get("node_status", {}).get("S", ""))
-    more = [codec.load_entry(json.loads(line["S"])) for line in item.get("story", {}).get("L", ())]
-    return replace(
-        node,
-        timeline=(*node.timeline, *more),
-        status=_STATUSES.get(status, node.status),
-        job_version=version_of(item, "job_version"),
-        updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
-        version=version_of(item),
-    )
+        raise ForeignRecord(f"node {name}", plain(item))
+    with _readable("node", name, item):
+        node = reader.node(name, _unpacked(item["record"]))
+        if version_of(item) <= node.version:
+            return node
+        # The job that holds it has moved it without opening the record: see `shown_node`.
+        status = str(item.get("node_status", {}).get("S", ""))
+        more = [codec.load_entry(json.loads(line["S"])) for line in item.get("story", {}).get("L", ())]
+        return replace(
+            node,
+            timeline=(*node.timeline, *more),
+            status=_STATUSES.get(status, node.status),
+            job_version=version_of(item, "job_version"),
+            updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
+            version=version_of(item),
+        )
 
 
 def read_line(item: Mapping[str, Any]) -> JobLine:
-    return JobLine(
-        id=item["job_id"]["S"],
-        name=item["job_name"]["S"],
-        status=JobStatus(item["job_status"]["S"]),
-        attempt=int(item["retry"]["S"]),
-        nodes=int(item["num_nodes"]["S"]),
-        created_at=datetime.fromisoformat(item["created_at"]["S"]),
-        updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
-    )
+    name = item["job_id"]["S"]
+    with _readable("job", name, item):
+        return JobLine(
+            id=name,
+            name=item["job_name"]["S"],
+            status=JobStatus(item["job_status"]["S"]),
+            attempt=int(item["retry"]["S"]),
+            nodes=int(item["num_nodes"]["S"]),
+            created_at=datetime.fromisoformat(item["created_at"]["S"]),
+            updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
+        )
+
+
+@contextmanager
+def _readable(kind: str, name: str, item: Mapping[str, Any]) -> Iterator[None]:
+    """What stands beside a record may be damaged too."""
+    try:
+        yield
+    except BadRecord as exc:
+        exc.version = version_of(item)
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as exc:
+        raise Unreadable(kind, name, f"{type(exc).__name__}: {exc}") from exc
 
 
 def version_of(item: Mapping[str, Any], name: str = "version") -> int:
@@ -181,10 +196,16 @@ def plain(item: Mapping[str, Any]) -> dict[str, str | list[str]]:
     return row
 
 
-def _pack(record: Job | Node) -> Item:
-    packed = json.dumps(codec.dump(record), separators=(",", ":"))
-    return text(packed) if len(packed) <= READABLE else {"B": zlib.compress(packed.encode())}
+def _packed(record: Job | Node, writer: Codec) -> Item:
+    """The record, and its version and format, so that conditions can be put on them."""
+    packed = writer.text(record)
+    small = len(packed) <= READABLE
+    return {
+        "record": text(packed) if small else {"B": zlib.compress(packed.encode())},
+        "version": number(record.version),
+        "format": number(writer.format),
+    }
 
 
-def _unpack(value: Mapping[str, Any]) -> Any:
-    return json.loads(value["S"] if "S" in value else zlib.decompress(value["B"]))
+def _unpacked(value: Mapping[str, Any]) -> str | bytes:
+    return str(value["S"]) if "S" in value else zlib.decompress(value["B"])

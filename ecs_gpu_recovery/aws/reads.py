@@ -7,6 +7,7 @@ from datetime import datetime
 
 from ..core import messages
 from ..core.effects import Notify
+from ..core.errors import BadRecord
 from ..core.model import Entry, Job, JobStatus, NodeStatus
 from ..engine.reads import MOST_COUNTED, NodeChanges, Notice, TaskLine, as_dict, place
 from .store import DynamoStore
@@ -34,7 +35,9 @@ class DynamoReads:
         """The index holds the records, so all of them are read at once."""
         nodes = self._store.nodes()
         changed = tuple(node for node in nodes if known.get(node.name) != node.version)
-        return NodeChanges(changed=changed, gone=frozenset(known.keys() - {node.name for node in nodes}))
+        bad = tuple(exc for exc in nodes.bad if known.get(exc.name) != exc.version)
+        there = {node.name for node in nodes} | {exc.name for exc in nodes.bad}
+        return NodeChanges(changed=changed, bad=bad, gone=frozenset(known.keys() - there))
 
     def tasks(self, job: Job) -> Sequence[TaskLine]:
         """As the record remembers them: no call at all."""
@@ -54,7 +57,10 @@ class DynamoReads:
         """What people are needed for, from the records. The messages themselves went to the topic."""
         for line in self._store.jobs(status=JobStatus.FAILED, limit=_MOST_NOTICES if after else limit).jobs:
             if line.id not in self._failures:
-                job = self._store.job(line.id)
+                try:
+                    job = self._store.job(line.id)
+                except BadRecord:
+                    continue  # the topic told of it, and its own page does
                 told = messages.job_failed(job.id, job.attempt, job.outcome, job.ranks)
                 self._failures[line.id] = (job.updated_at, told)
         found = list(self._failures.values())

@@ -7,16 +7,17 @@ from indexes and may be a moment old.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core import rows
-from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, VersionConflict
+from ..core.codec import CODEC, Codec
+from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, Unreadable, VersionConflict
 from ..core.model import Entry, Job, JobStatus, Node, Rank, TaskStatus
-from ..engine.ports import Page
+from ..engine.ports import Nodes, Page, each
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
 from .errors import CONFLICT, Cancelled, ConditionFailed
@@ -47,12 +48,13 @@ class DynamoStore:
         task_table: str = tables.TASKS.name,
         node_table: str = tables.NODES.name,
         lost_after: timedelta = timedelta(minutes=10),
+        codec: Codec = CODEC,
     ) -> None:
         self._jobs, self._tasks, self._nodes = job_table, task_table, node_table
         keys = {job_table: tables.JOBS.key, task_table: tables.TASKS.key, node_table: tables.NODES.key}
         self._db = Dynamo(client, keys)
         self._cluster = cluster
-        self._lost_after = lost_after
+        self._lost_after, self._codec = lost_after, codec
         self._recent: dict[str, Job] = {}  #: as this process wrote them last
 
     # -- a new job -------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class DynamoStore:
         sweeper finds them, and `release_orphan` frees them. The same goes for a transaction that was not
         answered: it may have been made, so nothing is taken back.
         """
-        record = self._db.new(self._jobs, items.job_item(job, self._lost_after))
+        record = self._db.new(self._jobs, self._job_item(job))
         for _ in range(TRIES):
             nodes = self._free_nodes(job)
             claims = [self._next_node(rows.claimed_node(node, job)) for node in nodes]
@@ -92,8 +94,10 @@ class DynamoStore:
         found = self._db.read({self._jobs: [job.id], self._nodes: names}, only={self._jobs: ("job_id",)})
         if job.id in found[self._jobs]:
             raise JobExists(f"job {job.id} exists already")
-        known = {name: items.read_node(item) for name, item in found[self._nodes].items()}
+        good, bad = each(self._node_in, found[self._nodes].values())
+        known = {node.name: node for node in good}
         refused = {name: known[name].refusal if name in known else "no such node" for name in names}
+        refused |= {exc.name: str(exc) for exc in bad}
         if any(refused.values()):
             raise NodesTaken({name: why for name, why in refused.items() if why})
         return [known[name] for name in names]
@@ -106,7 +110,7 @@ class DynamoStore:
         before = {node.name: node for node in nodes}
         for _ in range(TRIES if nodes else 0):
             found = self._db.read({self._nodes: before})[self._nodes].values()
-            held = [node for node in map(items.read_node, found) if node.job_id == job.id]
+            held = [node for node in map(self._node_in, found) if node.job_id == job.id]
             free = [self._next_node(_unclaimed(node, before[node.name])) for node in held]
             if self._db.write_all(free, f"give back the nodes of job {job.id}"):
                 return
@@ -117,7 +121,7 @@ class DynamoStore:
         item = self._db.get(self._jobs, job_id)
         if not item:
             raise NotFound(f"no job {job_id}")
-        return items.read_job(item)
+        return self._job_in(item)
 
     def last(self, job_id: str) -> Job | None:
         return self._recent.get(job_id)
@@ -141,16 +145,18 @@ class DynamoStore:
         if fits and self._commit_with(new, changes):
             return self._keep(new)
         new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
-        item = items.job_item(new, self._lost_after)
+        item = self._job_item(new)
         try:
             self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE)
         except VersionConflict as exc:
-            raise VersionConflict(str(exc), _job_in(exc.newest)) from exc
+            found = exc.newest
+            ours = isinstance(found, Mapping) and "record" in found
+            raise VersionConflict(str(exc), self._job_in(found) if ours else None) from exc  # type: ignore[arg-type]
         return self._keep(new)
 
     def _commit_with(self, job: Job, changes: rows.Changes) -> bool:
         """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
-        record = self._db.next(self._jobs, items.job_item(job, self._lost_after), sparse=items.JOB_SPARSE)
+        record = self._db.next(self._jobs, self._job_item(job), sparse=items.JOB_SPARSE)
         tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
         nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
         try:
@@ -186,7 +192,8 @@ class DynamoStore:
             if len(found) > len(shown) > 0
             else ""
         )
-        return Page(jobs=tuple(map(items.read_line, shown)), next=more)
+        lines, bad = each(items.read_line, shown)
+        return Page(jobs=tuple(lines), next=more, bad=tuple(bad))
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
         return [item["job_id"]["S"] for item in islice(self._due(self._jobs, now), limit)]
@@ -196,9 +203,9 @@ class DynamoStore:
         return sorted(item["job_id"]["S"] for item in found)
 
     def some_jobs(self, job_ids: Iterable[str]) -> Sequence[Job]:
-        """Records by id, a hundred per call; those that are not there, or not ours, are left out."""
+        """Records by id, a hundred per call; those that are not there, not ours, or can't be read, are left out."""
         found = self._db.read({self._jobs: job_ids})[self._jobs].values()
-        return [items.read_job(item) for item in found if "record" in item]
+        return each(self._job_in, (item for item in found if "record" in item))[0]
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -232,7 +239,11 @@ class DynamoStore:
         tasks += [
             _ended(found[self._tasks][task_id], job) for task_id in past if _open(found[self._tasks], task_id)
         ]
-        held = (rows.held_node(items.read_node(item), job) for item in found[self._nodes].values())
+        known, bad = each(self._node_in, found[self._nodes].values())
+        for exc in bad:
+            if not isinstance(exc, Unreadable):  # its job goes on; the sweeper names it
+                raise exc
+        held = (rows.held_node(node, job) for node in known)
         nodes = [self._next_node(node) for node in held if node is not None]
         return self._db.write_all([*map(self._newer_task, tasks), *nodes], f"rows of job {job.id}")
 
@@ -247,6 +258,7 @@ class DynamoStore:
             items.shown_node(job, rank),
             fence="job_version",
             same={"job_id": text(job.id)},
+            format=self._codec.format,
             story=items.story(lines),
         )
 
@@ -256,7 +268,7 @@ class DynamoStore:
         return self._db.newer(self._tasks, row, fence="job_version", once=("created_at",))
 
     def _next_node(self, node: Node) -> Item:
-        item = items.node_item(node, self._lost_after)
+        item = self._node_item(node)
         return self._db.next(self._nodes, item, sparse=items.NODE_SPARSE)
 
     # -- nodes -----------------------------------------------------------------------------------------------
@@ -265,12 +277,12 @@ class DynamoStore:
         item = self._db.get(self._nodes, name)
         if not item:
             raise NotFound(f"no node {name}")
-        return items.read_node(item)
+        return self._node_in(item)
 
     def some_nodes(self, names: Iterable[str]) -> Sequence[Node]:
-        """Records by name, a hundred per call; those that are not there, or not ours, are left out."""
+        """Records by name, a hundred per call; those that are not there, not ours, or can't be read, are left out."""
         found = self._db.read({self._nodes: names})[self._nodes].values()
-        return [items.read_node(item) for item in found if "record" in item]
+        return each(self._node_in, (item for item in found if "record" in item))[0]
 
     def node_of_instance(self, instance: str) -> Node | None:
         instance_id = instance.rpartition("/")[2]
@@ -280,26 +292,26 @@ class DynamoStore:
         found = next(listed, None)
         return None if found is None else self.node(found["node_name"]["S"])
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Nodes:
         found = self._db.query(self._nodes, tables.BY_CLUSTER, ("cluster_name", self._cluster), has="record")
-        return [items.read_node(item) for item in found]
+        return Nodes(*each(self._node_in, found))
 
     def add_node(self, node: Node) -> None:
         """Beside a row that another tool may have written. What is known about a node already stands."""
-        item = items.node_item(node, self._lost_after)
+        item = self._node_item(node)
         try:
             self._db.begin(self._nodes, item, f"add node {node.name}", sparse=items.NODE_SPARSE)
         except ConditionFailed:
             return
 
     def commit_node(self, node: Node) -> None:
-        item = items.node_item(node, self._lost_after)
+        item = self._node_item(node)
         try:
             self._db.move(self._nodes, item, f"node {node.name}", sparse=items.NODE_SPARSE)
         except VersionConflict as exc:
             found = exc.newest
             ours = isinstance(found, Mapping) and "record" in found
-            raise VersionConflict(str(exc), items.read_node(found) if ours else None) from exc  # type: ignore[arg-type]
+            raise VersionConflict(str(exc), self._node_in(found) if ours else None) from exc  # type: ignore[arg-type]
 
     def due_nodes(self, now: datetime) -> Sequence[str]:
         return [item["node_name"]["S"] for item in self._due(self._nodes, now)]
@@ -317,9 +329,31 @@ class DynamoStore:
             # If someone was faster, the next sweep looks again.
             self._db.write_all([*guard, self._next_node(free)], f"free node {name}")
 
+    def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
+        table = self._jobs if kind == "job" else self._nodes
+        if self._db.get(table, name, only=("told",)).get("told") == text(why):
+            return False
+        tell()
+        self._db.note(table, name, {"told": text(why)}, f"note what was told of {kind} {name}")
+        return True
+
     def _due(self, table: str, now: datetime) -> Iterator[Item]:
         key = ("cluster_name", self._cluster)
         return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
+
+    # -- records and items -----------------------------------------------------------------------------------
+
+    def _job_item(self, job: Job) -> Item:
+        return items.job_item(job, self._lost_after, self._codec)
+
+    def _node_item(self, node: Node) -> Item:
+        return items.node_item(node, self._lost_after, self._codec)
+
+    def _job_in(self, item: Mapping[str, Any]) -> Job:
+        return items.read_job(item, self._codec)
+
+    def _node_in(self, item: Mapping[str, Any]) -> Node:
+        return items.read_node(item, self._codec)
 
     # -- what another tool wrote -----------------------------------------------------------------------------
 
@@ -350,7 +384,7 @@ class DynamoStore:
         `NodesTaken` if another job holds one of its nodes.
         """
         owing = replace(job, owed=tuple(range(len(job.ranks))))
-        item = items.job_item(owing, self._lost_after)
+        item = self._job_item(owing)
         record = self._db.first(self._jobs, item, sparse=items.JOB_SPARSE)
         for _ in range(TRIES):
             claims = list(self._adopted(job, nodes))
@@ -371,13 +405,13 @@ class DynamoStore:
 
     def _adopted(self, job: Job, nodes: Sequence[Node]) -> Iterator[Item]:
         found = self._db.read({self._nodes: [node.name for node in nodes]})[self._nodes]
-        known = {name: items.read_node(item) for name, item in found.items() if "record" in item}
+        known = {name: self._node_in(item) for name, item in found.items() if "record" in item}
         taken = {n.name: n.refusal for n in known.values() if n.job_id not in ("", job.id)}
         if taken and not job.status.final:
             raise NodesTaken(taken)
         for node in nodes:
             if node.name not in known:
-                item = items.node_item(node, self._lost_after)
+                item = self._node_item(node)
                 yield self._db.first(self._nodes, item, sparse=items.NODE_SPARSE)
             elif not (known[node.name].job_id or job.status.final):
                 held = rows.claimed_node(known[node.name], job)
@@ -397,10 +431,6 @@ def _ended(item: Item, job: Job) -> Item:
         | more
         | {"updated_at": text(job.updated_at.isoformat()), "job_version": items.number(job.version)}
     )
-
-
-def _job_in(item: object) -> Job | None:
-    return items.read_job(item) if isinstance(item, Mapping) and "record" in item else None
 
 
 def _unclaimed(node: Node, before: Node) -> Node:

@@ -81,10 +81,13 @@ def plain(text: str) -> str:
 
 
 def jobs_json(page: Page) -> dict[str, Any]:
-    return {"jobs": [whole(line) for line in page.jobs], "next": page.next}
+    bad = [{"id": exc.name, "why": exc.why} for exc in page.bad]
+    return {"jobs": [whole(line) for line in page.jobs], "next": page.next, "bad": bad}
 
 
 def print_jobs(page: Page, now: datetime, status: JobStatus | None = None) -> None:
+    for exc in page.bad:
+        print(f"left out: {exc}", file=sys.stderr)
     if not page.jobs:
         print(
             f"No job is {status}." if status else "No jobs yet. Submit one with  gpu-recovery submit --help"

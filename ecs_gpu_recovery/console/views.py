@@ -81,7 +81,8 @@ def job_line(line: JobLine) -> dict[str, Any]:
 
 
 def job_page(page: Page) -> dict[str, Any]:
-    return {"jobs": [job_line(line) for line in page.jobs], "next": page.next}
+    bad = [{"id": exc.name, "why": exc.why} for exc in page.bad]
+    return {"jobs": [job_line(line) for line in page.jobs], "next": page.next, "bad": bad}
 
 
 def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import NotFound, Refused
+from ..core.errors import BadRecord, NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Entry, Job, JobStatus, Node
 from ..core.node.rules import ASKS
-from ..engine.ports import Page, Store
-from ..engine.reads import NodeChanges, Notice, Reads, TaskLine
+from ..engine.ports import Page, Store, each
+from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in
 from ..engine.runtime import Runtime
 from .backend import Backend, LogSource, NotAllowed
 
@@ -89,7 +89,7 @@ class RecordsBackend(Backend):
         for job_id in job_ids:
             try:
                 found.append(self.job(job_id))
-            except (NotFound, Refused):
+            except (NotFound, BadRecord):
                 continue
         return found
 
@@ -118,17 +118,22 @@ class RecordsBackend(Backend):
     # -- nodes -------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[Node]:
+        """All of them: one whose record can't be read says so in its place."""
         with self.plainly():
-            return self._store.nodes()
+            found = self._store.nodes()
+        shown = [*found, *(stand_in(exc, self.now()) for exc in found.bad)]
+        return sorted(shown, key=lambda node: node.name) if found.bad else shown
 
     def node(self, name: str) -> Node:
         with self._about("node", name):
             return self._store.node(name)
 
     def changed_nodes(self, known: Mapping[str, int]) -> NodeChanges:
-        """What differs from these versions, by name."""
+        """What differs from these versions, by name. One that can't be read says so in its place."""
         with self.plainly():
-            return self._reads.changed_nodes(known)
+            found = self._reads.changed_nodes(known)
+        shown = (*found.changed, *(stand_in(exc, self.now()) for exc in found.bad))
+        return replace(found, changed=shown, bad=())
 
     def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node:
         if ask not in ASKS:
@@ -176,7 +181,7 @@ class RecordsBackend(Backend):
             with self.plainly():
                 names = list(self._store.due_nodes(some_day))[:MOST_DUE]
                 ids = self._store.due_jobs(some_day, MOST_DUE)
-            nodes = [self.node(name) for name in names] if len(names) <= 3 else self.nodes()
+            nodes = each(self.node, names)[0] if len(names) <= 3 else self.nodes()
         except NotAllowed:
             nodes, ids = self.nodes(), self.live_jobs()[:MOST_DUE]
         return nodes, self.some_jobs(ids)

@@ -26,7 +26,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from .. import __version__
 from ..aws.dead_letters import Letter, Seen, Sent
 from ..core import codec
-from ..core.errors import JobExists, NotFound, RecoveryError, Refused, Transient
+from ..core.errors import BadRecord, JobExists, NotFound, RecoveryError, Refused, Transient, Unreadable
 from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
@@ -135,13 +135,15 @@ class RemoteBackend:
 
     def jobs(self, status: JobStatus | None, limit: int, after: str) -> Page:
         found: list[JobLine] = []
+        bad: list[BadRecord] = []
         while True:
             wanted = min(limit - len(found), 200)
             page = self._get("/api/jobs", status=status and status.value, limit=wanted, after=after)
             found += [_line(line) for line in page["jobs"]]
+            bad += [Unreadable("job", one["id"], one["why"]) for one in page.get("bad", ())]
             after = str(page["next"])
             if not after or len(found) >= limit:
-                return Page(jobs=tuple(found), next=after)
+                return Page(jobs=tuple(found), next=after, bad=tuple(bad))
 
     def stop(self, job_id: str, *, why: str, by: str = "") -> Job:
         """The console knows who asks."""
@@ -150,13 +152,13 @@ class RemoteBackend:
         return _job(self._post(f"/api/jobs/{quote(job_id, safe='')}/stop", {"why": why}))
 
     def nodes(self) -> Sequence[Node]:
-        return [codec.load_node(data) for data in self._pages("/api/nodes", "nodes", limit=1000)]
+        return [codec.told_node(data) for data in self._pages("/api/nodes", "nodes", limit=1000)]
 
     def node(self, name: str) -> Node:
-        return codec.load_node(self._get(f"/api/nodes/{quote(name, safe='')}"))
+        return codec.told_node(self._get(f"/api/nodes/{quote(name, safe='')}"))
 
     def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node:
-        return codec.load_node(
+        return codec.told_node(
             self._post(f"/api/nodes/{quote(name, safe='')}/{ask}", {"why": why, "level": level})
         )
 
@@ -236,7 +238,7 @@ def _patiently(ask: Callable[[], Any]) -> Any:
 
 
 def _job(data: Mapping[str, Any]) -> Job:
-    return codec.load_job(data)
+    return codec.told_job(data)
 
 
 def _line(data: Mapping[str, Any]) -> JobLine:

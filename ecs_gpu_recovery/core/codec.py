@@ -1,20 +1,31 @@
-"""Records as plain JSON values and back. Fields that hold their default are left out, to keep a large job small."""
+"""Records as JSON and back. Fields that hold their default are left out, to keep a large job small.
+
+Two releases may work on the same records: docs/decisions/0012-the-format-of-records.md.
+"""
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .effects import EFFECTS
-from .errors import Bug
+from .errors import Bug, NewerRecord, Unreadable
 from .model import Entry, Job, Node
 
 T = TypeVar("T")
+#: Written into every record. It is raised only when an older release must not touch a record any more: a field that
+#: an older release may leave as it is needs no new number. A record without a number is of format 1.
+FORMAT = 1
+#: In what is written, and no field of a record: the kind of an order, the format of a record.
+_DO, _FORMAT = "do", "format"
+#: The field of every part that holds what this release does not know of it.
+_REST = "unknown_fields"
 _EFFECT_BY_NAME = {kind.__name__: kind for kind in EFFECTS}
 
 
@@ -47,13 +58,13 @@ def _record_writer(kind: type) -> Callable[[Any], Any]:
     name = kind.__name__ if kind in EFFECTS else ""
 
     def write(value: Any) -> dict[str, Any]:
-        out = {}
+        out = json.loads(value.unknown_fields) if value.unknown_fields else {}
         for field, default in rows:
             item = getattr(value, field)
             if item is not default and item != default:
                 out[field] = dump(item)
         if name:
-            out["do"] = name
+            out[_DO] = name
         return out
 
     return write if kind is not Entry else cache_of(write)
@@ -75,22 +86,68 @@ def _same(value: Any) -> Any:
 _WRITERS: dict[type, Callable[[Any], Any]] = dict.fromkeys((type(None), bool, int, float, str), _same)
 
 
-def load_job(data: Mapping[str, Any]) -> Job:
-    return _load(Job, data)
+def to_text(value: Any) -> str:
+    return json.dumps(dump(value), separators=(",", ":"))
 
 
-def load_node(data: Mapping[str, Any]) -> Node:
-    return _load(Node, data)
+def told_job(data: Mapping[str, Any]) -> Job:
+    """As a console tells it, with more beside the fields of the record, which is for people."""
+    return replace(_load(Job, data), unknown_fields="")
+
+
+def told_node(data: Mapping[str, Any]) -> Node:
+    return replace(_load(Node, data), unknown_fields="")
 
 
 def load_entry(data: Mapping[str, Any]) -> Entry:
     return _load(Entry, data)
 
 
+class Codec:
+    """How one release writes jobs and nodes and reads them again. Tests make another release's."""
+
+    def __init__(self, job: type[Job] = Job, node: type[Node] = Node, format: int = FORMAT) -> None:
+        self._job, self._node, self.format = job, node, format
+
+    def text(self, record: Job | Node) -> str:
+        return json.dumps({_FORMAT: self.format, **dump(record)}, separators=(",", ":"))
+
+    def job(self, name: str, text: str | bytes, owed: tuple[int, ...] = ()) -> Job:
+        """`owed` is kept beside the record, see `Job.owed`. Raises `Unreadable`, or `NewerRecord`."""
+        return self._read("job", name, text, lambda data: _load(self._job, _with_owed(data, owed)))
+
+    def node(self, name: str, text: str | bytes) -> Node:
+        return self._read("node", name, text, lambda data: _load(self._node, data))
+
+    def _read(self, kind: str, name: str, text: str | bytes, load: Callable[[dict[str, Any]], T]) -> T:
+        try:
+            data = json.loads(text)
+            written = data.pop(_FORMAT, 1)
+            if written <= self.format:
+                return load(data)
+        except (ValueError, TypeError, KeyError, AttributeError, Bug) as exc:
+            raise Unreadable(kind, name, f"{type(exc).__name__}: {exc}") from exc
+        raise NewerRecord(kind, name, f"its format is {written}, and this release knows {self.format}")
+
+
+CODEC = Codec()
+
+
+def _with_owed(data: dict[str, Any], owed: tuple[int, ...]) -> dict[str, Any]:
+    """In older records the rows that are owed are an order in the outbox, which does not always say whose."""
+    outbox = data.get("outbox", [])
+    kept = [order for order in outbox if order["effect"].get(_DO) != "WriteRows"]
+    if len(kept) < len(outbox):
+        data["outbox"], owed = kept, tuple(range(len(data["ranks"])))
+    return {**data, "owed": owed} if owed else data
+
+
 @cache
 def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
     rows = []
     for f in fields(kind):
+        if f.name == _REST:
+            continue
         default = (
             f.default
             if f.default is not MISSING
@@ -104,13 +161,18 @@ def _defaults(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def _load(kind: type[T], data: Mapping[str, Any]) -> T:
     readers = _readers(kind)  # type: ignore[arg-type]
-    return kind(**{name: readers[name](value) for name, value in data.items() if name in readers})
+    known = {name: readers[name](value) for name, value in data.items() if name in readers}
+    if len(known) < len(data):
+        rest = {name: value for name, value in data.items() if name not in known and name != _DO}
+        if rest:
+            known[_REST] = json.dumps(rest, separators=(",", ":"))
+    return kind(**known)
 
 
 @cache
 def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
     hints = get_type_hints(kind)
-    return {f.name: _reader(hints[f.name]) for f in fields(kind)}
+    return {f.name: _reader(hints[f.name]) for f in fields(kind) if f.name != _REST}
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
@@ -137,17 +199,17 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 
 
 def _effect(value: Mapping[str, Any]) -> Any:
-    kind = _EFFECT_BY_NAME.get(str(value.get("do")))
+    kind = _EFFECT_BY_NAME.get(str(value.get(_DO)))
     if kind is None:
-        raise Bug(f"unknown order {value.get('do')!r} in an outbox")
+        raise Bug(f"unknown order {value.get(_DO)!r} in an outbox")
     return _load(kind, value)
 
 
 def whole(value: Any) -> Any:
     """A record as JSON values with every field: a script must not have to know the defaults."""
     if is_dataclass(value) and not isinstance(value, type):
-        out = {f.name: whole(getattr(value, f.name)) for f in fields(value)}
-        return {"do": type(value).__name__, **out} if isinstance(value, EFFECTS) else out
+        out = {f.name: whole(getattr(value, f.name)) for f in fields(value) if f.name != _REST}
+        return {_DO: type(value).__name__, **out} if isinstance(value, EFFECTS) else out
     if isinstance(value, tuple | list):
         return [whole(item) for item in value]
     return dump(value)

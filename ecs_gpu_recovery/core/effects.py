@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from .stored import Stored
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartTask:
+class StartTask(Stored):
     """Start one rank. Idempotent by `token`: look for a task that carries it before starting another."""
 
     key: str
@@ -22,7 +24,7 @@ class StartTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopTask:
+class StopTask(Stored):
     """Stop a task by id, or by token where the cluster has not told us its id yet."""
 
     key: str
@@ -36,7 +38,7 @@ class StopTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckNode:
+class CheckNode(Stored):
     """Run the health check on a node. Idempotent by `token`. `rank` is -1 for a node that no job holds."""
 
     key: str
@@ -50,7 +52,7 @@ class CheckNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RebootNode:
+class RebootNode(Stored):
     """Reboot a node. The host itself refuses a second reboot for the same key."""
 
     key: str
@@ -59,7 +61,7 @@ class RebootNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelNodes:
+class LabelNodes(Stored):
     """Show on the cluster itself what the record says of these nodes. A hint for people: nothing waits for it."""
 
     key: str
@@ -67,7 +69,7 @@ class LabelNodes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
+class Notify(Stored):
     """Tell people. One message per incident: what happened, the evidence, what was done, what to do next."""
 
     key: str
@@ -80,7 +82,7 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class Archive(Stored):
     """Move the oldest timeline entries out of the record into the log."""
 
     key: str
@@ -92,7 +94,7 @@ EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Stored):
     """An effect in the outbox. `due` is when somebody other than its first sender may send it."""
 
     effect: Effect

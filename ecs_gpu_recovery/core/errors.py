@@ -44,6 +44,24 @@ class Transient(RecoveryError):
     """The outside world did not answer; the same order may succeed later."""
 
 
+class BadRecord(RecoveryError):
+    """One record that this program can't work on. Everything else goes on without it."""
+
+    version = 0  #: of the record, where it is kept beside it
+
+    def __init__(self, kind: str, name: str, why: str) -> None:
+        self.kind, self.name, self.why = kind, name, why
+        super().__init__(f"the record of {kind} {name} cannot be read: {why}")
+
+
+class Unreadable(BadRecord, Refused):
+    """It is damaged: nothing of ours can have written it so. A person must look at it."""
+
+
+class NewerRecord(BadRecord, Transient):
+    """A newer release has written it. It is left as it is; what was to be done with it waits for that release."""
+
+
 class VersionConflict(RecoveryError):
     """Someone else moved the record first: load it again and decide again.
 

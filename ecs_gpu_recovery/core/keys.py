@@ -106,6 +106,11 @@ def dead_letter(letter_id: str) -> str:
     return f"letter/{letter_id}/discarded"
 
 
+def bad_record(kind: str, name: str, why: str) -> str:
+    """Of the message that a record can't be worked on. What else is wrong with it later is another message."""
+    return f"{kind}/{name}/bad/{hashlib.sha256(why.encode()).hexdigest()[:12]}"
+
+
 def agents_token(cluster: str, family: str) -> str:
     """All agents of a cluster carry it. One list by it finds them all."""
     return token(f"metrics-agent/{cluster.rpartition('/')[2]}/{family}")

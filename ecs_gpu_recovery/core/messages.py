@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from . import keys
 from .effects import Notify
+from .errors import NewerRecord, Unreadable
 from .model import Exit, NodeStatus, Rank, Verdict
 
 
@@ -106,4 +107,24 @@ def stuck_order(subject: str, key: str, error: str) -> Notify:
         evidence=error[:4000],
         done="It is kept and tried again.",
         next="Check the service that the error names. More: docs/runbooks/order-keeps-failing.md",
+    )
+
+
+def bad_records(records: Sequence[tuple[str, str]], why: str, exc: Exception) -> Notify:
+    """Records that this program can't read or sweep; each is named by its kind and its name."""
+    (kind, name), more = records[0], len(records) - 1
+    if isinstance(exc, NewerRecord):
+        done = "It is not changed: what happens to it waits for the newer release. All other records go on."
+    elif isinstance(exc, Unreadable):
+        done = "It is not changed. All other records go on."
+    else:
+        done = "It is tried again with every sweep. All other records go on."
+    return Notify(
+        key=keys.bad_record(kind, name, why),
+        subject=f"The record of {kind} {name}{f' and {more} more' if more else ''} cannot be worked on"[:100],
+        happened=f"The control plane leaves out: {', '.join(map(' '.join, records))}."[:4000],
+        evidence=str(exc)[:4000],
+        done=done,
+        next="Restore the record, or deploy the release that wrote it. More: docs/runbooks/bad-records.md",
+        node=name if kind == "node" else "",
     )

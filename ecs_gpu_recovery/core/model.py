@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .effects import Order
+from .stored import Stored
 
 
 class JobStatus(StrEnum):
@@ -83,7 +84,7 @@ class Exit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRecord:
+class MachineRecord(Stored):
     """What is kept of a machine, by the job that holds it or by the node's own record: the same rules write both."""
 
     instance: str = ""  #: container instance ARN; empty in the embedded mode
@@ -160,7 +161,7 @@ class Rank(MachineRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Stored):
     """The job is on its way out: it gets this status once its tasks have stopped."""
 
     status: JobStatus
@@ -170,7 +171,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Stored):
     """One line of the timeline: what changed, when, why, on what evidence, under which policy."""
 
     at: datetime
@@ -185,7 +186,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(Stored):
     """What a person asked to run. The same on both backends; each uses what it understands."""
 
     name: str = ""
@@ -209,7 +210,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Stored):
     """The aggregate and the truth. One conditional write moves it, with the orders it caused."""
 
     id: str
@@ -242,7 +243,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(Stored):
     """A person keeps a node out of use. It ends when a person releases it."""
 
     by: str

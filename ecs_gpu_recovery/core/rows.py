@@ -148,7 +148,8 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
     rank = next((r for r in job.ranks if r.node == node.name), None)
     if rank is None or node.job_id != job.id or node.job_version >= job.version:
         return None
-    lines = _untold(node, job) if lines is None else lines
+    if lines is None or (lines[0].before if lines else rank.node_status.value) != node.status.value:
+        lines = _untold(node, job)  # or the record could not be read for a while, and missed some
     if not lines and node.status is not rank.node_status:
         lines = (_move(node, rank, job),)
     node = replace(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask
+from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.model import Job, JobStatus, Node
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +35,34 @@ class Page:
 
     jobs: tuple[JobLine, ...]
     next: str = ""
+    bad: tuple[BadRecord, ...] = ()  #: jobs that belong here and whose lines can't be read
+
+
+class Nodes(list[Node]):
+    """The nodes whose records can be read, and what is wrong with the others: each is read by itself."""
+
+    def __init__(self, nodes: Iterable[Node] = (), bad: Iterable[BadRecord] = ()) -> None:
+        super().__init__(nodes)
+        self.bad = tuple(bad)
+
+
+def each(read: Callable[[S], T], some: Iterable[S]) -> tuple[list[T], list[BadRecord]]:
+    """Every record by itself, so that one that can't be read hides no other."""
+    good: list[T] = []
+    bad: list[BadRecord] = []
+    for one in some:
+        try:
+            good.append(read(one))
+        except BadRecord as exc:
+            bad.append(exc)
+    return good, bad
 
 
 class Store(Protocol):
     """Records. Every write is conditional; a stale one raises `VersionConflict` and changes nothing.
 
     What other tools read, the task and node rows, is the store's own business: it derives them from the records.
+    Whatever opens a record may raise `Unreadable`, or `NewerRecord`; lists name such records beside the others.
     """
 
     def create(self, job: Job) -> None:
@@ -79,7 +105,7 @@ class Store(Protocol):
     def node_of_instance(self, instance: str) -> Node | None:
         """The node that is this container instance (id or ARN)."""
 
-    def nodes(self) -> Sequence[Node]: ...
+    def nodes(self) -> Nodes: ...
 
     def add_node(self, node: Node) -> None:
         """Record a node that was not known; does nothing if it is."""
@@ -93,6 +119,12 @@ class Store(Protocol):
         """Free a node that is held by a job that has ended, or was never recorded.
 
         A claim without a job may belong to one that is being recorded right now: while it is young it stands.
+        """
+
+    def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
+        """Tell people what is wrong with a record, unless they were told of that before; whether they were told now.
+
+        That they know is noted beside the record, in whatever state it is.
         """
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from ..core.effects import Notify
+from ..core.errors import BadRecord
 from ..core.model import Entry, Job, JobStatus, Node
 
 #: A message to people: when (`at`), and the texts of a `Notify`.
@@ -31,6 +33,7 @@ class NodeChanges:
     """The nodes that are not as they were, and the names of those that are not there any more."""
 
     changed: tuple[Node, ...] = ()
+    bad: tuple[BadRecord, ...] = ()  #: those of them that can't be read
     gone: frozenset[str] = frozenset()
 
 
@@ -71,3 +74,10 @@ def as_dict(message: Notify) -> dict[str, str]:
     """A message as people and webhooks get it."""
     parts = ("subject", "happened", "evidence", "done", "next", "node", "key")
     return {part: str(getattr(message, part)) for part in parts}
+
+
+def stand_in(exc: BadRecord, at: datetime) -> Node:
+    """What a list shows for a node whose record can't be read. It is for people's eyes and never written."""
+    return Node(
+        name=exc.name, cluster="", created_at=at, updated_at=at, findings=str(exc), version=exc.version
+    )

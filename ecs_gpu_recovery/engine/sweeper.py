@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from zlib import crc32
 
 from ..core.effects import CheckNode, Order, StartTask
-from ..core.errors import Transient
+from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
 from ..core.model import Node, NodeStatus
 from ..core.node.table import decide_node
 from .records import R
 from .runtime import Runtime
+from .troubles import ALL, Record, Troubles
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: What is overdue for longer than this was not moved by sweep after sweep.
@@ -39,6 +40,25 @@ class Report:
     live: int = 0  #: jobs that have not ended
     stuck: int = 0  #: jobs with something long overdue, after the sweep
     unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
+    bad: dict[Record, Exception] = field(default_factory=dict)  #: records that were left out, and why
+
+    def raise_unforeseen(self) -> None:
+        """What nobody has a word for. For whoever asked for the sweep, when everything else is done."""
+        for exc in self.bad.values():
+            if not isinstance(exc, BadRecord):
+                raise exc
+
+    def attempt(self, record: Record, act: Callable[[], object]) -> None:
+        """What goes wrong with one record costs no other its look at the clock."""
+        try:
+            act()
+        except BadRecord as exc:
+            self.bad[exc.kind, exc.name] = exc
+        except Transient as exc:
+            self.unanswered += 1
+            log.warning("sweep put off", extra={"record": "/".join(record), "why": str(exc)})
+        except Exception as exc:  # noqa: BLE001 - named to people, and raised by the caller
+            self.bad[record] = exc
 
 
 def _in_turn(live: set[str], due: set[str], now: datetime) -> list[str]:
@@ -48,64 +68,65 @@ def _in_turn(live: set[str], due: set[str], now: datetime) -> list[str]:
 
 
 class Sweeper:
-    """Keeps nothing between sweeps; two sweepers at once do no harm.
-
-    What goes wrong with one record must not cost the others their look at the clock. It is raised at the end.
-    """
+    """Keeps nothing between sweeps but what it has told; two sweepers at once do no harm."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._resume = False
-        self._trouble: list[Exception] = []
+        self._troubles = Troubles(runtime.store, runtime.notifier)
 
-    @property
-    def trouble(self) -> Sequence[Exception]:
-        """What went wrong with single records in the last sweep. All others were swept."""
-        return tuple(self._trouble)
-
-    def sweep(self, now: datetime, *, observe: bool = True, resume: bool = False) -> Report:
+    def sweep(
+        self,
+        now: datetime,
+        *,
+        observe: bool = True,
+        resume: bool = False,
+        then: Callable[[Report], None] = lambda report: None,
+    ) -> Report:
         """Everything that is due; with `observe`, every live job is also compared with the cluster.
 
         `now` is what the caller was told; a sweep that begins late counts from when it begins.
+        `then` is what else belongs to the tick. It is done whatever became of single records; people are told after it.
         `resume` sends every pending order at once. It is for a process that knows that no other sender is alive.
         """
         now = self._runtime.since(now)
         report = Report()
-        self._resume, self._trouble = resume, []
+        self._resume = resume
         live = set(self._store.live_jobs()) if observe else set()
         due = set(self._store.due_jobs(now))
         for job_id in _in_turn(live, due, now):
             look = observe and job_id in live
-            self._try(job_id, report, partial(self._sweep_job, job_id, now, observe=look, report=report))
-        nodes: list[Node] = []
-        if observe:
-            self._try("nodes", report, lambda: nodes.extend(self._store.nodes()))
+            act = partial(self._sweep_job, job_id, now, observe=look, report=report)
+            report.attempt(("job", job_id), act)
+        nodes = self._nodes(report) if observe else []
         for name in self._late(nodes, now) if observe else self._store.due_nodes(now):
-            self._try(name, report, partial(self._sweep_node, name, now, [], report))
+            report.attempt(("node", name), partial(self._sweep_node, name, now, [], report))
         if observe:
-            self._try("idle nodes", report, partial(self._sweep_idle, nodes, live, now, report))
+            self._sweep_idle(nodes, live, now, report)
             report.live = len(live)
             # What is long overdue now was due before.
             report.stuck = len(self._store.due_jobs(now - STUCK_AFTER)) if due else 0
-        if self._trouble:
-            raise self._trouble[0]
+        then(report)
+        report.attempt(ALL, partial(self._troubles.tell, {**report.bad}))
         return report
+
+    def _nodes(self, report: Report) -> list[Node]:
+        """Those that can be read."""
+        found: list[Node] = []
+
+        def look() -> None:
+            nodes = self._store.nodes()
+            report.bad.update({(exc.kind, exc.name): exc for exc in nodes.bad})
+            found.extend(nodes)
+
+        report.attempt(ALL, look)
+        return found
 
     def _late(self, nodes: Sequence[Node], now: datetime) -> list[str]:
         """Those with an errand that is due; a look at all of them tells it without another question."""
         waits = {node.name: node.wake_at(self._runtime.policy.node_lost_after) for node in nodes}
         return [name for name, at in waits.items() if at is not None and at <= now]
-
-    def _try(self, record: str, report: Report, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Transient as exc:
-            report.unanswered += 1
-            log.warning("sweep put off", extra={"record": record, "why": str(exc)})
-        except Exception as exc:
-            log.exception("sweep failed", extra={"record": record})
-            self._trouble.append(exc)
 
     def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
         """Nodes that no living job holds: all are looked at together, and only news is written."""
@@ -118,12 +139,13 @@ class Sweeper:
                 if name in free and decide_node(free[name], fact, self._runtime.policy).changed:
                     news.setdefault(name, []).append(fact)
 
-        self._try("idle nodes", report, look)
+        report.attempt(ALL, look)
         for name, facts in news.items():
-            self._try(name, report, partial(self._sweep_node, name, now, facts, report))
+            report.attempt(("node", name), partial(self._sweep_node, name, now, facts, report))
         for node in nodes:
             if node.job_id and node.job_id not in live:
-                self._try(node.name, report, partial(self._store.release_orphan, node.name, node.job_id, now))
+                release = partial(self._store.release_orphan, node.name, node.job_id, now)
+                report.attempt(("node", node.name), release)
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1

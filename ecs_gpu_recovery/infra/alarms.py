@@ -60,16 +60,20 @@ class Alarms(Construct):
         self._alarm(
             "StuckJobs", "stuck-jobs", stuck, "A job is past its deadline and does not move.", periods=3
         )
-        bad = own_metric(config, "UnhealthyNodes", period=minutes(5), statistic="Maximum")
+        unhealthy = own_metric(config, "UnhealthyNodes", period=minutes(5), statistic="Maximum")
         self._alarm(
             "UnhealthyNodes",
             "unhealthy-nodes",
-            bad,
+            unhealthy,
             "A node is out of use and waits for a person.",
             periods=3,
         )
         broken = own_metric(config, "BrokenInvariants", period=minutes(5), statistic="Sum")
         self._alarm("BrokenInvariants", "broken-invariants", broken, "A record says what must never be true.")
+        bad = own_metric(config, "BadRecords", period=minutes(5), statistic="Maximum")
+        self._alarm(
+            "BadRecords", "bad-records", bad, "A record cannot be read or swept, and is left out.", periods=3
+        )
 
     def _alarm(
         self,

@@ -111,6 +111,7 @@ def receive(event: object) -> Mapping[str, Any]:
             metrics.events_taken([answer])
             if answer.report is not None:
                 metrics.swept(answer.report)
+                answer.report.raise_unforeseen()
         finally:
             metrics.flush()
     return {"kind": str(answer.kind), "taken": answer.taken, "why": answer.why, "record": answer.record}

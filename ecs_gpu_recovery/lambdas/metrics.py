@@ -72,6 +72,7 @@ def swept(report: Report) -> None:
     _add("StuckJobs", report.stuck)
     _add("UnhealthyNodes", report.unhealthy)
     _add("BrokenInvariants", report.broken)
+    _add("BadRecords", len(report.bad))
 
 
 def flush() -> None:

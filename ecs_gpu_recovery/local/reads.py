@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import NotFound, Refused
+from ..core.errors import BadRecord, NotFound
 from ..core.model import Entry, Job, JobStatus
+from ..engine.ports import each
 from ..engine.reads import BEGINNING, NodeChanges, Notice, TaskLine
 from ..report import archived
 from .store import SqliteStore
@@ -29,8 +30,8 @@ class SqliteReads:
         for job_id in job_ids:
             try:
                 found.append(self._store.job(job_id))
-            except (NotFound, Refused):
-                continue  # gone since the list was made, or damaged: its own page says so
+            except (NotFound, BadRecord):
+                continue  # gone since the list was made, or bad: its own page says so
         return found
 
     def job_counts(self, statuses: Iterable[JobStatus]) -> Mapping[JobStatus, int]:
@@ -47,10 +48,13 @@ class SqliteReads:
         versions = dict(self._store.read("SELECT node_name, version FROM ecs_node"))
         moved = [name for name, version in versions.items() if known.get(name) != version]
         if len(moved) > _FEW:
-            changed = [node for node in self._store.nodes() if known.get(node.name) != node.version]
+            nodes = self._store.nodes()
+            changed = [node for node in nodes if known.get(node.name) != node.version]
+            bad = [exc for exc in nodes.bad if known.get(exc.name) != exc.version]
         else:
-            changed = [self._store.node(name) for name in moved]
-        return NodeChanges(changed=tuple(changed), gone=frozenset(known.keys() - versions.keys()))
+            changed, bad = each(self._store.node, moved)
+        gone = frozenset(known.keys() - versions.keys())
+        return NodeChanges(changed=tuple(changed), bad=tuple(bad), gone=gone)
 
     def tasks(self, job: Job) -> Sequence[TaskLine]:
         found = self._store.read(

@@ -9,15 +9,17 @@ import json
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from ..core import codec, rows
-from ..core.errors import Bug, JobExists, NodesTaken, NotFound, Refused, VersionConflict
+from ..core import keys, rows
+from ..core.codec import CODEC, Codec
+from ..core.errors import BadRecord, JobExists, NodesTaken, NotFound, Refused, Unreadable, VersionConflict
 from ..core.model import Job, JobStatus, Node
-from ..engine.ports import JobLine, Page
+from ..engine.ports import JobLine, Nodes, Page, each
 from .database import Database
 from .schema import TASK_COLUMNS
 
@@ -34,9 +36,11 @@ _PUT_TASK = (
 class SqliteStore(Database):
     """Safe for many threads, and for many processes on one machine."""
 
-    def __init__(self, path: Path, *, lost_after: timedelta = timedelta(minutes=10)) -> None:
+    def __init__(
+        self, path: Path, *, lost_after: timedelta = timedelta(minutes=10), codec: Codec = CODEC
+    ) -> None:
         super().__init__(path)
-        self._lost_after = lost_after
+        self._lost_after, self._codec = lost_after, codec
         self._cache: OrderedDict[str, Job] = OrderedDict()
         self._cache_lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
@@ -50,7 +54,11 @@ class SqliteStore(Database):
             nodes, refused = [], {}
             for rank in job.ranks:
                 found = conn.execute("SELECT record FROM ecs_node WHERE node_name=?", (rank.node,)).fetchone()
-                node = _node_in(found[0]) if found else None
+                try:
+                    node = self._codec.node(rank.node, found[0]) if found else None
+                except BadRecord as exc:
+                    refused[rank.node] = str(exc)
+                    continue
                 why = "no such node" if node is None else node.refusal
                 if node is None or why:
                     refused[rank.node] = why
@@ -72,7 +80,7 @@ class SqliteStore(Database):
         if cached is not None and cached.version == found[0][0]:
             return cached
         found = self.read("SELECT record FROM ecs_job WHERE job_id=?", job_id)
-        job = _job_in(found[0][0])
+        job = self._codec.job(job_id, found[0][0])
         self._remember(job)
         return job
 
@@ -96,8 +104,13 @@ class SqliteStore(Database):
                 raise NotFound(f"no job {new.id}")
             if (old.version, new.version) != (found[0], found[0] + 1):
                 raise VersionConflict(f"job {new.id} is at version {found[0]}, not {new.version - 1}")
+            nodes = self._held_nodes(conn, new, changes)
             self._put_job(conn, new)
-            self._put_rows(conn, new, changes)
+            for row in changes.tasks:
+                known = row | {"created_at": row["updated_at"]}
+                conn.execute(_PUT_TASK, tuple(known.get(name) for name in TASK_COLUMNS))
+            for node in nodes:
+                self._put_node(conn, node)
 
         self.write(act)
         self._remember(new)
@@ -129,21 +142,22 @@ class SqliteStore(Database):
                 None if job.status.final else 1,
                 _stamp(job.wake_at(self._lost_after)),
                 job.version,
-                json.dumps(codec.dump(job), separators=(",", ":")),
+                self._codec.text(job),
             ),
         )
 
-    def _put_rows(self, conn: sqlite3.Connection, job: Job, changes: rows.Changes) -> None:
-        for row in changes.tasks:
-            known = row | {"created_at": row["updated_at"]}
-            conn.execute(_PUT_TASK, tuple(known.get(name) for name in TASK_COLUMNS))
+    def _held_nodes(self, conn: sqlite3.Connection, job: Job, changes: rows.Changes) -> list[Node]:
+        """The nodes as this step of their job leaves them. One that can't be read is left out, and its job goes on;
+        one that a newer release wrote is not ours to write."""
+        held: list[Node] = []
         for rank, lines in changes.nodes:
             found = conn.execute(
                 "SELECT record FROM ecs_node WHERE node_name=? AND job_id=?", (rank.node, job.id)
             ).fetchone()
-            node = rows.held_node(_node_in(found[0]), job, lines) if found else None
-            if node is not None:
-                self._put_node(conn, node)
+            with suppress(Unreadable):
+                node = rows.held_node(self._codec.node(rank.node, found[0]), job, lines) if found else None
+                held += [node] if node is not None else []
+        return held
 
     def job_of_task(self, task_id: str) -> str | None:
         found = self.read("SELECT job_id FROM ecs_task WHERE ecs_task_id=?", task_id)
@@ -166,20 +180,9 @@ class SqliteStore(Database):
             *args,
             limit + 1,
         )
-        lines = tuple(
-            JobLine(
-                id=r[0],
-                name=r[1],
-                status=JobStatus(r[2]),
-                attempt=int(r[3]),
-                nodes=int(r[4]),
-                created_at=datetime.fromisoformat(r[5]),
-                updated_at=datetime.fromisoformat(r[6]),
-            )
-            for r in found[:limit]
-        )
-        more = len(found) > limit
-        return Page(jobs=lines, next=f"{found[limit - 1][5]} {found[limit - 1][0]}" if more else "")
+        lines, bad = each(_line, found[:limit])
+        more = f"{found[limit - 1][5]} {found[limit - 1][0]}" if len(found) > limit else ""
+        return Page(jobs=tuple(lines), next=more, bad=tuple(bad))
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
         return [
@@ -207,26 +210,39 @@ class SqliteStore(Database):
     # -- nodes ---------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
-        found = self.read("SELECT record FROM ecs_node WHERE node_name=?", name)
+        found = self.read("SELECT node_name, version, record FROM ecs_node WHERE node_name=?", name)
         if not found:
             raise NotFound(f"no node {name}")
-        return _node_in(found[0][0])
+        return self._node_in(found[0])
+
+    def _node_in(self, row: Sequence[Any]) -> Node:
+        """From the node's name, its version and its record."""
+        name, version, record = row
+        try:
+            return self._codec.node(name, record)
+        except BadRecord as exc:
+            exc.version = version
+            raise
 
     def node_of_instance(self, instance: str) -> Node | None:
         found = self.read(
-            "SELECT record FROM ecs_node WHERE container_instance_id=?", instance.rpartition("/")[2]
+            "SELECT node_name, record FROM ecs_node WHERE container_instance_id=?",
+            instance.rpartition("/")[2],
         )
-        return _node_in(found[0][0]) if found else None
+        return self._codec.node(*found[0]) if found else None
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Nodes:
         """Asked for with every look, so what has not changed since is not read again."""
         found = self.read("SELECT node_name, version, record FROM ecs_node ORDER BY node_name")
-        known, nodes = self._nodes, {}
-        for name, version, record in found:
-            node = known.get(name)
-            nodes[name] = node if node is not None and node.version == version else _node_in(record)
-        self._nodes = nodes
-        return list(nodes.values())
+        known = self._nodes
+
+        def read(row: Sequence[Any]) -> Node:
+            node = known.get(row[0])
+            return node if node is not None and node.version == row[1] else self._node_in(row)
+
+        nodes = Nodes(*each(read, found))
+        self._nodes = {node.name: node for node in nodes}
+        return nodes
 
     def add_node(self, node: Node) -> None:
         def act(conn: sqlite3.Connection) -> None:
@@ -263,7 +279,7 @@ class SqliteStore(Database):
                 node.job_id or None,
                 _stamp(node.wake_at(self._lost_after)),
                 node.version,
-                json.dumps(codec.dump(node), separators=(",", ":")),
+                self._codec.text(node),
             ),
         )
 
@@ -284,13 +300,23 @@ class SqliteStore(Database):
                 "SELECT record FROM ecs_node WHERE node_name=? AND job_id=?", (name, job_id)
             ).fetchone()
             holder = conn.execute("SELECT record FROM ecs_job WHERE job_id=?", (job_id,)).fetchone()
-            node = _node_in(found[0]) if found else None
+            node = self._codec.node(name, found[0]) if found else None
             if node is not None:
-                free = rows.freed_node(node, _job_in(holder[0]) if holder else None, now)
+                job = self._codec.job(job_id, holder[0]) if holder else None
+                free = rows.freed_node(node, job, now)
                 if free is not None:
                     self._put_node(conn, free)
 
         self.write(act)
+
+    def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
+        """Noted among the keys of what was done once and for all."""
+        key = keys.bad_record(kind, name, why)
+        if self.read("SELECT 1 FROM archived WHERE key=?", key):
+            return False
+        tell()
+        self.write(lambda conn: conn.execute("INSERT OR IGNORE INTO archived VALUES (?)", (key,)))
+        return True
 
 
 def _stamp(at: datetime | None) -> str | None:
@@ -298,20 +324,16 @@ def _stamp(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="microseconds")
 
 
-def _job_in(text: str) -> Job:
-    with _readable(text):
-        return codec.load_job(json.loads(text))
-
-
-def _node_in(text: str) -> Node:
-    with _readable(text):
-        return codec.load_node(json.loads(text))
-
-
-@contextmanager
-def _readable(text: str) -> Iterator[None]:
-    """Only another hand can have written a record that we can't read."""
+def _line(row: Sequence[Any]) -> JobLine:
     try:
-        yield
-    except (ValueError, TypeError, KeyError, AttributeError, Bug) as exc:
-        raise Refused(f"a record is damaged and cannot be read ({exc}): {text[:80]}") from exc
+        return JobLine(
+            id=row[0],
+            name=row[1],
+            status=JobStatus(row[2]),
+            attempt=int(row[3]),
+            nodes=int(row[4]),
+            created_at=datetime.fromisoformat(row[5]),
+            updated_at=datetime.fromisoformat(row[6]),
+        )
+    except (ValueError, TypeError) as exc:
+        raise Unreadable("job", str(row[0]), str(exc)) from exc

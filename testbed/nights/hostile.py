@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core.effects import Archive, Notify
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
-from ecs_gpu_recovery.engine.ports import Page, Store
+from ecs_gpu_recovery.engine.ports import Nodes, Page, Store
 
 from .memory import MemoryStore
 
@@ -76,7 +76,7 @@ class HostileStore:
     def node_of_instance(self, instance: str) -> Node | None:
         return self._store.node_of_instance(instance)
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Nodes:
         return self._store.nodes()
 
     def add_node(self, node: Node) -> None:
@@ -93,6 +93,9 @@ class HostileStore:
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
         self._store.release_orphan(name, job_id, now)
+
+    def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
+        return self._store.tell_once(kind, name, why, tell)
 
 
 class Inbox:

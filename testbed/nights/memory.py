@@ -1,31 +1,91 @@
-"""A store in memory with the same conditions as the real ones. Records are frozen: nothing is copied."""
+"""A store in memory with the same conditions as the real ones.
+
+Records are frozen, so nothing is copied between processes of one release. Those of another release get what can be
+written down and read back, as from any store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import RLock
+from typing import Generic, TypeVar
 
 from ecs_gpu_recovery.core import rows
-from ecs_gpu_recovery.core.errors import JobExists, NodesTaken, NotFound, Refused, VersionConflict
+from ecs_gpu_recovery.core.codec import CODEC, Codec
+from ecs_gpu_recovery.core.errors import (
+    BadRecord,
+    JobExists,
+    NodesTaken,
+    NotFound,
+    Refused,
+    Unreadable,
+    VersionConflict,
+)
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
-from ecs_gpu_recovery.engine.ports import JobLine, Page
+from ecs_gpu_recovery.engine.ports import JobLine, Nodes, Page, each
 
 PAY_WITHIN = timedelta(minutes=1)
 Row = dict[str, str]
+R = TypeVar("R", Job, Node)
+
+
+@dataclass(slots=True)
+class Kept(Generic[R]):
+    """A record as its writer left it, and beside it what lists and conditions read without opening it."""
+
+    record: R
+    writer: Codec
+    wakes: list[datetime]
+    damage: str | None = None  #: what stands in its place
+
+    @property
+    def text(self) -> str:
+        return self.writer.text(self.record) if self.damage is None else self.damage
 
 
 class MemoryStore:
     """All rows are written in the commit, as in SQLite, or those of so many ranks that fit, as in DynamoDB."""
 
-    def __init__(self, *, rows_fit: int | None = None, lost_after: timedelta = timedelta(minutes=10)) -> None:
+    def __init__(
+        self,
+        *,
+        rows_fit: int | None = None,
+        lost_after: timedelta = timedelta(minutes=10),
+        codec: Codec = CODEC,
+    ) -> None:
         self._rows_fit = rows_fit
-        self._lost_after = lost_after
-        self._jobs: dict[str, Job] = {}
-        self._nodes: dict[str, Node] = {}
+        self._lost_after, self._codec = lost_after, codec
+        self._jobs: dict[str, Kept[Job]] = {}
+        self._nodes: dict[str, Kept[Node]] = {}
         self._tasks: dict[str, tuple[int, Row]] = {}  #: rows, each with the version of the job that wrote it
+        self._told: set[tuple[str, str, str]] = set()
         self._lock = RLock()
+
+    def seen_by(self, codec: Codec) -> MemoryStore:
+        """The same records, as another release has them."""
+        other = copy.copy(self)
+        other._codec = codec
+        return other
+
+    def kept(self, kind: str, name: str) -> Kept[Job] | Kept[Node]:
+        """Behind the store: what is really there."""
+        return self._jobs[name] if kind == "job" else self._nodes[name]
+
+    def _keep_job(self, job: Job) -> Job:
+        """As its own release has it, whoever made it."""
+        job = job if self._codec is CODEC else self._codec.job(job.id, self._codec.text(job))
+        wake = job.wake_at(self._lost_after)
+        wakes = [*([job.updated_at + PAY_WITHIN] if job.owed else []), *([wake] if wake is not None else [])]
+        self._jobs[job.id] = Kept(job, self._codec, wakes)
+        return job
+
+    def _keep_node(self, node: Node) -> None:
+        node = node if self._codec is CODEC else self._codec.node(node.name, self._codec.text(node))
+        wake = node.wake_at(self._lost_after)
+        self._nodes[node.name] = Kept(node, self._codec, [wake] if wake is not None else [])
 
     # -- jobs ------------------------------------------------------------------------------------------
 
@@ -38,22 +98,29 @@ class MemoryStore:
         with self._lock:
             if job.id in self._jobs:
                 raise JobExists(f"job {job.id} exists already")
-            known = {rank.node: self._nodes.get(rank.node) for rank in job.ranks}
-            refused = {name: node.refusal if node else "no such node" for name, node in known.items()}
+            refused = {rank.node: self._refusal(rank.node) for rank in job.ranks}
             if any(refused.values()):
                 raise NodesTaken({name: why for name, why in refused.items() if why})
             self.claim(job)
-            self._jobs[job.id] = job
+            self._keep_job(job)
+
+    def _refusal(self, name: str) -> str:
+        try:
+            return self.node(name).refusal if name in self._nodes else "no such node"
+        except BadRecord as exc:
+            return str(exc)
 
     def claim(self, job: Job) -> None:
         for rank in job.ranks:
-            self._nodes[rank.node] = rows.claimed_node(self._nodes[rank.node], job)
+            self._keep_node(rows.claimed_node(self.node(rank.node), job))
 
     def job(self, job_id: str) -> Job:
-        try:
-            return self._jobs[job_id]
-        except KeyError:
-            raise NotFound(f"no job {job_id}") from None
+        kept = self._jobs.get(job_id)
+        if kept is None:
+            raise NotFound(f"no job {job_id}")
+        if kept.damage is None and kept.writer is self._codec:
+            return kept.record
+        return self._codec.job(job_id, kept.text)
 
     def last(self, job_id: str) -> Job | None:
         return None
@@ -70,21 +137,30 @@ class MemoryStore:
             self.pay(old)
         changes = rows.changes(old, new)
         if self._fits(old, changes):
+            nodes = [(node, lines) for rank, lines in changes.nodes for node in self._readable([rank.node])]
             self._put_tasks(changes.tasks, new.version)
-            for rank, lines in changes.nodes:
-                node = self._nodes[rank.node]
-                self._nodes[rank.node] = rows.held_node(node, new, lines) or node
+            for node, lines in nodes:
+                self._keep_node(rows.held_node(node, new, lines) or node)
         else:
             new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
-        self._jobs[new.id] = new
-        return new
+        return self._keep_job(new)
+
+    def _readable(self, names: Iterable[str]) -> list[Node]:
+        """A damaged node is left out, and its job goes on. A newer release's is that release's to write."""
+        good, bad = each(self.node, names)
+        for exc in bad:
+            if not isinstance(exc, Unreadable):
+                raise exc
+        return good
 
     def _fits(self, job: Job, changes: rows.Changes) -> bool:
         if self._rows_fit is None or not changes.ranks:
             return True
-        ours = all(self._nodes[rank.node].job_id == job.id for rank, _ in changes.nodes)
+        nodes = [self._nodes[rank.node] for rank, _ in changes.nodes]
+        ours = all(kept.record.job_id == job.id for kept in nodes)
+        newer = any(kept.writer.format > self._codec.format for kept in nodes)
         some = len(changes.ranks) <= self._rows_fit and changes.ranks.isdisjoint(job.owed)
-        return ours and some and not changes.opens
+        return ours and some and not newer and not changes.opens
 
     def settle(self, job: Job) -> Job:
         while job.owed:
@@ -95,7 +171,9 @@ class MemoryStore:
     def pay(self, job: Job) -> None:
         """The rows as this record has them, past the fence."""
         with self._lock:
-            for rank in [job.ranks[index] for index in job.owed]:
+            ranks = [job.ranks[index] for index in job.owed]
+            nodes = self._readable(rank.node for rank in ranks)
+            for rank in ranks:
                 row = rows.task_row(job, rank)
                 self._put_tasks([row] if row is not None else [], job.version)
                 for version, past in [
@@ -103,15 +181,15 @@ class MemoryStore:
                 ]:
                     if past.get("task_status") == "IN_PROGRESS" and version < job.version:
                         self._put_tasks([past | {"task_status": "TERMINATED"}], job.version)
-                node = self._nodes[rank.node]
-                self._nodes[rank.node] = rows.held_node(node, job) or node
+            for node in nodes:
+                self._keep_node(rows.held_node(node, job) or node)
 
     def paid(self, job: Job) -> Job:
         """Take note that they are written; the newest record, if that is another one by now."""
         with self._lock:
             newest = self.job(job.id)
             if newest.version == job.version:
-                newest = self._jobs[job.id] = replace(newest, owed=())
+                newest = self._keep_job(replace(newest, owed=()))
             return newest
 
     def _put_tasks(self, some: Iterable[Row], version: int) -> None:
@@ -131,7 +209,7 @@ class MemoryStore:
         if after and len(after.split(" ")) != 2:
             raise Refused(f"{after!r} is not a place in a list of jobs")
         found = sorted(
-            (j for j in self._jobs.values() if status in (None, j.status)),
+            (k.record for k in self._jobs.values() if status in (None, k.record.status)),
             key=lambda j: (j.created_at, j.id),
             reverse=True,
         )
@@ -153,33 +231,39 @@ class MemoryStore:
         return Page(jobs=lines, next=names[begin + limit - 1] if begin + limit < len(found) else "")
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
-        times = sorted((wake, j.id) for j in self._jobs.values() for wake in self._wakes(j) if wake <= now)
-        return list(dict.fromkeys(job_id for _, job_id in times))[:limit]
-
-    def _wakes(self, job: Job) -> list[datetime]:
-        wake = job.wake_at(self._lost_after)
-        return [*([job.updated_at + PAY_WITHIN] if job.owed else []), *([wake] if wake is not None else [])]
+        return _due(self._jobs, now)[:limit]
 
     def live_jobs(self) -> Sequence[str]:
-        return sorted(j.id for j in self._jobs.values() if not j.status.final)
+        return sorted(job_id for job_id, kept in self._jobs.items() if not kept.record.status.final)
 
     # -- nodes -----------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
+        kept = self._nodes.get(name)
+        if kept is None:
+            raise NotFound(f"no node {name}")
+        if kept.damage is None and kept.writer is self._codec:
+            return kept.record
         try:
-            return self._nodes[name]
-        except KeyError:
-            raise NotFound(f"no node {name}") from None
+            return self._codec.node(name, kept.text)
+        except BadRecord as exc:
+            exc.version = kept.record.version
+            raise
 
     def node_of_instance(self, instance: str) -> Node | None:
-        name = instance.rpartition("/")[2]
-        return next((n for n in self._nodes.values() if name and n.instance.rpartition("/")[2] == name), None)
+        wanted = instance.rpartition("/")[2]
+        some = (
+            name for name, kept in self._nodes.items() if kept.record.instance.rpartition("/")[2] == wanted
+        )
+        found = next(some, None) if wanted else None
+        return None if found is None else self.node(found)
 
-    def nodes(self) -> Sequence[Node]:
-        return [self._nodes[name] for name in sorted(self._nodes)]
+    def nodes(self) -> Nodes:
+        return Nodes(*each(self.node, sorted(self._nodes)))
 
     def add_node(self, node: Node) -> None:
-        self._nodes.setdefault(node.name, node)
+        if node.name not in self._nodes:
+            self._keep_node(node)
 
     def commit_node(self, node: Node) -> None:
         with self._lock:
@@ -188,18 +272,27 @@ class MemoryStore:
                 raise VersionConflict(
                     f"node {node.name} is at version {held.version}, not {node.version - 1}"
                 )
-            self._nodes[node.name] = node
+            self._keep_node(node)
 
     def due_nodes(self, now: datetime) -> Sequence[str]:
-        times = sorted(
-            (wake, n.name)
-            for n in self._nodes.values()
-            if (wake := n.wake_at(self._lost_after)) is not None and wake <= now
-        )
-        return [name for _, name in times]
+        return _due(self._nodes, now)
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
         with self._lock:
             node = self.node(name)
-            free = rows.freed_node(node, self._jobs.get(job_id), now) if node.job_id == job_id else None
-            self._nodes[name] = free or node
+            job = self.job(job_id) if job_id in self._jobs else None
+            free = rows.freed_node(node, job, now) if node.job_id == job_id else None
+            if free is not None:
+                self._keep_node(free)
+
+    def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
+        if (kind, name, why) in self._told:
+            return False
+        tell()
+        self._told.add((kind, name, why))
+        return True
+
+
+def _due(kept: dict[str, Kept[R]], now: datetime) -> list[str]:
+    times = sorted((wake, name) for name, one in kept.items() for wake in one.wakes if wake <= now)
+    return list(dict.fromkeys(name for _, name in times))

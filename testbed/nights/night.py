@@ -363,7 +363,7 @@ class Night:
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._invoke(lambda: sweeper.sweep(now), now)
+        self._invoke(lambda: sweeper.sweep(now).raise_unforeseen(), now)
         self.world.after(self.weather.sweep_s, partial(self._sweep, sweeper))
 
     # -- the whole night -------------------------------------------------------------------------------

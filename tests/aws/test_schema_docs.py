@@ -35,6 +35,8 @@ def written() -> Iterator[dict[str, dict[str, set[str]]]]:
         world.run()
         asked = NodeAsked(at=world.now(), node="n0", ask="check", by="ann", why="", level="quick")
         world.side.runtime.handle_node("n0", [asked])
+        for record in (("job", "j1"), ("node", "n0")):
+            world.side.store.tell_once(*record, "nonsense", lambda: None)
         yield found
 
 

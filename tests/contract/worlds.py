@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ecs_gpu_recovery.core.codec import CODEC, Codec
 from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from ecs_gpu_recovery.core.policy import Policy
@@ -26,10 +27,14 @@ class World:
     """A store, and what other tools would see of its records."""
 
     store: Store
-    another: Callable[[], Store]  #: a second store on the same records, as another process would have
+    another: Callable[
+        ..., Store
+    ]  #: a second store on the same records, as another process, or release, would have
     row: Callable[
         [str, str], dict[str, Any]
     ]  #: the attributes in a table under a key; empty if there are none
+    text: Callable[[str, str], str]  #: a record as it is written, by its table and its key
+    overwrite: Callable[[str, str, str], None]  #: put a text in its place, as some other hand would
 
     def task_row(self, task_id: str) -> dict[str, Any]:
         return self.row("ecs_task", task_id)
@@ -49,9 +54,17 @@ def sqlite_world(folder: Path) -> Iterator[World]:
     lists = {"assigned_nodes", "submitted_container_inst_ids", "submitted_ecs_task_ids"}
     opened: list[SqliteStore] = []
 
-    def another() -> SqliteStore:
-        opened.append(SqliteStore(folder / "state.db"))
+    def another(codec: Codec = CODEC) -> SqliteStore:
+        opened.append(SqliteStore(folder / "state.db", codec=codec))
         return opened[-1]
+
+    def overwrite(table: str, key: str, text: str) -> None:
+        """A reader in this process may still have the record as it was; so the hand is another process's."""
+        where = f"UPDATE {table} SET record=? WHERE {keys[table]}=?"
+        store.write(lambda conn: conn.execute(where, (text, key)))
+        for one in opened:
+            one._cache.clear()
+            one._nodes.clear()
 
     def row(table: str, key: str) -> dict[str, Any]:
         names = [r[1] for r in store.read(f"PRAGMA table_info({table})")]
@@ -61,7 +74,7 @@ def sqlite_world(folder: Path) -> Iterator[World]:
 
     store = another()
     try:
-        yield World(store, another, row)
+        yield World(store, another, row, lambda table, key: row(table, key)["record"], overwrite)
     finally:
         for one in opened:
             one.close()
@@ -71,7 +84,7 @@ def sqlite_world(folder: Path) -> Iterator[World]:
 def memory_world(rows_fit: int | None) -> Iterator[World]:
     """The store of the nights. It keeps records and not their tables, so a row is what it would write."""
     from ecs_gpu_recovery.core import rows
-    from testbed.nights.memory import MemoryStore
+    from testbed.nights.memory import Kept, MemoryStore
 
     store = MemoryStore(rows_fit=rows_fit)
 
@@ -83,7 +96,19 @@ def memory_world(rows_fit: int | None) -> Iterator[World]:
         node = store.node(key)
         return dict(rows.node_row(node)) | ({"job_id": node.job_id} if node.job_id else {})
 
-    yield World(store, lambda: store, row)
+    def kept(table: str, key: str) -> Kept[Any]:
+        return store.kept("job" if table == "ecs_job" else "node", key)
+
+    def overwrite(table: str, key: str, text: str) -> None:
+        kept(table, key).damage = text
+
+    yield World(
+        store,
+        lambda codec=CODEC: store.seen_by(codec),
+        row,
+        lambda table, key: kept(table, key).text,
+        overwrite,
+    )
 
 
 @contextmanager
@@ -102,10 +127,21 @@ def dynamodb_world(url: str) -> Iterator[World]:
             )
             return {name: plain(value) for name, value in reply.get("Item", {}).items()}
 
+        def overwrite(table: str, key: str, text: str) -> None:
+            client.update_item(
+                TableName=names[roles[table]],
+                Key={keys[table]: {"S": key}},
+                UpdateExpression="SET #r = :r",
+                ExpressionAttributeNames={"#r": "record"},
+                ExpressionAttributeValues={":r": {"S": text}},
+            )
+
         yield World(
             DynamoStore(client, cluster=CLUSTER, **names),
-            lambda: DynamoStore(dynamodb(url), cluster=CLUSTER, **names),
+            lambda codec=CODEC: DynamoStore(dynamodb(url), cluster=CLUSTER, codec=codec, **names),
             row,
+            lambda table, key: row(table, key)["record"],
+            overwrite,
         )
     client.close()
 

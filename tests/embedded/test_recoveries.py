@@ -191,11 +191,37 @@ def test_a_record_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -
         live.ends("good", JobStatus.COMPLETE)
         told = run_command("job", "bad", "--state", tmp_path)
         assert told.code == 4
-        assert "a record is damaged and cannot be read" in told.err
+        assert "the record of job bad cannot be read" in told.err
         assert "bad" in run_command("jobs", "--state", tmp_path).out
+        assert run_command("notices", "--state", tmp_path).out.count("cannot be worked on") == 1
     with live_controller(tmp_path, nodes=0) as live:  # and it does not keep a new controller from starting
         live.submit("better", training(10, 0), nodes=["node-2"])
         live.ends("better", JobStatus.COMPLETE)
+    assert run_command("notices", "--state", tmp_path).out.count("cannot be worked on") == 1
+
+
+def test_a_node_that_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
+    """The others work, lists and pages name it, and a job that wants it is told why it can't have it."""
+    with live_controller(tmp_path, nodes=2) as live:
+        eventually(lambda: len(live.parts.store.nodes()) == 2, "two nodes")
+
+        def damage(conn: sqlite3.Connection) -> None:
+            conn.execute("UPDATE ecs_node SET record='rubbish', version=version+1 WHERE node_name='node-1'")
+
+        live.parts.store.write(damage)
+        live.submit("good", training(10, 0), nodes=["node-2"])
+        live.ends("good", JobStatus.COMPLETE)
+        listed = run_command("nodes", "--json", "--state", tmp_path).data["nodes"]
+        assert [(node["name"], node["status"]) for node in listed] == [
+            ("node-1", "UNKNOWN"),
+            ("node-2", "AVAILABLE"),
+        ]
+        assert "the record of node node-1 cannot be read" in listed[0]["findings"]
+        refused = run_command("submit", "--nodes", "node-1", "--state", tmp_path, "--", "true")
+        assert refused.code != 0
+        assert "the record of node node-1 cannot be read" in refused.err
+        eventually(lambda: live.parts.reads.notices(10), "a message")
+        assert [told["node"] for told in live.parts.reads.notices(10)] == ["node-1"]
 
 
 @pytest.mark.slow

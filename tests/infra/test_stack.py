@@ -86,7 +86,7 @@ def test_messages_are_encrypted_with_a_key_that_alarms_may_use(stack: Made) -> N
 def test_numbers_and_alarms_are_of_one_stack_and_one_cluster(stack: Made, everything: Made) -> None:
     for made, name in ((stack, "EcsGpuRecoveryStack"), (everything, "SecondCluster")):
         own = [a for a in made.properties("AWS::CloudWatch::Alarm") if a["Namespace"] == NAMESPACE]
-        assert len(own) == 3
+        assert len(own) == 4
         for alarm in own:
             told = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
             assert told == {"service": "ecs-gpu-recovery", "stack": name, "cluster": "gpu-cluster"}

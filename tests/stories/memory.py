@@ -18,7 +18,7 @@ from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
 Item = dict[str, Any]
 _ATOM = re.compile(
     r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)"
-    r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<) (?P<right>:\w+)"
+    r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<|>) (?P<right>:\w+)"
 )
 _SET = re.compile(r"(#\w+) = (?:if_not_exists\((#\w+), (:\w+)\)|(:\w+))")
 _APPEND = re.compile(r"(#\w+) = list_append\(if_not_exists\(\1, :none\), (:\w+)\)")
@@ -206,6 +206,8 @@ def holds(expression: str, row: Item, names: Item, values: Item) -> bool:
 
 
 def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
+    if text.startswith("NOT "):
+        return not _atom(text.removeprefix("NOT "), row, names, values)
     match = _ATOM.fullmatch(text)
     if match is None:
         raise NotImplementedError(f"these tables do not understand {text!r}")
@@ -218,7 +220,7 @@ def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
         return False
     ((kind, raw),) = row[name].items()
     have, want = (int(raw), int(wanted["N"])) if kind == "N" else (raw, wanted[kind])
-    return bool({"=": have == want, "<": have < want, "<=": have <= want}[match["op"]])
+    return bool({"=": have == want, "<": have < want, "<=": have <= want, ">": have > want}[match["op"]])
 
 
 def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:

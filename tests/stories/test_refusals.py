@@ -104,7 +104,9 @@ def test_a_missing_permission_is_loud_and_heals_when_it_is_given(
     world.wire.fail_all = {}
     world.redrive()
     world.run()
-    check_end(world, JobStatus.COMPLETE, attempt=1, errors=True)
+    # The host's own command says that it rebooted, so nothing has to be asked: no sweep stumbles over that right.
+    told = 0 if action[1] == "list_command_invocations" else 1
+    check_end(world, JobStatus.COMPLETE, attempt=1, errors=True, messages=told)
 
 
 def test_the_sweeper_begins_with_what_is_due_and_never_ends_with_the_same_job(world: World) -> None:
@@ -161,7 +163,7 @@ def test_one_job_in_trouble_does_not_keep_the_sweeper_from_the_others(world: Wor
     world.run("j2")
     check_end(world, JobStatus.COMPLETE, attempt=1, job_id="j2", errors=True)
     world.run("j1")
-    check_end(world, JobStatus.FAILED, messages=1, job_id="j1", errors=True)
+    check_end(world, JobStatus.FAILED, messages=2, job_id="j1", errors=True)  # it was left out, and it failed
 
 
 def test_a_large_gang_stays_below_the_account_s_limit() -> None:

@@ -16,9 +16,12 @@ from typing import Any
 from ecs_gpu_recovery.aws import reboot_document, wiring
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.rate_limit import MODIFY_PER_S, Pace
+from ecs_gpu_recovery.core.codec import CODEC, Codec
+from ecs_gpu_recovery.core.errors import BadRecord
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.troubles import Record
 from ecs_gpu_recovery.lambdas.entry import EventClock, newest
 from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
@@ -59,6 +62,8 @@ class World:
     retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)  #: what left a handler
+    bad: list[dict[Record, Exception]] = field(default_factory=list)  #: what each sweep left out
+    release: Codec = CODEC  #: of which release the functions are
     rules_broken: list[str] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
     gathered: list[Event] = field(default_factory=list)  #: for the next batch
@@ -87,6 +92,7 @@ class World:
             on_commit=self._committed,
             clock=self.now,
         )
+        side.store._codec = self.release
         side.fleet._pace = Pace(MODIFY_PER_S, sleep=self._sleep, clock=self.cloud.agenda.now)
         return side
 
@@ -157,7 +163,7 @@ class World:
 
     def job(self, job_id: str = "j1") -> Job:
         return wiring.DynamoStore(
-            self.account.client("dynamodb"), cluster=CLUSTER, **self.account.tables
+            self.account.client("dynamodb"), cluster=CLUSTER, codec=self.release, **self.account.tables
         ).job(job_id)
 
     def task_of(self, rank: int, job_id: str = "j1") -> str:
@@ -184,7 +190,10 @@ class World:
                 self.new_process()
             self.clock.set(event)
             try:
-                self.side.intake.take(event)
+                answer = self.side.intake.take(event)
+                if answer.report is not None:
+                    self.bad.append(dict(answer.report.bad))
+                    answer.report.raise_unforeseen()
                 return
             except Died:
                 self.new_process()
@@ -240,9 +249,13 @@ class World:
     def _check_labels(self) -> None:
         """While nothing is waiting to be sent, every instance says what its node's row says."""
         rows = self.account.rows("job_table")
-        if not isinstance(self.account, InMemory) or any(
-            "version" not in row or "rows_owed" in row or self.job(key).outbox for key, row in rows.items()
-        ):
+        try:
+            if not isinstance(self.account, InMemory) or any(
+                "version" not in row or "rows_owed" in row or self.job(key).outbox
+                for key, row in rows.items()
+            ):
+                return
+        except BadRecord:
             return
         known, labels = self.node_statuses(), self.labels()
         gone = {node["name"] for node in self.cloud.control.nodes() if node["status"] == "INACTIVE"}

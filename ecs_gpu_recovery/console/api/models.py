@@ -104,7 +104,19 @@ class JobLineView(Answer):
     final: bool
 
 
-JobList = _page("JobList", "jobs", JobLineView, "Newest first; `next` asks for the rest.")
+class BadLine(Answer):
+    """A job that cannot be shown, and why."""
+
+    id: str
+    why: str
+
+
+class JobList(Answer):
+    """Newest first; `next` asks for the rest."""
+
+    jobs: list[JobLineView]
+    next: str
+    bad: list[BadLine]
 
 
 class EntryView(Answer):

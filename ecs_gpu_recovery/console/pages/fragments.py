@@ -100,6 +100,7 @@ async def jobs(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     shown = renderer.render(
         "_jobs.html",
         jobs=page["jobs"],
+        bad=page["bad"],
         next=page["next"],
         later=bool(args.get("after")),
         status=status.value if status else "",
