@@ -6,8 +6,9 @@ committed. Whether a record is right is held against what truly happened, never 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from ecs_gpu_recovery.core import keys
@@ -45,6 +46,8 @@ class Judge:
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.carried_out: Counter[str] = Counter()
         self.final: dict[str, JobStatus] = {}
+        self._marks: dict[tuple[str, str], list[str]] = {}  #: what a later release wrote into each record
+        self.poisoned: set[tuple[str, str]] = set()  #: records that are damaged for good
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
         world.on_start = self.started
         world.on_reboot = self.rebooted
@@ -233,10 +236,20 @@ class Judge:
         due = any(isinstance(o.effect, RebootNode) and o.effect.node == rank.node for o in job.outbox)
         demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
 
+    def kept(self, kind: str, name: str, text: str) -> None:
+        """A field that a later release has written is still there, whoever wrote the record since."""
+        data = json.loads(text)
+        marks = [part.get("mark", "") for part in (data, *data.get("ranks", ()))]
+        before = self._marks.get((kind, name), [])
+        lost = any(mark and mark != now for mark, now in zip(before, marks, strict=False))
+        demand(not lost, f"{kind} {name} has lost a field of a later release: {before}, {marks}")
+        self._marks[kind, name] = marks
+
     # -- the end of the night --------------------------------------------------------------------------
 
     def at_rest(self, store: Store, told: Counter[str]) -> None:
-        jobs = [store.job(line.id) for line in store.jobs(limit=1000).jobs]
+        bad = {name for kind, name in self.poisoned if kind == "job"}
+        jobs = [store.job(line.id) for line in store.jobs(limit=1000).jobs if line.id not in bad]
         for job in jobs:
             demand(job.status.final, f"job {job.id} never ended: {job.status}")
             demand(not job.outbox, f"job {job.id} ended with orders unsent: {[o.key for o in job.outbox]}")
@@ -247,13 +260,27 @@ class Judge:
                 demand(sent <= 1 + self.mishaps, f"job {job.id} FAILED and people were told {sent} times")
         for key, kind in self._ordered.items():
             said = keys.parse(key)
+            if said is not None and said.job in bad:
+                continue
             ended = self.final.get(said.job) if said is not None else None
             withdrawn = kind == "RebootNode" and ended in (JobStatus.FAILED, JobStatus.USER_STOPPED)
             demand(
                 self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"
             )
-        self._nodes_are_free(store.nodes(), jobs)
-        self._nodes_tell(store.nodes(), jobs)
+        nodes = [node for node in store.nodes() if node.job_id not in bad]
+        self._nodes_are_free(nodes, bad)
+        self._nodes_tell(nodes, jobs)
+        self._told_of_bad_records(told)
+
+    def untold(self, told: Counter[str]) -> list[str]:
+        """Records that are damaged for good, and of which nobody was told."""
+        names = (f"{kind}/{name}/bad/" for kind, name in self.poisoned)
+        return [name for name in names if not any(key.startswith(name) for key in told)]
+
+    def _told_of_bad_records(self, told: Counter[str]) -> None:
+        demand(not self.untold(told), f"nobody was told of {self.untold(told)}")
+        often = [key for key, times in told.items() if "/bad/" in key and times > 1 + self.mishaps]
+        demand(not often, f"people were told again and again: {often}")
 
     def _nodes_tell(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> None:
         """Each node's own record says what happened to it in the hands of its jobs, in the order in which it did."""
@@ -266,7 +293,7 @@ class Judge:
             for first, then in pairwise(entry for entry in node.timeline if entry.before != entry.after):
                 demand(first.after == then.before, f"{node.name} tells {first} and then {then}")
 
-    def _nodes_are_free(self, nodes: Sequence[Node], jobs: Sequence[Job]) -> None:
+    def _nodes_are_free(self, nodes: Sequence[Node], bad: Collection[str]) -> None:
         for node in nodes:
             demand(not node.job_id, f"{node.name} is still held by {node.job_id}, which has ended")
             demand(not node.outbox, f"{node.name} has orders unsent: {[o.key for o in node.outbox]}")
@@ -279,5 +306,6 @@ class Judge:
             )
             demand(not unsettled, f"{node.name} was left {node.status}")
         for machine in self._world.machines.values():
-            alive = [t for t in machine.tasks if t.alive and machine.connected and t.job and not t.stopping]
+            ours = [t for t in machine.tasks if t.job and t.job not in bad]
+            alive = [t for t in ours if t.alive and machine.connected and not t.stopping]
             demand(not alive, f"all jobs are over, and {[t.id for t in alive]} runs on {machine.name}")

@@ -11,7 +11,8 @@ from ecs_gpu_recovery.core.effects import Archive, Notify
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
 from ecs_gpu_recovery.engine.ports import Nodes, Page, Store
 
-from .memory import MemoryStore
+from ..releases import marked_job, marked_node
+from .memory import MemoryStore, written
 
 if TYPE_CHECKING:
     from .night import Night
@@ -22,6 +23,11 @@ class HostileStore:
 
     def __init__(self, store: Store, night: Night) -> None:
         self._store, self._night = store, night
+
+    def _written(self, kind: str, name: str) -> None:
+        """What is really there, whoever wrote it."""
+        if self._night.weather.mixed:
+            self._night.judge.kept(kind, name, written(self._store, kind, name))
 
     def create(self, job: Job) -> None:
         self._night.before("create", job.id)
@@ -43,8 +49,9 @@ class HostileStore:
     def commit(self, old: Job, new: Job) -> Job:
         self._night.before("commit", new.id)
         newest = self._store.job(new.id)
-        new = self._store.commit(old, new)
+        new = self._store.commit(old, marked_job(new))
         self._night.judge.committed(newest, new)
+        self._written("job", new.id)
         self._night.after("commit", new.id)
         return new
 
@@ -84,8 +91,9 @@ class HostileStore:
 
     def commit_node(self, node: Node) -> None:
         self._night.before("commit node", node.name)
-        self._store.commit_node(node)
+        self._store.commit_node(marked_node(node))
         self._night.judge.committed_node(node)
+        self._written("node", node.name)
         self._night.after("commit node", node.name)
 
     def due_nodes(self, now: datetime) -> Sequence[str]:

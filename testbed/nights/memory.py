@@ -25,7 +25,8 @@ from ecs_gpu_recovery.core.errors import (
     VersionConflict,
 )
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
-from ecs_gpu_recovery.engine.ports import JobLine, Nodes, Page, each
+from ecs_gpu_recovery.engine.ports import JobLine, Nodes, Page, Store, each
+from ecs_gpu_recovery.local.store import SqliteStore
 
 PAY_WITHIN = timedelta(minutes=1)
 Row = dict[str, str]
@@ -40,6 +41,9 @@ class Kept(Generic[R]):
     writer: Codec
     wakes: list[datetime]
     damage: str | None = None  #: what stands in its place
+
+    def restore(self) -> None:
+        self.damage = None
 
     @property
     def text(self) -> str:
@@ -291,6 +295,15 @@ class MemoryStore:
         tell()
         self._told.add((kind, name, why))
         return True
+
+
+def written(store: Store, kind: str, name: str) -> str:
+    """A record as text, behind the store."""
+    if isinstance(store, MemoryStore):
+        return store.kept(kind, name).text
+    assert isinstance(store, SqliteStore)
+    table, key = ("ecs_job", "job_id") if kind == "job" else ("ecs_node", "node_name")
+    return str(store.read(f"SELECT record FROM {table} WHERE {key}=?", name)[0][0])  # noqa: S608 (two names)
 
 
 def _due(kept: dict[str, Kept[R]], now: datetime) -> list[str]:

@@ -5,13 +5,13 @@ A mutant changes one thing for the time of a `with` block. A checker that lets i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import exits
+from ecs_gpu_recovery.core import codec, exits
 from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded
 from ecs_gpu_recovery.core.job import joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
@@ -19,7 +19,8 @@ from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.runtime import Runtime
-from ecs_gpu_recovery.engine.sweeper import Sweeper
+from ecs_gpu_recovery.engine.sweeper import Report, Sweeper
+from ecs_gpu_recovery.engine.troubles import Record
 
 from .cluster import SimulatedCluster
 from .memory import MemoryStore
@@ -100,6 +101,17 @@ def _start_without(draft: Draft, rank: Rank) -> None:
     _look_at(draft, draft.ranks[rank.index])
 
 
+def _load_known(kind: type[Any], data: Mapping[str, Any]) -> Any:
+    """What this release does not know is not kept."""
+    readers = codec._readers(kind)  # type: ignore[arg-type]
+    return kind(**{name: readers[name](value) for name, value in data.items() if name in readers})
+
+
+def _end_the_sweep(report: Report, record: Record, act: Callable[[], object]) -> None:
+    """Whatever is wrong with one record ends the look at all of them."""
+    act()
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("drop the version condition", MemoryStore, "commit", _commit_anyway),
     Mutant(
@@ -128,6 +140,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("do not compare the token", Origin, "has_token", lambda origin, token: True),
     Mutant("do not compare the instance", Origin, "is_on", lambda origin, instance: True),
     Mutant("do not compare the family", Origin, "is_of", lambda origin, family: True),
+    Mutant("drop the fields of a later release", codec, "_load", _load_known),
+    Mutant("stop the sweep at a bad record", Report, "attempt", _end_the_sweep),
     Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )

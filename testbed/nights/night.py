@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,20 +17,22 @@ from pathlib import Path
 from random import Random
 
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
-from ecs_gpu_recovery.core.errors import JobExists, Refused, Transient
-from ecs_gpu_recovery.core.events import Fact, NodeAsked
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.errors import Refused, Transient
+from ecs_gpu_recovery.core.events import Fact
+from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
 from ecs_gpu_recovery.engine.ports import Store
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper
 from ecs_gpu_recovery.local.store import SqliteStore
 
+from ..releases import BREAKING, NEXT
 from .checkers import Judge, Violation
-from .cluster import FAMILY, SimulatedCluster
+from .cluster import SimulatedCluster
 from .forgery import forgery
 from .hostile import HostileStore, Inbox
 from .luck import brew, poisson
 from .memory import MemoryStore
+from .people import People
 from .weather import SKIES, Weather
 from .world import GPUS, T0, Machine, Reboot, Task, World
 
@@ -80,8 +81,8 @@ class Night:
     def __init__(self, seed: int, *, database: Path | None = None, sky: str = "any") -> None:
         self.seed, self.sky = seed, sky
         rng = Random(seed)  # noqa: S311 (chance that can be repeated is the point)
-        self._more = Random(f"{seed}/more")  # noqa: S311
-        self.weather = SKIES[sky](rng, self._more)
+        self.more = Random(f"{seed}/more")  # noqa: S311
+        self.weather = SKIES[sky](rng, self.more)
         self.world = World(self.weather, rng)
         self.world.news = self._news
         self.judge = Judge(self.world)
@@ -93,26 +94,53 @@ class Night:
         )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
-        self._hostile = HostileStore(self.store, self)
-        self.runtime, self._desk = (
-            Runtime(
-                store=self._hostile,
-                fleet=self.cluster,
-                notifier=self.inbox,
-                policy=self.weather.policy,
-                dispatch=dispatch,
-                clock=lambda: self.world.time,
-            )
-            for dispatch in (True, rng.random() < 0.5)
-        )
+        self._stores = [self.store, *([self._later(database)] if self.weather.mixed else [])]
+        dispatches = (True, rng.random() < 0.5)
+        #: Of each release: the functions, and what people use.
+        self._sides = [
+            [
+                Runtime(
+                    store=HostileStore(store, self),
+                    fleet=self.cluster,
+                    notifier=self.inbox,
+                    policy=self.weather.policy,
+                    dispatch=dispatch,
+                    clock=lambda: self.world.time,
+                )
+                for dispatch in dispatches
+            ]
+            for store in self._stores
+        ]
+        self._release = 0  #: of the running process
+        self._people = People(self)
         self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
         self._throttled: list[tuple[float, float]] = []
         self._late: list[tuple[float, float]] = []  #: when functions are invoked, but later
         self._depth = 0
         self._clock: datetime | None = None
         self._dies_at = 0.0
-        self._to_submit = 0
         self._resting = 0
+
+    def _later(self, database: Path | None) -> Store:
+        """The same records, as a later release has them."""
+        codec = BREAKING if self.weather.breaking else NEXT
+        if isinstance(self.store, MemoryStore):
+            return self.store.seen_by(codec)
+        assert database is not None
+        return SqliteStore(database, lost_after=self.weather.policy.node_lost_after, codec=codec)
+
+    def _release_now(self) -> int:
+        if self.weather.mixed and self.world.troubled:
+            return int(self.world.strikes("mixed"))
+        return int(self.weather.deployed)
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._sides[self._release][0]
+
+    @property
+    def desk(self) -> Runtime:
+        return self._sides[self._release][1]
 
     @property
     def clock(self) -> datetime:
@@ -167,32 +195,32 @@ class Night:
         self.world.run_until(self.world.now + seconds)
         self._clock, self._dies_at = saved
 
-    def _process(self, act: Callable[[], object], at: datetime, tries: int = 1) -> None:
+    def process(self, act: Callable[[], object], at: datetime, tries: int = 1) -> None:
         """Run one invocation. One that dies is perhaps invoked again."""
-        saved = self._clock, self._dies_at
-        self._clock, self._dies_at = at, self.world.now + LIFE_S
+        saved = self._clock, self._dies_at, self._release
+        self._clock, self._dies_at, self._release = at, self.world.now + LIFE_S, self._release_now()
         self._depth += 1
         try:
             act()
         except (Crash, Transient):
             self.judge.mishaps += 1
             if tries < 3 and self.world.strikes("retried"):
-                self.world.after(self.world.rng.uniform(1, 120), lambda: self._process(act, at, tries + 1))
+                self.world.after(self.world.rng.uniform(1, 120), lambda: self.process(act, at, tries + 1))
         except Refused as exc:
             self.world.note("refused", type(exc).__name__)
         finally:
             self._depth -= 1
-            self._clock, self._dies_at = saved
+            self._clock, self._dies_at, self._release = saved
 
     def forge(self, job: Job | None, node: Node, order: StartTask | CheckNode) -> None:
         """A neighbour who knows all that there is to know starts a task of his own, which is not quite the one."""
         if self.world.troubled and self.world.strikes("forged", self.weather.forged):
-            fact = forgery(self._more, job, node, order, self.clock)
+            fact = forgery(self.more, job, node, order, self.clock)
             self.world.note("forged", type(fact).__name__, order.key)
             if job is not None:
-                self._process(partial(self.runtime.handle, job.id, [fact]), self.clock)
+                self.process(partial(self.runtime.handle, job.id, [fact]), self.clock)
             else:
-                self._process(partial(self.runtime.handle_node, node.name, [fact]), self.clock)
+                self.process(partial(self.runtime.handle_node, node.name, [fact]), self.clock)
 
     # -- news ------------------------------------------------------------------------------------------
 
@@ -229,9 +257,9 @@ class Night:
         late = max((end for begin, end in self._late if begin <= world.now < end), default=0.0)
         if late:
             world.struck["late_functions"] += 1
-            world.after(late - world.now + self._more.uniform(0, 90), lambda: self._process(act, at))
+            world.after(late - world.now + self.more.uniform(0, 90), lambda: self.process(act, at))
         else:
-            self._process(act, at)
+            self.process(act, at)
 
     def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> Callable[[], object]:
         cluster, name = self.cluster, machine.name
@@ -283,79 +311,21 @@ class Night:
                     status=NodeStatus.AVAILABLE,
                 )
             )
-        for number in range(w.jobs):
-            self._to_submit += 1
-            size = rng.randint(1, max(1, w.nodes if w.jobs == 1 else w.nodes - 1))
-            nodes = sorted(rng.sample(sorted(world.machines), size))
-            check = rng.random() < 0.3
-            world.sizes[f"j{number}"] = size
-            begin = rng.uniform(0, 60 if number == 0 else 2400)
-            world.after(begin, partial(self._submit, number, nodes, check, 6))
-        for _ in range(poisson(rng, w.stops)):
-            world.after(rng.uniform(0, w.trouble_s), self._stop_a_job)
-        for _ in range(poisson(rng, w.task_stops)):
-            world.after(rng.uniform(0, w.trouble_s), self._stop_a_task)
-        for _ in range(poisson(rng, w.node_asks)):
-            world.after(rng.uniform(0, w.trouble_s), self._ask_a_node)
+        self._people.prepare()
         brew(world)
-        world.after(rng.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
-        for _ in range(1, w.sweepers):
-            world.after(self._more.uniform(1, w.sweep_s), partial(self._sweep, Sweeper(self.runtime)))
-        for _ in range(poisson(self._more, w.throttles)):
-            begin = self._more.uniform(0, w.trouble_s)
-            self._throttled.append((begin, begin + self._more.uniform(30, 600)))
-        for _ in range(poisson(self._more, w.late_functions)):
-            begin = self._more.uniform(0, w.trouble_s)
-            self._late.append((begin, begin + self._more.uniform(60, 3600)))
+        for number in range(w.sweepers):
+            chance = self.more if number else rng
+            sweepers = [Sweeper(functions) for functions, _ in self._sides]
+            world.after(chance.uniform(1, w.sweep_s), partial(self._sweep, sweepers))
+        for _ in range(poisson(self.more, w.throttles)):
+            begin = self.more.uniform(0, w.trouble_s)
+            self._throttled.append((begin, begin + self.more.uniform(30, 600)))
+        for _ in range(poisson(self.more, w.late_functions)):
+            begin = self.more.uniform(0, w.trouble_s)
+            self._late.append((begin, begin + self.more.uniform(60, 3600)))
+        self._people.prepare_damage()
 
-    def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
-        done = False
-
-        def act() -> None:
-            nonlocal done
-            with suppress(JobExists):  # the first try was made after all
-                self.runtime.submit(
-                    job_id=f"j{number}",
-                    cluster="c",
-                    spec=JobSpec(task_def=f"{FAMILY}:1"),
-                    nodes=nodes,
-                    at=self.world.time,
-                    check=check,
-                )
-            done = True
-
-        self._process(act, self.world.time)
-        if done or tries == 0:
-            self._to_submit -= 1
-        else:
-            self.world.after(600, lambda: self._submit(number, nodes, check, tries - 1))
-
-    def _stop_a_job(self) -> None:
-        self.world.struck["stops"] += 1
-        job_id = f"j{self.world.rng.randrange(self.weather.jobs)}"
-        self._process(
-            lambda: self._desk.stop(job_id, by="ann", why="enough", at=self.world.time), self.world.time
-        )
-
-    def _stop_a_task(self) -> None:
-        alive = [t for t in self.world.tasks.values() if t.alive and t.running and not t.check]
-        if alive:
-            self.world.struck["task_stops"] += 1
-            self.world.stop(self.world.rng.choice(alive), "stopped by hand")
-
-    def _ask_a_node(self) -> None:
-        rng = self.world.rng
-        self.world.struck["node_asks"] += 1
-        name, ask = (
-            rng.choice(sorted(self.world.machines)),
-            rng.choice(("drain", "release", "check", "reboot", "release")),
-        )
-        if ask == "reboot":
-            self.judge.asked_by_person(name)
-        fact = NodeAsked(at=self.world.time, node=name, ask=ask, by="ben", why="to see")
-        self._process(lambda: self._desk.handle_node(name, [fact]), self.world.time)
-
-    def _sweep(self, sweeper: Sweeper) -> None:
+    def _sweep(self, sweepers: Sequence[Sweeper]) -> None:
         now = self.world.time
         if self.world.troubled and self.weather.skew_s and self.world.rng.random() < 0.2:
             self.world.struck["skew_s"] += 1
@@ -363,8 +333,8 @@ class Night:
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._invoke(lambda: sweeper.sweep(now).raise_unforeseen(), now)
-        self.world.after(self.weather.sweep_s, partial(self._sweep, sweeper))
+        self._invoke(lambda: sweepers[self._release].sweep(now).raise_unforeseen(), now)
+        self.world.after(self.weather.sweep_s, partial(self._sweep, sweepers))
 
     # -- the whole night -------------------------------------------------------------------------------
 
@@ -375,13 +345,14 @@ class Night:
         try:
             self._prepare()
             self._until_rest()
-            self.judge.at_rest(self.store, self.inbox.told)
+            self.judge.at_rest(self._stores[-1], self.inbox.told)
         except (Violation, Exception) as exc:  # noqa: BLE001 - whatever gets out is a night that ended badly
             violation = f"{type(exc).__name__}: {exc}"
         finally:
             logger.disabled = quiet
-            if isinstance(self.store, SqliteStore):
-                self.store.close()
+            for store in self._stores:
+                if isinstance(store, SqliteStore):
+                    store.close()
         history = self.world.history
         digest = hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
         ended = tuple(f"{job} {status}" for job, status in sorted(self.judge.final.items()))
@@ -408,11 +379,18 @@ class Night:
                 return
 
     def _at_rest(self) -> bool:
-        store = self.store
-        if self._to_submit or store.live_jobs():
+        store, bad = self._stores[-1], {name for kind, name in self.judge.poisoned if kind == "job"}
+        if (
+            self._people.to_submit
+            or not bad.issuperset(store.live_jobs())
+            or self.judge.untold(self.inbox.told)
+        ):
             return False
         far = self.world.time + timedelta(days=365)
-        return not store.due_jobs(far) and not any(n.outbox or n.job_id or n.deadline for n in store.nodes())
+        nodes = [node for node in store.nodes() if node.job_id not in bad]
+        return bad.issuperset(store.due_jobs(far)) and not any(
+            n.outbox or n.job_id or n.deadline for n in nodes
+        )
 
 
 def run(seed: int, *, database: Path | None = None, sky: str = "any") -> Outcome:

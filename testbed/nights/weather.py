@@ -71,6 +71,12 @@ class Weather:
     stops: float = 0.0
     task_stops: float = 0.0
     node_asks: float = 0.0
+    # Records.
+    mixed: float = 0.0  #: an invocation is of a later release
+    breaking: bool = False  #: that release writes a newer format
+    deployed: bool = False  #: after the troubled hours it is that release alone; else it was taken back
+    poisoned: float = 0.0  #: the chance that one record is damaged
+    restored: bool = False  #: ... and later put back as it was
     # Which kind of place.
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
@@ -105,6 +111,7 @@ TROUBLES = (
     *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
+    *("mixed", "poisoned"),
 )
 
 
@@ -156,7 +163,29 @@ def draw(rng: Random, more: Random) -> Weather:
         weather = replace(weather, forged=more.uniform(0.2, 1.0))
     if more.random() < 0.2:
         weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
-    return weather
+    weather = _two_releases(weather, more) if more.random() < 0.1 else weather
+    return _one_bad_record(weather, more) if more.random() < 0.1 else weather
+
+
+def _two_releases(weather: Weather, more: Random) -> Weather:
+    """What an older release must not touch, it can't bring to an end either."""
+    breaking = more.random() < 0.4
+    deployed = breaking or more.random() < 0.5
+    return replace(weather, mixed=more.uniform(0.2, 0.8), breaking=breaking, deployed=deployed)
+
+
+def _one_bad_record(weather: Weather, more: Random) -> Weather:
+    return replace(weather, poisoned=1.0, restored=more.random() < 0.5)
+
+
+def releases(rng: Random, more: Random) -> Weather:
+    """A deployment and perhaps a rollback in the middle of it all: functions of two releases on the same records."""
+    return _two_releases(draw(rng, more), more)
+
+
+def poison(rng: Random, more: Random) -> Weather:
+    """One record can't be read any more, for a while or for good."""
+    return _one_bad_record(draw(rng, more), more)
 
 
 def _first_draw(rng: Random) -> Weather:
@@ -205,6 +234,9 @@ def _first_draw(rng: Random) -> Weather:
         sweepers=1,
         rows_travel=False,
         forgetful=False,
+        breaking=False,
+        deployed=False,
+        restored=False,
         **rates,
     )
 
@@ -287,4 +319,6 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "late-functions": late_functions,
     "anew": anew,
     "restarts": restarts,
+    "releases": releases,
+    "poison": poison,
 }

@@ -59,7 +59,8 @@ def test_the_same_seed_is_the_same_night_in_another_process() -> None:
 
 def test_the_embedded_store_stands_in_for_the_one_in_memory(tmp_path: Path) -> None:
     """Where both write their rows in the commit, the same seed gives the same history."""
-    seeds = [seed for seed in range(12) if Night(seed).weather.rows_in_commit][:3]
+    skies = {seed: Night(seed).weather for seed in range(12)}
+    seeds = [seed for seed, sky in skies.items() if sky.rows_in_commit and not sky.poisoned][:3]
     for seed in seeds:
         embedded = run(seed, database=tmp_path / f"{seed}.db")
         assert not embedded.violation, str(embedded)
