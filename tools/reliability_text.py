@@ -73,6 +73,8 @@ PROMISES: tuple[tuple[str, str], ...] = (
         "nights, search, crash points",
     ),
     ("A commit that was acknowledged is never lost", "kills"),
+    ("What a later release wrote into a record stays there, whichever release writes it next", "nights"),
+    ("A record that cannot be read stops nothing else, and people are told of it", "nights"),
     ("A malformed event moves no job and stops no function", "malformed events"),
 )
 
@@ -125,4 +127,6 @@ TROUBLES: dict[str, str] = {
     "stops": "person stops a job",
     "task_stops": "person stops a task",
     "node_asks": "person asks a node",
+    "mixed": "functions of a later release on the same records",
+    "poisoned": "a record damaged",
 }

@@ -100,6 +100,16 @@ def test_a_list_goes_on_where_a_page_of_the_index_holds_others_only(place: Place
     assert place.wire.taken() == ["Query", "Query"]
 
 
+def test_a_line_that_makes_no_sense_hides_no_other(place: Place) -> None:
+    nodes = some_nodes(place.store, 2)
+    for index, name in enumerate(("good", "bad")):
+        place.store.create(a_job(name, nodes[index : index + 1], at=T0 + index * MINUTE))
+    item = items.job_item(place.store.job("bad"), MINUTE) | {"job_status": {"S": "PAUSED"}}
+    place.client.put_item(TableName=place.names["job_table"], Item=item)
+    page = place.store.jobs()
+    assert ([line.id for line in page.jobs], [exc.name for exc in page.bad]) == (["good"], ["bad"])
+
+
 def test_two_clusters_share_the_tables_and_not_the_lists(place: Place) -> None:
     ours, theirs = place.store, place.another(cluster="other").store
     for i in range(3):

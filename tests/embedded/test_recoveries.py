@@ -224,6 +224,22 @@ def test_a_node_that_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> Non
         assert [told["node"] for told in live.parts.reads.notices(10)] == ["node-1"]
 
 
+def test_a_line_that_makes_no_sense_hides_no_other(tmp_path: Path) -> None:
+    with live_controller(tmp_path, nodes=2) as live:
+        live.submit("good", training(10, 0), nodes=["node-1"])
+        live.submit("bad", training(10, 0), nodes=["node-2"])
+        live.ends("bad", JobStatus.COMPLETE)
+        live.parts.store.write(
+            lambda conn: conn.execute("UPDATE ecs_job SET job_status='PAUSED' WHERE job_id='bad'")
+        )
+        listed = run_command("jobs", "--state", tmp_path)
+        assert "good" in listed.out
+        assert "left out: the record of job bad cannot be read: 'PAUSED'" in listed.err
+        shown = run_command("jobs", "--json", "--state", tmp_path).data
+        assert [job["id"] for job in shown["jobs"]] == ["good"]
+        assert [one["id"] for one in shown["bad"]] == ["bad"]
+
+
 @pytest.mark.slow
 def test_two_jobs_share_the_nodes_and_break_apart(tmp_path: Path) -> None:
     with live_controller(tmp_path, nodes=4) as live:
