@@ -19,6 +19,13 @@ from .permissions import SWEEPER
 
 MISSING_IS_FINE = cloudwatch.TreatMissingData.NOT_BREACHING
 MISSING_IS_BAD = cloudwatch.TreatMissingData.BREACHING
+#: What the functions count themselves: the metric, the page for it, its statistic, how often in a row, what it means.
+COUNTED = (
+    ("StuckJobs", "stuck-jobs", "Maximum", 3, "A job is past its deadline and does not move."),
+    ("UnhealthyNodes", "unhealthy-nodes", "Maximum", 3, "A node is out of use and waits for a person."),
+    ("BrokenInvariants", "broken-invariants", "Sum", 1, "A record says what must never be true."),
+    ("BadRecords", "bad-records", "Maximum", 3, "A record cannot be read or swept, and is left out."),
+)
 
 
 class Alarms(Construct):
@@ -56,24 +63,9 @@ class Alarms(Construct):
             periods=2,
             missing=MISSING_IS_BAD,
         )
-        stuck = own_metric(config, "StuckJobs", period=minutes(5), statistic="Maximum")
-        self._alarm(
-            "StuckJobs", "stuck-jobs", stuck, "A job is past its deadline and does not move.", periods=3
-        )
-        unhealthy = own_metric(config, "UnhealthyNodes", period=minutes(5), statistic="Maximum")
-        self._alarm(
-            "UnhealthyNodes",
-            "unhealthy-nodes",
-            unhealthy,
-            "A node is out of use and waits for a person.",
-            periods=3,
-        )
-        broken = own_metric(config, "BrokenInvariants", period=minutes(5), statistic="Sum")
-        self._alarm("BrokenInvariants", "broken-invariants", broken, "A record says what must never be true.")
-        bad = own_metric(config, "BadRecords", period=minutes(5), statistic="Maximum")
-        self._alarm(
-            "BadRecords", "bad-records", bad, "A record cannot be read or swept, and is left out.", periods=3
-        )
+        for name, runbook, statistic, periods, text in COUNTED:
+            counted = own_metric(config, name, period=minutes(5), statistic=statistic)
+            self._alarm(name, runbook, counted, text, periods=periods)
 
     def _alarm(
         self,
