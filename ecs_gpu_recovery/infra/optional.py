@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aws_cdk import Annotations, Aws, CfnOutput, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
@@ -17,19 +19,7 @@ from .task_definitions import SHARED
 GPU_IMAGE = "/aws/service/ecs/optimized-ami/amazon-linux-2023/gpu/recommended/image_id"
 #: Keeps tasks from the instance's role. With the host's network a hop limit does not: the agent puts every task below
 #: one control group, and what is below it does not reach the metadata. Without this the node must stay away.
-_NO_METADATA = """\
-[Unit]
-Requires=ecstasks.slice
-After=ecstasks.slice network-online.target
-Wants=network-online.target
-Before=ecs.service
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=iptables -w -I OUTPUT -d 169.254.169.254 -m cgroup --path ecstasks.slice -j REJECT
-[Install]
-RequiredBy=ecs.service
-"""
+_NO_METADATA = Path(__file__).with_name("no-metadata.service").read_text(encoding="utf-8")
 #: Lustre's own ports.
 _LUSTRE = ((988, 988), (1018, 1023))
 
