@@ -18,9 +18,9 @@ from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.control.local_backend import LocalBackend
-from ecs_gpu_recovery.core.model import Node, NodeStatus
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
+from tests.contract.worlds import a_node
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -42,19 +42,9 @@ def still_state(folder: Path, nodes: int = 4) -> Path:
     parts = wiring.build(folder)
     at = wiring.now()
     for number in range(1, nodes + 1):
-        parts.store.add_node(
-            Node(
-                name=f"node-{number}",
-                cluster="embedded",
-                instance=f"node-{number}",
-                gpus=2,
-                ip="127.0.0.1",
-                status=NodeStatus.AVAILABLE,
-                connected=True,
-                created_at=at,
-                updated_at=at,
-            )
-        )
+        name = f"node-{number}"
+        about = {"cluster": "embedded", "instance": name, "gpus": 2, "ip": "127.0.0.1", "boot_id": ""}
+        parts.store.add_node(a_node(name, created_at=at, updated_at=at, **about))
     parts.close()
     return folder
 

@@ -14,9 +14,10 @@ from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, Stop
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused
 from ecs_gpu_recovery.core.job.table import submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.fleets import POLICY, Behind
+from tests.contract.worlds import a_node
 
 # -- the nights ------------------------------------------------------------------------------------------------
 
@@ -56,17 +57,9 @@ class Nights:
         return self.world.time
 
     def node(self) -> Node:
-        return Node(
-            name="n0",
-            cluster="gpus",
-            created_at=self.now(),
-            updated_at=self.now(),
-            instance="n0",
-            host="n0",
-            status=NodeStatus.AVAILABLE,
-            gpus=8,
-            connected=True,
-            boot_id=f"boot{self.machine.boot}",
+        boot = f"boot{self.machine.boot}"
+        return a_node(
+            "n0", created_at=self.now(), updated_at=self.now(), instance="n0", host="n0", boot_id=boot
         )
 
     def passes(self) -> None:
@@ -156,18 +149,8 @@ class ModelSearch:
 
     @staticmethod
     def _node(at: datetime, boot: int = 0) -> Node:
-        return Node(
-            name="n0",
-            cluster="c",
-            created_at=at,
-            updated_at=at,
-            status=NodeStatus.AVAILABLE,
-            gpus=8,
-            gpus_seen=8,
-            seen_version=1,
-            connected=True,
-            boot_id=f"boot{boot}",
-        )
+        seen = {"gpus_seen": 8, "seen_version": 1, "boot_id": f"boot{boot}"}
+        return a_node("n0", cluster="c", created_at=at, updated_at=at, instance="", **seen)
 
     def now(self) -> datetime:
         return self.state.now

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from ecs_gpu_recovery.core.effects import CheckNode, Effect, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.events import Fact, StopAsked
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.ports import Fleet
+from tests.contract.worlds import a_node
 
 POLICY = Policy(healthcheck_exit_codes=frozenset({1, 143}))
 
@@ -147,18 +148,8 @@ class Embedded:
 
     def node(self) -> Node:
         view = self.cluster.node("n0")
-        return Node(
-            name="n0",
-            cluster="gpus",
-            created_at=self.now(),
-            updated_at=self.now(),
-            instance="n0",
-            status=NodeStatus.AVAILABLE,
-            gpus=2,
-            gpus_seen=2,
-            connected=view.connected,
-            boot_id=view.boot_id or "",
-        )
+        seen = {"connected": view.connected, "boot_id": view.boot_id or "", "gpus": 2, "gpus_seen": 2}
+        return a_node("n0", created_at=self.now(), updated_at=self.now(), instance="n0", **seen)
 
     def passes(self) -> None:
         time.sleep(0.05)

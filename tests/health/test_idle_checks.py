@@ -5,37 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from ecs_gpu_recovery.core.model import Entry, Node, NodeStatus, Verdict
 from ecs_gpu_recovery.engine.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
+from tests.contract import worlds
+from tests.contract.worlds import T0
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def a_node(
-    name: str,
-    checked: datetime = T0,
-    status: NodeStatus = NodeStatus.AVAILABLE,
-    job: str = "",
-    there: bool = True,
-) -> Node:
-    entry = Entry(
-        at=checked, subject=name, before="AVAILABLE", after="PENDING_HEALTHCHECK", why="", evidence=""
-    )
-    return Node(
-        name=name,
-        cluster="c",
-        created_at=T0,
-        updated_at=T0,
-        status=status,
-        job_id=job,
-        connected=there,
-        timeline=(entry,),
-    )
+def a_node(name: str, checked: datetime = T0, **about: Any) -> Node:
+    entry = Entry(at=checked, subject=name, before="AVAILABLE", after="PENDING_HEALTHCHECK", why="")
+    return worlds.a_node(name, timeline=(entry,), **about)
 
 
 def test_the_node_that_waited_longest_is_due_first() -> None:
@@ -57,8 +42,8 @@ def test_nobody_is_due_too_early() -> None:
 
 def test_busy_absent_and_failed_nodes_are_left_alone() -> None:
     nodes = [
-        a_node("a", job="j", status=NodeStatus.IN_PROGRESS),
-        a_node("b", there=False),
+        a_node("a", job_id="j", status=NodeStatus.IN_PROGRESS),
+        a_node("b", connected=False),
         a_node("c", status=NodeStatus.FAILED),
         a_node("d", status=NodeStatus.REBOOTING),
     ]
