@@ -21,6 +21,7 @@ from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
 from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.main import EXIT_CODES, app
 from tests.cli.conftest import Command
+from tests.programs import python
 
 CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 
@@ -137,13 +138,7 @@ def test_a_completion_script_is_made(shell: str) -> None:
 def test_completion_knows_the_commands() -> None:
     words = {"COMP_WORDS": "gpu-recovery no", "COMP_CWORD": "1", "_GPU_RECOVERY_COMPLETE": "complete_bash"}
     program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
-    made = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **words},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    made = python("-c", program, env={**os.environ, **words}, check=True)
     assert set(made.stdout.split()) == {"nodes", "node", "notices"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from ecs_gpu_recovery.core.model import JobSpec, JobStatus
 from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest, body_of
 from tests.cli.conftest import run_command
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, eventually, still_state, training
+from tests.programs import python
 
 TOKEN, KEPT = new_token()
 SPEC = JobSpec(name="mine", command=(sys.executable, "-c", "print(1)"), env={"HF_TOKEN": "hush", "SEED": "7"})
@@ -271,13 +271,7 @@ def test_logs_and_the_command_itself_work_over_the_api(tmp_path: Path) -> None:
         }
 
         def run(*args: str) -> str:
-            done = subprocess.run(
-                [sys.executable, "-m", "ecs_gpu_recovery.main", *args],
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
+            done = python("-m", "ecs_gpu_recovery.main", *args, env=env)
             assert done.returncode == 0, done.stderr
             return done.stdout
 

@@ -17,6 +17,7 @@ from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.serve.demo import SCENARIOS
 from ecs_gpu_recovery.serve.embedded import FAULTS
 from tests.embedded.helpers import PATIENCE_S, ROOT, eventually
+from tests.programs import python, ran
 
 CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 SHORT = ["--nodes", "2", "--steps", "48"]
@@ -50,14 +51,7 @@ STORIES = {
 
 
 def demo(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CLI, "demo", *SHORT, *args],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-    )
+    return ran(*CLI, "demo", *SHORT, *args, env={**os.environ, **env})
 
 
 def test_every_fault_has_a_story() -> None:
@@ -180,9 +174,7 @@ run()
 @pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_demo_that_ends_otherwise_is_code_1(as_json: bool) -> None:
     args = ["demo", "--fault", "none", "--nodes", "2", "--steps", "20", *(["--json"] if as_json else [])]
-    told = subprocess.run(
-        [sys.executable, "-c", WRONG, *args], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    told = python("-c", WRONG, *args)
     assert told.returncode == 1, told.stdout + told.stderr
     if as_json:
         assert json.loads(told.stdout)["as_expected"] is False
@@ -201,16 +193,7 @@ run()
 
 
 def test_a_demo_whose_control_plane_breaks_ends_at_once(tmp_path: Path) -> None:
-    args = ["demo", *SHORT]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    told = subprocess.run(
-        [sys.executable, "-c", BROKEN, *args],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    told = python("-c", BROKEN, "demo", *SHORT, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert told.returncode == 1
     assert "the control plane is broken" in told.stderr
     assert "has stopped with the error above" in told.stderr

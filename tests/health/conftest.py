@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,6 +16,7 @@ import pytest
 
 from ecs_gpu_recovery.health import check, main, policy
 from ecs_gpu_recovery.health.sources import probe
+from tests.programs import python
 
 ROOT = Path(__file__).resolve().parents[2]
 BUSY_MACHINE_S = 120
@@ -107,15 +107,8 @@ class Bench:
         bin_folder = self.folder_with_tools()
         kept = {key: value for key, value in os.environ.items() if key != "GPU_HEALTH_SIMULATED"}
         kept |= {"PATH": str(bin_folder), "PYTHONPATH": str(self.folder / "python")}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "ecs_gpu_recovery.health", *argv],
-            cwd=ROOT,
-            env={**kept, **self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=BUSY_MACHINE_S,
-            check=False,
-        )
+        kept |= {**self.environment, **environment}
+        done = python("-W", "error", "-m", "ecs_gpu_recovery.health", *argv, env=kept)
         return Ran(done.returncode, done.stdout, done.stderr)
 
 

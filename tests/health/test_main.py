@@ -14,8 +14,9 @@ import pytest
 
 from ecs_gpu_recovery.health import main
 from ecs_gpu_recovery.health.sources import gpus
+from tests.programs import python
 
-from .conftest import BUSY_MACHINE_S, ROOT, Bench, Explain, Node, a_gpu
+from .conftest import ROOT, Bench, Explain, Node, a_gpu
 from .test_dcgm import v4
 from .test_nvidia_smi import xml
 
@@ -80,15 +81,7 @@ def test_an_error_of_ours_is_3_and_not_1(
 
 def test_an_installation_that_does_not_import_is_3(tmp_path: Path) -> None:
     (tmp_path / "tomllib.py").write_text("raise ImportError('broken installation')")
-    done = subprocess.run(
-        [sys.executable, "-m", "ecs_gpu_recovery.health"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=BUSY_MACHINE_S,
-        check=False,
-    )
+    done = python("-m", "ecs_gpu_recovery.health", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (3, "")
     assert "could not start" in done.stderr
 
@@ -156,16 +149,8 @@ def test_a_reader_who_leaves_does_not_change_the_verdict(node: Node) -> None:
     node.write("kmsg", XID_79)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "ecs_gpu_recovery.health"],
-        cwd=ROOT,
-        env={**os.environ, "GPU_HEALTH_SIMULATED": str(node.folder)},
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=BUSY_MACHINE_S,
-        check=False,
-    )
+    env = {**os.environ, "GPU_HEALTH_SIMULATED": str(node.folder)}
+    done = python("-m", "ecs_gpu_recovery.health", env=env, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
 

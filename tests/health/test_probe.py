@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
-from .conftest import BUSY_MACHINE_S, ROOT, patiently
+from tests.programs import python
+
+from .conftest import patiently
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -20,14 +20,7 @@ def show(outcomes):
 
 
 def outcomes(program: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=BUSY_MACHINE_S,
-        check=False,
-    )
+    done = python("-W", "error", "-c", PRELUDE + program)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +13,7 @@ from testbed.nights import batch
 from testbed.nights.batch import Tally
 from testbed.nights.night import Night, run
 from testbed.nights.weather import TROUBLES, Weather
+from tests.programs import python
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 BLOCK = 20
@@ -45,12 +44,8 @@ def test_the_same_seed_is_the_same_night_in_another_process() -> None:
     """The order in which sets and names are hashed differs from process to process."""
     said = set()
     for salt in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-m", "testbed.nights", "--seed", "7"],
-            env={**os.environ, "PYTHONHASHSEED": salt},
-            capture_output=True,
-            text=True,
-            check=True,
+        done = python(
+            "-m", "testbed.nights", "--seed", "7", env={**os.environ, "PYTHONHASHSEED": salt}, check=True
         )
         said.add(done.stdout)
     assert said == {done.stdout}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import textwrap
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from botocore.exceptions import ClientError
 from ecs_gpu_recovery.aws import reboot_document
 from testbed.aws import events
 from testbed.aws.server import OrderRefused, Server
+from tests.programs import ROOT, ran
 from tests.testbed.helpers import CLUSTER, REBOOT, TRAIN
 
 pytestmark = pytest.mark.ministack
@@ -264,13 +264,6 @@ def test_the_control_port_takes_json_and_nothing_else(aws: Server) -> None:
 
 def test_ministack_has_every_name_that_is_plugged_into(ministack_python: Path) -> None:
     """After an upgrade, this says which of its private names are gone or changed."""
-    root = Path(__file__).resolve().parents[2]
     code = "from testbed.aws.plugins import missing; print('\\n'.join(missing()), end='')"
-    found = subprocess.run(
-        [ministack_python, "-c", code],
-        cwd=root,
-        env={"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
+    found = ran(ministack_python, "-c", code, env={"PYTHONPATH": str(ROOT)})
     assert (found.returncode, found.stdout) == (0, ""), found.stderr
