@@ -163,8 +163,21 @@ def draw(rng: Random, more: Random) -> Weather:
         weather = replace(weather, forged=more.uniform(0.2, 1.0))
     if more.random() < 0.2:
         weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
-    weather = _two_releases(weather, more) if more.random() < 0.1 else weather
-    return _one_bad_record(weather, more) if more.random() < 0.1 else weather
+    return weather
+
+
+def any_night(rng: Random, more: Random) -> Weather:
+    """Any of the older troubles, and in some nights something about the records. That has a chance of its own."""
+    weather, chance = draw(rng, more), _apart(more)
+    weather = _two_releases(weather, chance) if chance.random() < 0.1 else weather
+    return _one_bad_record(weather, chance) if chance.random() < 0.1 else weather
+
+
+def _apart(more: Random) -> Random:
+    """Another stream of the same seed, that leaves this one where it is."""
+    peek = Random()  # noqa: S311
+    peek.setstate(more.getstate())
+    return Random(f"records {peek.random()}")  # noqa: S311
 
 
 def _two_releases(weather: Weather, more: Random) -> Weather:
@@ -180,12 +193,12 @@ def _one_bad_record(weather: Weather, more: Random) -> Weather:
 
 def releases(rng: Random, more: Random) -> Weather:
     """A deployment and perhaps a rollback in the middle of it all: functions of two releases on the same records."""
-    return _two_releases(draw(rng, more), more)
+    return _two_releases(draw(rng, more), _apart(more))
 
 
 def poison(rng: Random, more: Random) -> Weather:
     """One record can't be read any more, for a while or for good."""
-    return _one_bad_record(draw(rng, more), more)
+    return _one_bad_record(draw(rng, more), _apart(more))
 
 
 def _first_draw(rng: Random) -> Weather:
@@ -314,7 +327,7 @@ def _old_news(weather: Weather) -> Weather:
 
 #: Skies with a name, for those who look for one kind of trouble.
 SKIES: dict[str, Callable[[Random, Random], Weather]] = {
-    "any": draw,
+    "any": any_night,
     "late-news": late_news,
     "late-functions": late_functions,
     "anew": anew,
