@@ -159,10 +159,12 @@ def counted(name: str, extent: Extent, say: Say) -> Numbers:
         subprocess.run([*command, *there], check=False)
         if not junit.exists():
             say("the tests could not be run")
-            return {f"{name}_failed": 1}
+            return {"forgeries_taken" if name == "forgeries" else f"{name}_failed": 1}
         made, failed = read_junit(junit.read_text(), name)
     if name == "mutants":
         return {"mutants": made, "mutants_caught": made - failed}
+    if name == "forgeries":
+        return {"forgeries": made, "forgeries_taken": failed}
     return {name: made, f"{name}_failed": failed}
 
 

@@ -28,7 +28,7 @@ OUT = Path("build/proof.json")
 KEPT = Path("build/proof.parts")
 CODE = ("ecs_gpu_recovery", "tests", "tools")
 QUICK = Extent(seeds=1_000, slow=False, deep_s=0.0)
-PARTS = ("seeds", "mutants", "model", "kills", "crash_points", "bad_inputs")
+PARTS = ("seeds", "mutants", "model", "kills", "crash_points", "bad_inputs", "forgeries")
 
 
 class Progress:
@@ -108,7 +108,8 @@ def _short(numbers: Numbers) -> str:
 
 def _bad(numbers: Numbers) -> list[str]:
     """What must be zero and is not; and what must be found and was not."""
-    failed = [f"{name} {value}" for name, value in numbers.items() if name.endswith("_failed") and value]
+    zero = ("_failed", "_taken")
+    failed = [f"{name} {value}" for name, value in numbers.items() if name.endswith(zero) and value]
     missed = numbers.get("mutants", 0) - numbers.get("mutants_caught", 0)
     return failed + ([f"planted bugs not found: {missed}"] if missed else [])
 

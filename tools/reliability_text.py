@@ -42,6 +42,12 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
         "every field of every kind of event missing, empty or of a wrong type",
     ),
     (
+        "forged events",
+        "forgeries",
+        "forgeries_taken",
+        "what a neighbour can choose of his own tasks and machines, chosen badly in every state of a job",
+    ),
+    (
         "nodes examined",
         "verdict_cases",
         "verdict_wrong",
@@ -76,6 +82,14 @@ PROMISES: tuple[tuple[str, str], ...] = (
     ("What a later release wrote into a record stays there, whichever release writes it next", "nights"),
     ("A record that cannot be read stops nothing else, and people are told of it", "nights"),
     ("A malformed event moves no job and stops no function", "malformed events"),
+    (
+        "No verdict, no reboot and no end is taken from a task that the job did not start",
+        "nights, search, forged events",
+    ),
+    (
+        "A node counts as lost only if it was away, or kept its task after it was asked to stop",
+        "nights, search",
+    ),
 )
 
 LIMITS: tuple[str, ...] = (

@@ -216,7 +216,8 @@ class Judge:
         began = self._entered.get((old.id, old.attempt, JobStatus.IN_PROGRESS), 0.0)
         task = self._world.tasks.get(rank.task_id)
         asked = task.asked if task is not None else -1.0
-        slow = asked >= 0 and self._world.now - asked >= w.policy.stop_timeout.total_seconds()
+        took = self._world.now - asked + 0.01  # records count in milliseconds
+        slow = asked >= 0 and took >= w.policy.stop_timeout.total_seconds()
         away = machine.away_since is not None or machine.last_away >= began
         demand(
             away or slow,
