@@ -1,7 +1,7 @@
 """Nodes as the cluster knows them, brought into `ecs_node`: new ones are added, known ones keep their record.
 
 A node is known by its container instance. A machine that registers anew, because its agent lost its memory or because
-it was replaced under the same name, gets another one; its record then follows it, unless a job holds the node.
+it was replaced under the same name, gets another one; its record then follows it, or the job does that holds the node.
 """
 
 from __future__ import annotations

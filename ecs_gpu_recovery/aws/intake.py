@@ -265,7 +265,7 @@ class Intake:
         if fact is None or not fact.connected or fact.gone or not fact.host:
             return None
         if named is not None:
-            return named if fact.succeeds(named) else None
+            return named if replace(fact, node=named.name).succeeds(named) else None
         young = fact.registered is not None and fact.at - fact.registered < YOUNG
         if not young or seen.instance in self._strangers:
             return None

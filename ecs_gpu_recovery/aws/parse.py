@@ -322,6 +322,8 @@ def _instance(ev: _Event) -> Parsed:
         raise Malformed("the instance's agentConnected or status is missing")
     gpus, reason = _gpus(ev.detail.get("registeredResources")), read.line(ev.detail.get("statusReason"), 200)
     says = f"the instance is {status}" + (f" ({reason})" if reason else "")
+    rows = [row for row in read.members(ev.detail.get("attributes")) if isinstance(row.get("name"), str)]
+    said = {str(row["name"]): read.name(row.get("value")) for row in rows}
     fact = NodeSeen(
         at=ev.at,
         node="",
@@ -333,11 +335,12 @@ def _instance(ev: _Event) -> Parsed:
         instance=seen.instance,
         host=seen.host,
         registered=read.moment(ev.detail.get("registeredAt")),
+        called=said.get("node_name", ""),
+        address=said.get("ip", ""),
+        ibdev=said.get("ibdev", ""),
     )
     why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {_shown(gpus)}"
-    said = [a.get("value") for a in read.members(ev.detail.get("attributes")) if a.get("name") == "node_name"]
-    called = read.name(said[0]) if said else seen.host
-    return _ours(replace(seen, status=status, facts=(fact,), why=why, called=called))
+    return _ours(replace(seen, status=status, facts=(fact,), why=why, called=fact.called or seen.host))
 
 
 def _gpus(resources: object) -> int | None:

@@ -146,6 +146,10 @@ class NodeSeen(Fact):
     instance: str = ""
     host: str = ""
     registered: datetime | None = None
+    #: What the machine itself tells: the name an operator gave it, where it is reached, its InfiniBand devices.
+    called: str = ""
+    address: str = ""
+    ibdev: str = ""
 
     def concerns(self, record: MachineRecord) -> bool:
         """Whether it tells of the registration that the record knows. Versions count within one only."""
@@ -156,10 +160,12 @@ class NodeSeen(Fact):
         """Whether the record's machine has registered anew, so that nobody speaks for the old registration.
 
         A sighting of an even older one may come late: the later registration counts. Where the times are not known,
-        the old one must be away.
+        the old one must be away. Another machine counts in its place if an operator gave it the node's name, and the
+        old one is gone.
         """
         same_host = bool(self.host) and self.host == record.host
-        if self.concerns(record) or not same_host or not self.connected or self.gone:
+        in_its_place = bool(self.host) and record.vacant and self.called == self.node != ""
+        if self.concerns(record) or not (same_host or in_its_place) or not self.connected or self.gone:
             return False
         if self.registered is None or record.registered_at is None:
             return record.away_since is not None

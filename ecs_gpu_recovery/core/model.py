@@ -95,6 +95,7 @@ class MachineRecord(Stored):
     #: As last seen.
     connected: bool = True
     away_since: datetime | None = None
+    gone: bool = False  #: terminated or deregistered, and not seen since
     boot_id: str = ""
     gpus_seen: int | None = None
     seen_version: int = 0
@@ -107,6 +108,11 @@ class MachineRecord(Stored):
     rebooted: bool = False  #: the ordered reboot is proven
     #: What it waits for ends here; never empty while it waits for the outside world.
     deadline: datetime | None = None
+
+    @property
+    def vacant(self) -> bool:
+        """Its machine is gone for good, and nobody has concluded anything else since: another may take its place."""
+        return False
 
     @property
     def all_gpus_back(self) -> bool:
@@ -144,6 +150,10 @@ class Rank(MachineRecord):
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
+
+    @property
+    def vacant(self) -> bool:
+        return self.gone and self.node_status is NodeStatus.UNKNOWN
 
     @property
     def ended(self) -> bool:
@@ -270,6 +280,10 @@ class Node(MachineRecord):
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
     version: int = 0
+
+    @property
+    def vacant(self) -> bool:
+        return self.gone and self.status is NodeStatus.UNKNOWN
 
     def wake_at(self, lost_after: timedelta) -> datetime | None:
         """Like a job's; a node that a job holds has no errands of its own."""

@@ -213,6 +213,10 @@ def _as_registered(node: Node, rank: Rank) -> Node:
     return replace(
         node,
         instance=rank.instance,
+        host=rank.host,
+        ip=rank.address or node.ip,
+        ibdev=rank.ibdev,
+        gone=rank.gone,
         registered_at=rank.registered_at,
         seen_version=rank.seen_version,
         connected=rank.connected,

@@ -18,6 +18,7 @@ def changes(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[str, Any]
     return {
         "connected": there,
         "away_since": None if there else record.away_since or at,
+        "gone": ev.gone or (record.gone and not there),
         "boot_id": ev.boot_id or record.boot_id,
         "gpus_seen": record.gpus_seen if ev.gpus is None else ev.gpus,
     }
@@ -37,9 +38,14 @@ def says_nothing_new(
 
 
 def registered_anew(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[str, Any]:
-    """The same machine as a new instance, connected, and with versions that count from the start."""
+    """A machine as a new instance, connected, and with versions that count from the start."""
+    another = ev.host != record.host
     return {
         "instance": ev.instance,
+        "host": ev.host,
+        "boot_id": ev.boot_id if another else record.boot_id,
+        "ibdev": ev.ibdev or record.ibdev if another else record.ibdev,
+        "gone": False,
         "registered_at": ev.registered or at,
         "seen_version": ev.version,
         "connected": True,

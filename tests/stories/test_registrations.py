@@ -189,3 +189,56 @@ def test_the_registration_of_a_stranger_costs_one_look_at_the_nodes(world: World
     world.cloud.control.disconnect("cpu", 1)
     world.pass_time(5)
     assert [action for _, action in world.wire.calls] == ["get_item", "query"] * 2
+
+
+# -- another machine in its place ----------------------------------------------------------------------------------
+
+
+def replaced(world: World, name: str, **told: str) -> str:
+    """Its machine is terminated, and five minutes later another registers under its name."""
+    world.finish_attempt(1)
+    world.cloud.control.terminate(name)
+    world.pass_time(300)
+    spare = world.cloud.control.add_node(
+        name="spare", cluster=CLUSTER, gpus=8, attributes={"node_name": name, **told}
+    )
+    world.pump()
+    return str(spare["arn"])
+
+
+@pytest.mark.parametrize(("name", "told"), [("n0", {"ip": "10.9.9.9"}), ("n2", {})])
+def test_a_job_follows_a_node_that_was_replaced_under_its_name(
+    world: World, name: str, told: dict[str, str]
+) -> None:
+    names = world.begin(3)
+    arn = replaced(world, name, **told)
+    ended = world.run()
+    assert (ended.status, ended.attempt) == (OK, 1)
+    rank = ended.ranks[names.index(name)]
+    node = world.side.store.node(name)
+    assert rank.instance == node.instance == arn
+    assert rank.host == node.host == world.cloud.control.node("spare")["host_id"]
+    assert world.account.rows("node_table")[name]["container_instance_arn"] == arn
+    (check,) = [t for t in world.tasks("check") if t["containerInstanceArn"] == arn]
+    assert check["env"]["GPU_HEALTH_EXPECT_IDLE"] == "1", "it is examined before it is used"
+    if told:
+        started = [t["env"]["MASTER_ADDR"] for t in world.tasks() if t["env"]["JOB_ATTEMPT"] == "1"]
+        assert started == [told["ip"]] * 3
+    assert world.rules_broken == []
+
+
+def test_the_first_of_a_gang_is_not_followed_to_where_nobody_could_meet_it(world: World) -> None:
+    world.begin(2)
+    replaced(world, "n0")
+    ended = world.run()
+    assert (ended.status, ended.attempt) == (FAILED, 1)
+    assert "n0 could not be brought back" in ended.outcome
+
+
+def test_a_machine_under_the_name_of_one_that_is_only_away_is_not_taken_for_it(world: World) -> None:
+    world.begin(2)
+    before = world.job().ranks[1].instance
+    world.cloud.control.power_off("n1")
+    world.cloud.control.add_node(name="spare", cluster=CLUSTER, gpus=8, attributes={"node_name": "n1"})
+    assert world.run().status is FAILED
+    assert world.job().ranks[1].instance == before

@@ -166,7 +166,7 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
     if host_gone(ev):  # it must be seen again before it counts as back
-        draft.set(rank.index, connected=False, away_since=rank.away_since or draft.now)
+        draft.set(rank.index, connected=False, gone=True, away_since=rank.away_since or draft.now)
 
 
 def start_refused(draft: Draft, ev: StartRefused) -> None:

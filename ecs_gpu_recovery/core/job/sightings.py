@@ -15,7 +15,7 @@ def rank_on(draft: Draft, node: str) -> Rank | None:
 def node_seen(draft: Draft, ev: NodeSeen) -> None:
     """Keep what is new. Most sightings change nothing, and then nothing is written."""
     rank = rank_on(draft, ev.node)
-    if rank is not None and ev.succeeds(rank):
+    if rank is not None and ev.succeeds(rank) and _can_be_met(rank, ev):
         _registered_anew(draft, rank, ev)
         return
     changes = sighting.changes(rank, ev, draft.now) if rank is not None else None
@@ -33,17 +33,25 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
         lose(draft, draft.ranks[rank.index], ev.why or "the instance is gone")
 
 
+def _can_be_met(rank: Rank, ev: NodeSeen) -> bool:
+    """The others of the gang meet at the address of rank 0, so it must be known where it is now."""
+    return rank.index > 0 or ev.host == rank.host or bool(ev.address) or not rank.address
+
+
 def _registered_anew(draft: Draft, rank: Rank, ev: NodeSeen) -> None:
     """The same machine as a new instance: its agent has lost its memory, so what it ran before is reported by nobody.
 
-    Whether the machine restarted, nobody tells either: a task that was not known to have ended may run on.
+    Whether the machine restarted, nobody tells either: a task that was not known to have ended may run on. Another
+    machine in the place of one that is gone is examined in the same way.
     """
-    why = f"its host registered again as {ev.instance.rpartition('/')[2]}"
+    name, another = ev.instance.rpartition("/")[2], ev.host != rank.host
+    why = f"{ev.host} has taken its place as {name}" if another else f"its host registered again as {name}"
     draft.note(rank.node, rank.node_status, rank.node_status, why)
     draft.set(
         rank.index,
         back_at=draft.at,
-        anew=rank.anew or not rank.quiet,
+        anew=rank.anew or another or not rank.quiet,
+        address=ev.address if another else rank.address,
         **sighting.registered_anew(rank, ev, draft.at),
     )
     rank = draft.ranks[rank.index]

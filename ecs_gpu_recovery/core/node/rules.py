@@ -105,7 +105,8 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     """Keep what is new. Silence beyond the limit is judged by `tick`."""
     if ev.succeeds(d.node) and not d.node.job_id:  # a job that holds it decides by itself
         d.say(f"registered again as {ev.instance.rpartition('/')[2]}")
-        d.set(**sighting.registered_anew(d.node, ev, d.at))
+        ip = ev.address if ev.host != d.node.host else d.node.ip
+        d.set(**sighting.registered_anew(d.node, ev, d.at), ip=ip)
     changes = sighting.changes(d.node, ev, d.now)
     if changes is None:
         return
