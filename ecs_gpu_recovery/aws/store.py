@@ -9,53 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..core import rows
-from ..core.codec import CODEC, Codec
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, Unreadable, VersionConflict
 from ..core.model import Entry, Job, JobStatus, Node, Rank, TaskStatus
 from ..engine.ports import Nodes, Page, each
 from . import items, tables
-from .dynamo import MOST_ACTIONS, Dynamo
+from .dynamo import MOST_ACTIONS
 from .errors import CONFLICT, Cancelled, ConditionFailed
 from .items import Item, text
+from .record_tables import TRIES, RecordTables
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+    pass
 
-#: The state in which other tools leave a job: a recovery is begun by its events.
-_MOST = JobStatus.IN_PROGRESS.value
-#: How often a plan that others overtook is made again before the caller has to wait.
-TRIES = 8
 #: Of how many jobs the last record is kept at hand.
 RECENT = 16
 #: How much one question to an index reads at least, so that what is filtered out does not cost a call each.
 PAGE = 50
 
 
-class DynamoStore:
+class DynamoStore(RecordTables):
     """Safe for any number of threads and processes. Lists and sweeps are those of one cluster."""
-
-    def __init__(
-        self,
-        client: DynamoDBClient,
-        *,
-        cluster: str,
-        job_table: str = tables.JOBS.name,
-        task_table: str = tables.TASKS.name,
-        node_table: str = tables.NODES.name,
-        lost_after: timedelta = timedelta(minutes=10),
-        codec: Codec = CODEC,
-    ) -> None:
-        self._jobs, self._tasks, self._nodes = job_table, task_table, node_table
-        keys = {job_table: tables.JOBS.key, task_table: tables.TASKS.key, node_table: tables.NODES.key}
-        self._db = Dynamo(client, keys)
-        self._cluster = cluster
-        self._lost_after, self._codec = lost_after, codec
-        self._recent: dict[str, Job] = {}  #: as this process wrote them last
 
     # -- a new job -------------------------------------------------------------------------------------------
 
@@ -267,10 +245,6 @@ class DynamoStore:
         row = item | {"created_at": item["updated_at"]}
         return self._db.newer(self._tasks, row, fence="job_version", once=("created_at",))
 
-    def _next_node(self, node: Node) -> Item:
-        item = self._node_item(node)
-        return self._db.next(self._nodes, item, sparse=items.NODE_SPARSE)
-
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
@@ -340,82 +314,6 @@ class DynamoStore:
     def _due(self, table: str, now: datetime) -> Iterator[Item]:
         key = ("cluster_name", self._cluster)
         return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
-
-    # -- records and items -----------------------------------------------------------------------------------
-
-    def _job_item(self, job: Job) -> Item:
-        return items.job_item(job, self._lost_after, self._codec)
-
-    def _node_item(self, node: Node) -> Item:
-        return items.node_item(node, self._lost_after, self._codec)
-
-    def _job_in(self, item: Mapping[str, Any]) -> Job:
-        return items.read_job(item, self._codec)
-
-    def _node_in(self, item: Mapping[str, Any]) -> Node:
-        return items.read_node(item, self._codec)
-
-    # -- what another tool wrote -----------------------------------------------------------------------------
-
-    def foreign_jobs(self, *, all_states: bool = True) -> Sequence[str]:
-        """Jobs of this cluster that have not ended and have no record of ours: in progress, or in any state."""
-        here = {"cluster_name": self._cluster}
-        waiting = [status.value for status in JobStatus if not status.final] if all_states else [_MOST]
-        listed = (
-            self._db.query(self._jobs, tables.BY_STATUS, ("job_status", status), same=here)
-            for status in waiting
-        )
-        return [item["job_id"]["S"] for some in listed for item in some if "version" not in item]
-
-    def task_rows(self, task_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The schema's attributes of those tasks that have a row."""
-        found = self._db.read({self._tasks: task_ids})[self._tasks]
-        return {task_id: items.plain(item) for task_id, item in found.items()}
-
-    def node_rows(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The schema's attributes of those nodes that have a row, with a record of ours or without."""
-        found = self._db.read({self._nodes: names})[self._nodes]
-        return {name: items.plain(item) for name, item in found.items()}
-
-    def adopt(self, job: Job, nodes: Sequence[Node]) -> None:
-        """Write the first record beside another tool's rows, and hold the nodes for it.
-
-        A node that is known keeps what is known. Raises `VersionConflict` if the job has a record by now, and
-        `NodesTaken` if another job holds one of its nodes.
-        """
-        owing = replace(job, owed=tuple(range(len(job.ranks))))
-        item = self._job_item(owing)
-        record = self._db.first(self._jobs, item, sparse=items.JOB_SPARSE)
-        for _ in range(TRIES):
-            claims = list(self._adopted(job, nodes))
-            while len(claims) >= MOST_ACTIONS and self._db.write_all(
-                claims[:MOST_ACTIONS], f"adopt {job.id}"
-            ):
-                del claims[:MOST_ACTIONS]
-            if len(claims) >= MOST_ACTIONS:
-                continue
-            try:
-                self._db.transact([record, *claims], f"adopt job {job.id}")
-            except Cancelled as exc:
-                if exc.failed(0):
-                    raise VersionConflict(f"job {job.id} has a record already") from exc
-            else:
-                return
-        raise Transient(f"job {job.id}: its nodes keep moving")
-
-    def _adopted(self, job: Job, nodes: Sequence[Node]) -> Iterator[Item]:
-        found = self._db.read({self._nodes: [node.name for node in nodes]})[self._nodes]
-        known = {name: self._node_in(item) for name, item in found.items() if "record" in item}
-        taken = {n.name: n.refusal for n in known.values() if n.job_id not in ("", job.id)}
-        if taken and not job.status.final:
-            raise NodesTaken(taken)
-        for node in nodes:
-            if node.name not in known:
-                item = self._node_item(node)
-                yield self._db.first(self._nodes, item, sparse=items.NODE_SPARSE)
-            elif not (known[node.name].job_id or job.status.final):
-                held = rows.claimed_node(known[node.name], job)
-                yield self._next_node(replace(held, status=node.status, updated_at=node.updated_at))
 
 
 def _open(found: Mapping[str, Item], task_id: str) -> bool:
