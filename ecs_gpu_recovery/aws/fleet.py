@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused
-from ..core.events import CheckStarted, Fact, NodeSeen, RebootFailed, TaskEnded, TaskStarted
+from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..engine.dispatch import node_of
 from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
 from . import reboots
+from .check_log import CheckLog
+from .definitions import Definitions
 from .errors import code_of, translated
 from .event_fields import family
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
@@ -26,6 +28,7 @@ from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
+    from mypy_boto3_logs import CloudWatchLogsClient
     from mypy_boto3_ssm import SSMClient
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -37,8 +40,6 @@ _NO = frozenset(
 )
 #: PutAttributes says so of an instance that is gone, and of one that has ten attributes of other names.
 _NO_LABEL = frozenset({"TargetNotFoundException", "AttributeLimitExceededException"})
-#: How long a look at a task definition is trusted; a family may get a new revision.
-DEFINITION_FOR = timedelta(minutes=10)
 
 
 class EcsFleet:
@@ -49,6 +50,7 @@ class EcsFleet:
         *,
         ecs: ECSClient,
         ssm: SSMClient,
+        logs: CloudWatchLogsClient,
         cluster: str,
         check_task: str,
         reboot_document: str,
@@ -58,7 +60,8 @@ class EcsFleet:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
         self._reboots = reboots.Reboots(ssm, document=reboot_document, cluster=cluster)
         self._pace = pace or Pace(MODIFY_PER_S)
-        self._containers: dict[str, tuple[datetime, str]] = {}
+        self._definitions = Definitions(ecs, now)
+        self._check_log = CheckLog(logs, self._definitions, check_task)
         self._hosts: dict[str, str] = {}
         self._sent: dict[str, reboots.Command] = {}  #: orders to reboot that this process has sent
 
@@ -68,7 +71,7 @@ class EcsFleet:
         rank = job.ranks[order.rank]
         task_id = self._find_any(order.token, rank.instance, job.spec.family) if again else ""
         if not task_id:
-            container = job.spec.container or self._container_of(job.spec.task_def)
+            container = job.spec.container or self._definitions.container(job.spec.task_def)
             task_id = self._start(
                 job.spec.task_def,
                 rank.instance,
@@ -98,7 +101,7 @@ class EcsFleet:
                 node.instance,
                 node.name,
                 order.token,
-                self._container_of(self._check_task),
+                self._definitions.container(self._check_task),
                 env,
             )
         return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
@@ -128,7 +131,7 @@ class EcsFleet:
                     overrides=overrides,  # type: ignore[arg-type]
                 )
         except ClientError as exc:
-            self._containers.pop(task_def, None)
+            self._definitions.forget(task_def)
             if code_of(exc) not in _NO:
                 raise
             raise ClusterRefused(node, f"{code_of(exc)}: {exc.response['Error'].get('Message', '')}") from exc
@@ -166,23 +169,6 @@ class EcsFleet:
             if not ended.get("nextToken"):
                 return ""
             more = {"nextToken": ended["nextToken"]}
-
-    def _container_of(self, task_def: str) -> str:
-        """The container that does the work: the one with GPUs, else the first essential one."""
-        seen, name = self._containers.get(task_def, (None, ""))
-        if seen is not None and abs(self._now() - seen) < DEFINITION_FOR:
-            return name
-        with translated(f"reading task definition {task_def}"):
-            found = self._ecs.describe_task_definition(taskDefinition=task_def)["taskDefinition"][
-                "containerDefinitions"
-            ]
-        with_gpu = [
-            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
-        ]
-        essential = [c for c in found if c.get("essential", True)]
-        name = str((with_gpu or essential or found)[0]["name"])
-        self._containers[task_def] = (self._now(), name)
-        return name
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
@@ -335,7 +321,7 @@ class EcsFleet:
             {cid: (n.name, n.check_try) for cid, n in checking.items()},
             self._now(),
         ):
-            yield fact.node, fact
+            yield fact.node, self.explained(fact)
         for node in nodes:
             if node.status is NodeStatus.FAILED and node.updated_at > self._now() - reboots.CALLED_BACK_FOR:
                 self._reboots.call_back(self.host_of(node), self._now())
@@ -368,7 +354,11 @@ class EcsFleet:
                 known[task_id] = rank
         yield from tasks_as_facts(self._describe(list(known)), known, job, self._now())
         checks = {r.check_id: (r.node, r.check_try) for r in job.ranks if r.check_id and r.verdict is None}
-        yield from checks_as_facts(self._describe(list(checks)), checks, self._now())
+        yield from map(self.explained, checks_as_facts(self._describe(list(checks)), checks, self._now()))
+
+    def explained(self, fact: Fact) -> Fact:
+        """A verdict that is not *healthy*, with the reason that its check reported; any other fact as it is."""
+        return self._check_log.explain(fact) if isinstance(fact, NodeChecked) else fact
 
     def _describe(self, task_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for start in range(0, len(task_ids), 100):

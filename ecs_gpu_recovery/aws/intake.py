@@ -173,6 +173,7 @@ class Intake:
         ours = self._runtime.store.last(seen.job)
         if seen.status != "STOPPED" and ours and any(r.check_id == seen.task_id for r in ours.ranks):
             return Answer(seen.kind, True, "nothing new", seen.job)
+        seen = replace(seen, facts=tuple(map(self._fleet.explained, seen.facts)))
         if seen.job:
             return self._to_job(seen, at, seen.job, seen.facts)
         if not seen.node:

@@ -106,6 +106,7 @@ def build(
     fleet = EcsFleet(
         ecs=ecs,
         ssm=client("ssm"),
+        logs=client("logs"),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         reboot_document=reboot_document.name(chosen.STACK_NAME),

@@ -150,6 +150,8 @@ def _check(argv: Sequence[str]) -> int:
     if options.report:
         _write(options.report, done)
     report.say(json.dumps(done.to_json(), indent=2) if options.json else report.table(done))
+    if options.json_line:
+        report.say(json.dumps(done.to_json()))
     return judgement.verdict.exit_code
 
 
@@ -245,6 +247,9 @@ def _check_parser() -> _Parser:
     add("--expect-gpus", type=_number, metavar="N", help="how many GPUs this node must have")
     add("--since", type=_time, metavar="TIME", help="ignore kernel messages older than this (ISO 8601)")
     add("--json", action="store_true", help="print the report as JSON instead of a table")
+    add(
+        "--json-line", action="store_true", help="print it once more, last, as one line: for readers of a log"
+    )
     add("--report", type=Path, metavar="FILE", help="also write the JSON report here, all or nothing")
     add(
         "--previous-report",

@@ -44,12 +44,14 @@ class Needs:
     sees_tasks: bool = False
     sees_commands: bool = False
     calls_back: bool = False
+    reads_reports: bool = False
 
 
 FUNCTIONS: Mapping[str, Needs] = {
     # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
     TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}, sees_tasks=True),
-    CHECK_MONITOR: Needs(),
+    # It reads why a check says what it says.
+    CHECK_MONITOR: Needs(reads_reports=True),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
     # some job waits for.
     INSTANCE_MONITOR: Needs(
@@ -63,6 +65,7 @@ FUNCTIONS: Mapping[str, Needs] = {
         sees_tasks=True,
         sees_commands=True,
         calls_back=True,
+        reads_reports=True,
     ),
 }
 
@@ -101,11 +104,12 @@ class Permissions:
             *keeping,
             *self._hosts(needs),
             *self._messages(),
+            *([_allow("logs:{GetLogEvents}", self._arns(places.reports))] if needs.reads_reports else []),
         ]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
-        of = (places.definitions, places.tasks, places.instances, places.hosts)
+        of = (places.definitions, places.tasks, places.instances, places.hosts, places.reports)
         names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
         yield from ((name.shown, name.why) for name in names if "*" in name.resource)
         yield "*", _NO_RESOURCE

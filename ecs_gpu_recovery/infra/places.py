@@ -77,6 +77,14 @@ def training_logs(config: Config) -> list[Name]:
     return [Name("logs", f"log-group:{group}:log-stream:*", why) for group in config.training_log_groups]
 
 
+def reports(config: Config) -> list[Name]:
+    """The streams of health checks: of the stack's own, or wherever a definition of the user's own may write."""
+    if not config.makes_check_task:
+        return training_logs(config)
+    why = "Each check has a stream of its own, and its report in it."
+    return [Name("logs", f"log-group:/ecs/{config.STACK_NAME}:log-stream:gpu-health/*", why)]
+
+
 def hosts(config: Config) -> list[Name]:
     why = "A node that joins tomorrow must be rebootable too, if it has the tag."
     return [Name("ec2", "instance/*", why), Name("ssm", "managed-instance/*", why)]

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import check_report
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
@@ -245,7 +246,7 @@ class LocalFleet:
                 check_id=check_id,
                 check_try=check_try,
                 verdict=verdict,
-                findings=str(report.get("why") or task.reason or "")[:500],
+                findings=check_report.sentence(report) or str(task.reason or "")[: check_report.MOST],
             )
 
     def _see_reboot(self, node: str, key: str) -> Iterator[Fact]:

@@ -30,6 +30,7 @@ from .events import Event
 from .faults import Courier, Gate
 from .hosts import Hosts
 from .instances import InstanceActions
+from .logs import Streams, Write
 from .model import Knobs
 from .requests import ApiError
 from .rights import Ledger
@@ -63,6 +64,7 @@ class Cloud:
         self.ledger = Ledger()
         self._own = OwnDefinitions(self.place, self.agenda.now)
         self._definitions = definitions or self._own
+        self.write_log: Write | None = None  #: where logs go that are not kept here
         self.reset(seed)
 
     def reset(self, seed: int = 0) -> None:
@@ -79,6 +81,8 @@ class Cloud:
             self.cluster = Cluster(
                 agenda=self.agenda, place=self.place, knobs=self.knobs, chance=chance, send=self._send
             )
+            streams = Streams()
+            self.cluster.write_log = self.write_log or streams.write
             self.hosts = Hosts(self.cluster)
             self.commands = RunCommand(self.cluster, self.hosts)
             self.documents = Documents()
@@ -87,6 +91,7 @@ class Cloud:
             self.actions: dict[str, dict[str, Action]] = {
                 "ecs": tasks.actions | instances.actions,
                 "ssm": SsmActions(self.cluster, self.commands, self.documents).actions,
+                "logs": streams.actions,
             }
             if self._definitions is self._own:
                 self.actions["ecs"] |= {

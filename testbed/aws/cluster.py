@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
-from . import events, shapes
+from . import events, logs, shapes
 from .agenda import Agenda
 from .definitions import Needs
 from .events import Event
@@ -32,6 +32,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.tasks: dict[str, Task] = {}
         self._chance, self._send = chance, send
+        self.write_log: logs.Write = logs.Streams().write
         self._live: dict[str, list[Task]] = {}
         self._ended: deque[tuple[float, str]] = deque()
 
@@ -275,6 +276,9 @@ class Cluster:
         if task.process != "alive":
             return False
         task.process = "dead"
+        place = logs.place_of(task)
+        if place is not None and task.outcome.lines:
+            self.write_log(*place, list(task.outcome.lines))
         self.report(task.node, lambda: self.ended(task, code, reason))
         return True
 

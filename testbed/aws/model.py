@@ -78,6 +78,7 @@ class Outcome:
     reason: str = ""  #: of the container
     pull_s: float = 0.0  #: how long the image takes to arrive
     start_error: str = ""  #: it never starts, for this reason
+    lines: tuple[str, ...] = ()  #: what it writes at its end
     on_term: int | None = 143  #: exit code after SIGTERM; None: it ignores SIGTERM and is killed
 
 

@@ -37,6 +37,8 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("core.responses", "error_response_json", ("code", "message", "status")),
     ("core.responses", "request_scope", ("account_id", "region")),
     ("services.cloudformation.provisioners", "_RESOURCE_HANDLERS", None),
+    ("services.cloudwatch_logs", "_create_log_stream", ("data",)),
+    ("services.cloudwatch_logs", "_put_log_events", ("data",)),
     ("services.ecs", "_ACTION_MAP", None),
     ("services.ecs", "_clusters", None),
     ("services.ecs", "_task_defs", None),
@@ -106,6 +108,7 @@ def plug_in(cloud: Cloud) -> None:
     _ecs_actions(cloud)
     _ssm_actions(cloud)
     _ssm_documents(cloud)
+    _logs(cloud)
     _retries()
     _few_at_once()
     _no_new_log_groups()
@@ -225,6 +228,20 @@ def _ssm_documents(cloud: Cloud) -> None:
 
     handlers = {"create": create, "update": update, "delete": delete}
     module("services.cloudformation.provisioners")._RESOURCE_HANDLERS["AWS::SSM::Document"] = handlers
+
+
+def _logs(cloud: Cloud) -> None:
+    """What containers write goes to MiniStack's logs, where people and functions read it."""
+    logs, place = module("services.cloudwatch_logs"), cloud.place
+
+    def write(group: str, stream: str, lines: list[str]) -> None:
+        where = {"logGroupName": group, "logStreamName": stream}
+        with module("core.responses").request_scope(place.account, place.region):
+            logs._create_log_stream(where)
+            logs._put_log_events({**where, "logEvents": [{"message": line} for line in lines]})
+
+    cloud.write_log = write
+    cloud.cluster.write_log = write
 
 
 # -- events ---------------------------------------------------------------------------------------------

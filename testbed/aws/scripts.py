@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .logs import report
 from .model import OUT_OF_MEMORY, Knobs, Outcome, Task
 
 #: A task that carries this in its environment overrides is a health check.
@@ -47,7 +48,9 @@ class Script:
                     rule.times -= 1
                 return rule.outcome
         if is_check(task, self._knobs):
-            return Outcome(exit_code=verdict(task), after_s=self._knobs.check_s)
+            code = verdict(task)
+            said = (report(task, code),) if code else ()
+            return Outcome(exit_code=code, after_s=self._knobs.check_s, lines=said)
         return Outcome()
 
 

@@ -235,9 +235,9 @@ def test_the_tasks_exit_code_is_the_verdict(task: Path) -> None:
 
 
 def test_the_task_passes_on_what_it_is_told(task: Path) -> None:
-    assert call(task).stdout.split() == ["--json", "--level", "1"]
+    assert call(task).stdout.split() == ["--json-line", "--level", "1"]
     told = call(task, "--require", "driver", GPU_HEALTH_LEVEL="2", GPU_HEALTH_EXPECT_GPUS="8").stdout.split()
-    assert told == ["--json", "--level", "2", "--require", "driver", "--expect-gpus", "8"]
+    assert told == ["--json-line", "--level", "2", "--require", "driver", "--expect-gpus", "8"]
     assert call(task, GPU_HEALTH_EXPECT_IDLE="1").stdout.split()[-2:] == ["--require", "idle"]
 
 
@@ -250,7 +250,7 @@ def test_the_watches_of_an_engine_of_its_own_are_switched_on(task: Path) -> None
         "called: nv-hostengine ",
         "called: dcgmi health -g 0 -s a",
     ]
-    assert ran.stdout.split() == ["--json", "--level", "1"]
+    assert ran.stdout.split() == ["--json-line", "--level", "1"]
 
 
 def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> None:
@@ -258,7 +258,7 @@ def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> Non
     (task / "nv-hostengine").chmod(0o755)
     ran = call(task)
     assert ran.returncode == 0
-    assert ran.stdout.split() == ["--json", "--level", "1"], "its words are not mixed into the report"
+    assert ran.stdout.split() == ["--json-line", "--level", "1"], "its words are not mixed into the report"
     assert "DCGM will not be asked" in ran.stderr
 
 

@@ -224,3 +224,11 @@ def test_the_documentation_shows_the_rules_that_are_shipped(capsys: pytest.Captu
         .partition("<!-- /rules -->")[0]
     )
     assert shown == capsys.readouterr().out, "put the output of gpu-health rules --markdown between the marks"
+
+
+def test_the_last_line_of_a_log_is_the_report_and_people_read_a_table(node: Node) -> None:
+    node.write("kmsg", XID_79)
+    ran = node.bench.check("--json-line", "--level", "quick", GPU_HEALTH_SIMULATED=str(node.folder))
+    assert ran.out.startswith("REBOOT")
+    last = json.loads(ran.out.splitlines()[-1])
+    assert (last["verdict"], problems(last, SCHEMA)) == ("reboot", [])

@@ -124,6 +124,8 @@ def test_a_gpu_fault_is_healed_with_one_reboot(story: Story) -> None:
     assert story.end().status is JobStatus.COMPLETE
     assert story.boots() == [1, 2]
     assert len(story.server.control("node", node=story.nodes[1])["reboot_keys"]) == 1
+    (ordered,) = [entry for entry in story.job().timeline if entry.after == "REBOOTING"]
+    assert "Xid 79" in ordered.evidence, "the check's own report says why"
     check_records(story, JobStatus.COMPLETE, attempt=1, nodes=("AVAILABLE", "AVAILABLE"))
     assert story.told() == []
 

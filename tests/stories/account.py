@@ -169,13 +169,13 @@ class Wire:
 
 
 class Session:
-    """What `boto3.Session` is to the wiring: ECS and SSM are simulated, the rest is the account's."""
+    """What `boto3.Session` is to the wiring: ECS, SSM and the logs are simulated, the rest is the account's."""
 
     def __init__(self, cloud: Cloud, account: Account, wire: Wire) -> None:
         self._cloud, self._account, self._wire = cloud, account, wire
 
     def client(self, name: str, config: Config | None = None) -> Any:
-        made = self._cloud.client(name) if name in ("ecs", "ssm") else self._account.client(name)
+        made = self._cloud.client(name) if name in ("ecs", "ssm", "logs") else self._account.client(name)
         return _Wired(made, name, self._wire)
 
 

@@ -37,6 +37,9 @@ POLICY = Policy()
 Event = dict[str, Any]
 
 
+LOGGED = {"logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "/ecs/checks"}}}
+
+
 def container(name: str, gpus: int) -> dict[str, Any]:
     need = [{"type": "GPU", "value": str(gpus)}]
     return {"name": name, "image": f"{name}:1", "cpu": 1024, "memory": 4096, "resourceRequirements": need}
@@ -351,8 +354,8 @@ def a_world(
     cloud = Cloud(seed=seed, knobs=knobs or Knobs(check_s=5.0, reboot_s=60.0, stop_s=1.0, start_s=0.5))
     ecs = cloud.client("ecs")
     ecs.create_cluster(clusterName=CLUSTER)
-    for family, name in ((TRAIN, "main"), (CHECK, "check")):
-        ecs.register_task_definition(family=family, containerDefinitions=[container(name, 8)])
+    ecs.register_task_definition(family=TRAIN, containerDefinitions=[container("main", 8)])
+    ecs.register_task_definition(family=CHECK, containerDefinitions=[container("check", 8) | LOGGED])
     content = json.dumps(reboot_document.content())
     cloud.client("ssm").create_document(Name=DOCUMENT, Content=content, DocumentType="Command")
     if url:

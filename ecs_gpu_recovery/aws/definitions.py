@@ -1,0 +1,49 @@
+"""Task definitions as ECS has them, looked up once in ten minutes: a family may get a new revision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from .errors import translated
+from .task_definition import log_stream
+
+if TYPE_CHECKING:
+    from mypy_boto3_ecs import ECSClient
+
+#: How long a look is trusted.
+TRUSTED_FOR = timedelta(minutes=10)
+
+
+class Definitions:
+    """What the fleet needs to know of a definition: which container does the work, and where it writes its log."""
+
+    def __init__(self, ecs: ECSClient, now: Callable[[], datetime]) -> None:
+        self._ecs, self._now = ecs, now
+        self._known: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
+
+    def container(self, name: str) -> str:
+        """The one with GPUs, else the first essential one."""
+        found = self._of(name)["containerDefinitions"]
+        with_gpu = [
+            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
+        ]
+        essential = [c for c in found if c.get("essential", True)]
+        return str((with_gpu or essential or found)[0]["name"])
+
+    def log_of(self, name: str, task_id: str) -> tuple[str, str] | None:
+        """Group and stream of a task's log, if it goes to CloudWatch."""
+        return log_stream(self._of(name), self.container(name), task_id)
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def _of(self, name: str) -> Mapping[str, Any]:
+        seen, definition = self._known.get(name, (None, {}))
+        if seen is not None and abs(self._now() - seen) < TRUSTED_FOR:
+            return definition
+        with translated(f"reading task definition {name}"):
+            definition = dict(self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"])
+        self._known[name] = (self._now(), definition)
+        return definition
