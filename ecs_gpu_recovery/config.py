@@ -83,6 +83,9 @@ class Deployment(SharedSettings):
     )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
+    EVIDENCE_DAYS: int = setting(
+        90, whole(0, 3650), "how long is kept what a reboot would wipe; 0 keeps nothing", unit="days"
+    )
     LOG_RETENTION_DAYS: int = setting(90, _log_days, "how long logs are kept", unit="days")
     LOG_LEVEL: str = setting("INFO", _log_level, "how much the functions write there")
     SNS_TOPIC_NAME: str = setting(

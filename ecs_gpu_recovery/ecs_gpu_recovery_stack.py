@@ -14,6 +14,7 @@ from .infra.alarms import Alarms
 from .infra.console import Console
 from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
+from .infra.evidence import Evidence
 from .infra.functions import Functions
 from .infra.logs import timeline_group
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
@@ -44,7 +45,8 @@ class EcsGpuRecoveryStack(Stack):
         tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
         cluster = self._cluster()
         daemons = self._daemons(image, tasks, cluster)
-        RebootDocument(self, "Reboots", config=config)
+        evidence = Evidence(self, "Evidence", config=config) if config.EVIDENCE_DAYS else None
+        RebootDocument(self, "Reboots", config=config, bucket=evidence.bucket.bucket_name if evidence else "")
         roles = [*tasks.roles, *(arn for arn in config.TASK_ROLE_ARNS.split(",") if arn)]
         allowed = Permissions(
             config=config,
@@ -52,6 +54,7 @@ class EcsGpuRecoveryStack(Stack):
             topic_arn=messages.topic.topic_arn,
             key_arn=messages.key.key_arn,
             timeline_arn=timeline.log_group_arn,
+            evidence=evidence,
             role_arns=roles,
             daemons=daemons,
         )
@@ -66,6 +69,8 @@ class EcsGpuRecoveryStack(Stack):
             "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
             "TIMELINE_LOG_GROUP": timeline.log_group_name,
         }
+        if evidence:
+            environment["EVIDENCE_BUCKET"] = evidence.bucket.bucket_name
         if daemons:
             environment["NODE_DAEMON_TASKS"] = ",".join(daemon.family for daemon in daemons)
         made = Functions(
@@ -92,7 +97,14 @@ class EcsGpuRecoveryStack(Stack):
         Dashboard(
             self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
         )
-        names = Made(topic=messages.topic.topic_arn, key=messages.key.key_arn, queue=dead_letters.queue_arn)
+        names = Made(
+            topic=messages.topic.topic_arn,
+            key=messages.key.key_arn,
+            queue=dead_letters.queue_arn,
+            bucket=evidence.bucket.bucket_arn if evidence else "",
+            archives=evidence.archives if evidence else "",
+            wildcards=[evidence.wildcard] if evidence else [],
+        )
         if config.CREATE_PEOPLE_POLICIES:
             People(self, "People", config=config, made=names, role_arns=roles)
         if config.CONSOLE_IMAGE:
@@ -113,6 +125,7 @@ class EcsGpuRecoveryStack(Stack):
             "NodeTable": tables.nodes.table_name,
             "NotificationTopicArn": messages.topic.topic_arn,
             "DeadLetterQueueUrl": dead_letters.queue_url,
+            "EvidenceBucket": evidence.bucket.bucket_name if evidence else "",
             "HealthCheckTaskDefinition": tasks.check,
             "TrainingTaskDefinition": tasks.training,
             "ImageRepositoryUri": image.repository.repository_uri if image.repository else "",

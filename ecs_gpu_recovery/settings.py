@@ -185,6 +185,9 @@ class LambdaSettings(SharedSettings):
         optional(matching(r"[\w./#-]{1,512}", "use the name of a log group")),
         "where the older lines of timelines are kept; without it they go to the function's own log",
     )
+    EVIDENCE_BUCKET: str = setting(
+        "", any_text, "where nodes put what their reboot would wipe; without it, nothing is kept"
+    )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"
     )

@@ -180,6 +180,15 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "logs:DeleteLogGroup",
         "logs:TagResource",
     ),
+    "AWS::S3::Bucket": (
+        "s3:CreateBucket",
+        "s3:PutBucketPublicAccessBlock",
+        "s3:PutBucketTagging",
+        "s3:PutEncryptionConfiguration",
+        "s3:PutLifecycleConfiguration",
+        "s3:DeleteBucket",
+    ),
+    "AWS::S3::BucketPolicy": ("s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:DeleteBucketPolicy"),
     "AWS::SNS::Topic": (
         "sns:CreateTopic",
         "sns:GetTopicAttributes",

@@ -16,7 +16,6 @@ from ..core.model import Job, Node, NodeStatus, Rank
 from ..engine.dispatch import node_of
 from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
-from . import reboots
 from .check_log import CheckLog
 from .definitions import Definitions
 from .errors import code_of, translated
@@ -24,12 +23,12 @@ from .event_fields import family
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .rate_limit import MODIFY_PER_S, Pace
+from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
     from mypy_boto3_logs import CloudWatchLogsClient
-    from mypy_boto3_ssm import SSMClient
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: The name under which a node's status shows on its container instance.
@@ -49,21 +48,20 @@ class EcsFleet:
         self,
         *,
         ecs: ECSClient,
-        ssm: SSMClient,
+        reboots: Reboots,
         logs: CloudWatchLogsClient,
         cluster: str,
         check_task: str,
-        reboot_document: str,
         now: Callable[[], datetime],
         pace: Pace | None = None,
     ) -> None:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
-        self._reboots = reboots.Reboots(ssm, document=reboot_document, cluster=cluster)
+        self._reboots = reboots
         self._pace = pace or Pace(MODIFY_PER_S)
         self._definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self._definitions, check_task)
         self._hosts: dict[str, str] = {}
-        self._sent: dict[str, reboots.Command] = {}  #: orders to reboot that this process has sent
+        self._sent: dict[str, Command] = {}  #: orders to reboot that this process has sent
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -323,7 +321,7 @@ class EcsFleet:
         ):
             yield fact.node, self.explained(fact)
         for node in nodes:
-            if node.status is NodeStatus.FAILED and node.updated_at > self._now() - reboots.CALLED_BACK_FOR:
+            if node.status is NodeStatus.FAILED and node.updated_at > self._now() - CALLED_BACK_FOR:
                 self._reboots.call_back(self.host_of(node), self._now())
             if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
                 for told in self._see_reboot(node.name, self.host_of(node), node.reboot_key):
@@ -373,16 +371,16 @@ class EcsFleet:
 
     def _see_reboot(self, node: str, host: str, key: str) -> Iterator[Fact]:
         found = self._reboots.find(host, key, self._now()) if host else None
-        fact = reboots.outcome(found, node, key, self._now()) if found else None
+        fact = outcome(found, node, key, self._now()) if found else None
         if fact is not None:
             yield fact
 
-    def commands(self, command_id: str, status: str = "") -> Sequence[reboots.Command]:
+    def commands(self, command_id: str, status: str = "") -> Sequence[Command]:
         """What SSM knows of a command of ours, once per host it was sent to.
 
         `status` is what an event said. Of a command that this very process has sent, a success is believed.
         """
-        if status == reboots.SUCCESS and command_id in self._sent:
+        if status == SUCCESS and command_id in self._sent:
             return [replace(self._sent[command_id], status=status)]
         return self._reboots.look(command_id)
 

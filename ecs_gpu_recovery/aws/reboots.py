@@ -18,6 +18,7 @@ from ..core.errors import ClusterRefused, Transient
 from ..core.events import Fact, RebootFailed, RebootProven
 from ..settings import REBOOT_DELIVERY
 from .errors import code_of, translated
+from .evidence import Evidence
 from .reboot_document import arguments
 
 if TYPE_CHECKING:
@@ -61,8 +62,13 @@ class Command:
 class Reboots:
     """The orders of one stack for one cluster."""
 
-    def __init__(self, ssm: SSMClient, *, document: str, cluster: str) -> None:
-        self._ssm, self._document, self._cluster = ssm, document, cluster.rpartition("/")[2]
+    def __init__(self, ssm: SSMClient, evidence: Evidence, *, document: str, cluster: str) -> None:
+        self._ssm, self._evidence, self._document, self._cluster = (
+            ssm,
+            evidence,
+            document,
+            cluster.rpartition("/")[2],
+        )
         self._says = f"gpu-recovery {self._cluster} reboot "
 
     def comment(self, key: str) -> str:
@@ -74,6 +80,7 @@ class Reboots:
         """Order the reboot. A host that SSM does not know is a refusal, not something to try again."""
         from botocore.exceptions import ClientError
 
+        given = arguments(self._document, self._cluster, key, self._evidence.address(node, key))
         try:
             with translated(f"rebooting {node}"):
                 reply = self._ssm.send_command(
@@ -81,7 +88,7 @@ class Reboots:
                     DocumentName=self._document,
                     Comment=self.comment(key),
                     TimeoutSeconds=int(REBOOT_DELIVERY.total_seconds()),
-                    Parameters=arguments(self._document, self._cluster, key),
+                    Parameters=given,
                 )
         except ClientError as exc:
             if code_of(exc) not in ("InvalidInstanceId", "UnsupportedPlatformType"):

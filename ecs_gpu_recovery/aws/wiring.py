@@ -14,9 +14,11 @@ from ..settings import LambdaSettings, lambda_settings
 from . import reboot_document
 from .adopt import StoreAdopter
 from .event_fields import family
+from .evidence import Evidence
 from .fleet import EcsFleet
 from .intake import Intake
 from .notify import SnsNotifier, TimelineArchive
+from .reboots import Reboots
 from .store import DynamoStore
 from .upkeep import Upkeep
 
@@ -69,6 +71,10 @@ def _made(session: Any, name: str) -> Any:
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
     )
+    if name == "s3":  # by default boto3 signs for one address of the whole world, in the old way
+        limits = limits.merge(
+            ClientConfig(signature_version="s3v4", s3={"us_east_1_regional_endpoint": "regional"})
+        )
     client = session.client(name, config=limits)
     if isinstance(client, BaseClient):
         client.meta.events.register("needs-retry.ecs.StartTask", start_once)  # type: ignore[arg-type]
@@ -105,11 +111,15 @@ def build(
     ecs = client("ecs")
     fleet = EcsFleet(
         ecs=ecs,
-        ssm=client("ssm"),
+        reboots=Reboots(
+            client("ssm"),
+            Evidence(client("s3"), chosen.EVIDENCE_BUCKET),
+            document=reboot_document.name(chosen.STACK_NAME),
+            cluster=chosen.ECS_CLUSTER_NAME,
+        ),
         logs=client("logs"),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
-        reboot_document=reboot_document.name(chosen.STACK_NAME),
         now=now,
     )
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)

@@ -17,6 +17,7 @@ from ..aws.discover import Sighting, discover
 from ..aws.errors import ForeignRecord
 from ..aws.letters import put_away
 from ..aws.reads import DynamoReads
+from ..aws.reboot_document import FOLDER
 from ..aws.task_definition import log_stream
 from ..core.errors import JobExists, NotFound, Refused, Transient
 from ..core.model import Job, JobSpec, Node
@@ -25,7 +26,7 @@ from ..jobfile import JobRequest
 from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
 from .aws_errors import Where, explained, of_answer
-from .backend import Enough, LogSource, NotAllowed, never, whoami
+from .backend import Bundle, Enough, LogSource, NotAllowed, never, whoami
 from .records import RecordsBackend
 from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
 
@@ -65,6 +66,7 @@ class AwsBackend(RecordsBackend):
         self._letters: DeadLetters | None = None
         self._looked: tuple[datetime, list[Sighting]] | None = None
         self._clients: dict[str, Any] = {}
+        self._kept: dict[str, tuple[datetime, Sequence[Bundle]]] = {}
         self._who = ""
         with self.plainly():
             parts = wiring.build(os.environ, now=self.now, session=self._session, settings=settings)
@@ -264,6 +266,35 @@ class AwsBackend(RecordsBackend):
                     " look where the image logs to"
                 )
             return aws_logs.read(self.client("logs"), place, position, self.where.region, enough)
+
+    def evidence(self, node: str) -> Sequence[Bundle]:
+        """A page asks again and again, so a look is good for a minute. One list has room for a thousand reboots."""
+        looked, known = self._kept.get(node, (None, ()))
+        if looked is not None and self.now() - looked < LOOK_AGAIN:
+            return known
+        bucket, prefix = self._bucket(), f"{FOLDER}/{self.node(node).name}/"
+        with self.plainly():
+            listed = self.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix)
+        found = [
+            Bundle(node=node, name=one["Key"].removeprefix(prefix), at=one["LastModified"], size=one["Size"])
+            for one in listed.get("Contents", [])
+        ]
+        known = sorted(found, key=lambda bundle: bundle.at, reverse=True)
+        self._kept[node] = (self.now(), known)
+        return known
+
+    def fetch_evidence(self, node: str, name: str) -> bytes:
+        hints = {"NoSuchKey": f"node {node} has kept no {name}"}
+        with explained(replace(self.where, hints=hints)):
+            kept = self.client("s3").get_object(Bucket=self._bucket(), Key=f"{FOLDER}/{node}/{name}")
+            return bytes(kept["Body"].read())
+
+    def _bucket(self) -> str:
+        if not self._settings.EVIDENCE_BUCKET:
+            raise Refused(
+                "this deployment keeps nothing before a reboot: set EVIDENCE_DAYS and deploy it again"
+            )
+        return self._settings.EVIDENCE_BUCKET
 
     # -- events that no function could handle -----------------------------------------------------------------------
 

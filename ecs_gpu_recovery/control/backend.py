@@ -33,6 +33,16 @@ class LogSource(TaskLine):
     path: Path | None = None  #: where it is a file of this machine
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What a node kept before a reboot: one archive."""
+
+    node: str
+    name: str
+    at: datetime
+    size: int
+
+
 class NotAllowed(Refused):
     """The caller's rights don't suffice; another person's may."""
 
@@ -69,6 +79,10 @@ class Backend(Protocol):
     def read_log(
         self, job: Job, source: LogSource, position: str, *, enough: Enough = never
     ) -> tuple[list[str], str]: ...
+    def evidence(self, node: str) -> Sequence[Bundle]:
+        """What was kept before this node's reboots, newest first."""
+
+    def fetch_evidence(self, node: str, name: str) -> bytes: ...
     def notices(self, limit: int) -> Sequence[Notice]: ...
     def letters(self) -> Seen | None:
         """Events that no function could handle; nothing where no queue keeps them."""

@@ -8,10 +8,11 @@ import socket
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core import keys
 from ..core.errors import NotFound, RecoveryError, Refused
 from ..core.model import Job, JobSpec, Node
 from ..engine.reads import TaskLine
@@ -19,10 +20,11 @@ from ..jobfile import JobRequest
 from ..local import wiring
 from ..local.attic import folder_of
 from ..local.controller import running_pid
+from ..local.evidence import FOLDER as KEPT_IN
 from ..local.files import locked
 from ..local.gpus import FAULTS
 from ..local.views import NodeRefused
-from .backend import NO_LETTERS, Enough, LogSource, never, whoami
+from .backend import NO_LETTERS, Bundle, Enough, LogSource, never, whoami
 from .records import RecordsBackend
 from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
 
@@ -195,6 +197,21 @@ class LocalBackend(RecordsBackend):
             if isinstance(data, dict) and "verdict" in data:
                 read.append(data)
         return read
+
+    def evidence(self, node: str) -> Sequence[Bundle]:
+        folder = self._state / KEPT_IN / self.node(node).name
+        found = []
+        for path in folder.glob(f"*{keys.ARCHIVE}"):
+            with suppress(OSError):  # gone meanwhile
+                about = path.stat()
+                at = datetime.fromtimestamp(about.st_mtime, UTC)
+                found.append(Bundle(node=node, name=path.name, at=at, size=about.st_size))
+        return sorted(found, key=lambda bundle: bundle.at, reverse=True)
+
+    def fetch_evidence(self, node: str, name: str) -> bytes:
+        if all(bundle.name != name for bundle in self.evidence(node)):
+            raise NotFound(f"node {node} has kept no {name}")
+        return (self._state / KEPT_IN / node / name).read_bytes()
 
     # -- dead letters: there is no queue -----------------------------------------------------------------------
 

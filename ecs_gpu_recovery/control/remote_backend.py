@@ -31,7 +31,7 @@ from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
 from ..jobfile import JobRequest, body_of
-from .backend import Enough, LogSource, never
+from .backend import Bundle, Enough, LogSource, never
 from .console_link import token_of
 
 TOKEN_VARIABLE = "GPU_RECOVERY_CONSOLE_TOKEN"  # noqa: S105 (a name)
@@ -93,13 +93,19 @@ class RemoteBackend:
         return self._ask("POST", path, json.dumps(body).encode(), **headers)
 
     def _ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
+        try:
+            return json.loads(self._fetch(method, path, body, **headers))
+        except ValueError as exc:
+            raise Refused(f"{self._base} does not answer as a console does") from exc
+
+    def _fetch(self, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
         more = {"content-type": "application/json"} if body is not None else {}
         request = urllib.request.Request(  # noqa: S310 (http or https, as checked)
             self._base + path, body, {**self._headers, **more, **headers}, method=method
         )
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as reply:
-                return json.loads(reply.read(LARGEST_ANSWER))
+                return bytes(reply.read(LARGEST_ANSWER))
         except urllib.error.HTTPError as exc:
             with exc:
                 raise _refusal(exc, self._base) from None
@@ -108,8 +114,6 @@ class RemoteBackend:
             raise Transient(
                 f"the console at {self._base} can't be reached: {why}. Is the address right, and does it run?"
             ) from exc
-        except ValueError as exc:
-            raise Refused(f"{self._base} does not answer as a console does") from exc
 
     # -- what the commands ask for -----------------------------------------------------------------------------
 
@@ -182,6 +186,14 @@ class RemoteBackend:
             if not moved or at >= int(part["size"]) or enough(len(text)):
                 break
         return text.removesuffix("\n").split("\n") if text else [], str(at)
+
+    def evidence(self, node: str) -> Sequence[Bundle]:
+        kept = self._get(f"/api/nodes/{quote(node, safe='')}/evidence")["evidence"]
+        return [Bundle(**{**one, "at": datetime.fromisoformat(one["at"])}) for one in kept]
+
+    def fetch_evidence(self, node: str, name: str) -> bytes:
+        path = f"/api/nodes/{quote(node, safe='')}/evidence/{quote(name, safe='')}"
+        return bytes(_patiently(lambda: self._fetch("GET", path)))
 
     def notices(self, limit: int) -> Sequence[Notice]:
         return list(islice(self._pages("/api/alerts", "alerts", limit=min(limit, 200)), limit))

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .model import Node, Rank
 
+#: How the name of an archive ends.
+ARCHIVE = ".tar.gz"
+
 
 def token(key: str, salt: str = "") -> str:
     """A name for a task that fits ECS's `startedBy` (36 characters) and is the same every time it is made.
@@ -129,6 +132,12 @@ def labels(record: str, version: int) -> str:
 
 def check_stop(check_key: str) -> str:
     return f"{check_key}/stop"
+
+
+def evidence(reboot_key: str) -> str:
+    """The archive of what is kept before this reboot: a file name whatever the job is called."""
+    digest = hashlib.sha256(reboot_key.encode()).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9._-]', '_', reboot_key)[:80]}.{digest}{ARCHIVE}"
 
 
 def stuck(key: str) -> str:

@@ -212,6 +212,8 @@ class Console(Construct):
         )
         for place in people.wildcards(who, config):
             accept_wildcard(role, place.shown, place.why)
+        for shown, why in made.wildcards:
+            accept_wildcard(role, shown, why)
         return role
 
     def _task(

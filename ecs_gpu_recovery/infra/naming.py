@@ -31,7 +31,10 @@ class Name:
     def spelled(self, partition: str, region: str, account: str) -> str:
         if not self.service:
             return self.resource
-        return f"arn:{partition}:{self.service}:{region}:{account}:{self.resource}"
+        where = (
+            ":" if self.service == "s3" else f"{region}:{account}"
+        )  # buckets have names of the whole world
+        return f"arn:{partition}:{self.service}:{where}:{self.resource}"
 
 
 def accept(construct: IConstruct, rule: str, why: str) -> None:

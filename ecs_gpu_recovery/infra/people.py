@@ -71,6 +71,8 @@ GRANTS: tuple[Grant, ...] = (
         places.anything,
     ),
     Grant(_READS, "read what the ranks wrote", ("logs:GetLogEvents",), places.training_logs),
+    Grant(_READS, "list what nodes kept before a reboot", ("s3:ListBucket",), places.archive_bucket),
+    Grant(_READS, "fetch what nodes kept before a reboot", ("s3:GetObject",), places.archives),
     Grant(
         _READS,
         "look at dead letters, and let them go again",
@@ -103,6 +105,7 @@ GRANTS: tuple[Grant, ...] = (
     Grant(_ACTS, "look for a task before it is stopped", ("ecs:ListTasks",), places.anything, "cluster"),
     Grant(_ACTS, "reboot nodes", ("ssm:SendCommand",), places.document),
     Grant(_ACTS, "reboot nodes", ("ssm:SendCommand",), places.hosts, "tag"),
+    Grant(_ACTS, "sign the address where a node keeps its evidence", ("s3:PutObject",), places.archives),
     Grant(
         _ACTS,
         "tell of a job that could not be started, of a dead letter put away",
@@ -140,6 +143,16 @@ class Made:
     topic: str
     key: str
     queue: str
+    bucket: str = ""  #: and of its archives
+    archives: str = ""
+    wildcards: Sequence[tuple[str, str]] = ()  #: in these, as the checker spells them, and why
+
+    @property
+    def known(self) -> Mapping[Places, str]:
+        named = {places.topic: self.topic, places.queue: self.queue, places.topic_key: self.key}
+        if self.bucket:
+            named |= {places.archive_bucket: self.bucket, places.archives: self.archives}
+        return named
 
 
 def document(
@@ -157,7 +170,7 @@ def document(
     What is allowed on the same things is one statement: a managed policy has room for 6,144 characters.
     """
     statements: dict[str, dict[str, Any]] = {}
-    known = {places.topic: made.topic, places.queue: made.queue, places.topic_key: made.key} if made else {}
+    known = made.known if made else {}
     for grant in grants(who):
         names = [place.spelled(partition, region, account) for place in grant.on(config)]
         if grant.on in known:
@@ -188,6 +201,7 @@ def _condition(only: str, config: Config, partition: str, region: str, account: 
 
 def wildcards(who: str, config: Config) -> list[Name]:
     """Everything in a policy of the stack that stands for more than one thing, with the reason. The stack knows the
-    names of its queue and its key."""
-    named = [grant for grant in grants(who) if grant.on not in (places.queue, places.topic_key)]
+    names of its queue, its key and its bucket."""
+    own = (places.queue, places.topic_key, places.archive_bucket, places.archives)
+    named = [grant for grant in grants(who) if grant.on not in own]
     return [place for grant in named for place in grant.on(config) if "*" in place.resource]

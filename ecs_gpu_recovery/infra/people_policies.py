@@ -44,5 +44,7 @@ class People(Construct):
             )
             for place in people.wildcards(who, config):
                 accept_wildcard(policy, place.shown, place.why)
+            for shown, why in made.wildcards if who == people.OPERATOR else ():
+                accept_wildcard(policy, shown, why)
             output = CfnOutput(self, f"{who}Arn", value=policy.managed_policy_arn)
             output.override_logical_id(f"{who.capitalize()}PolicyArn")

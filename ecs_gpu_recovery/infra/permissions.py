@@ -15,6 +15,7 @@ from aws_cdk import aws_iam as iam
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, DUE, JOBS, LIVE, NODES, TASKS, Table
 from ..config import Config
 from . import places
+from .evidence import Evidence
 from .naming import Name
 from .places import Places
 from .tables import Tables
@@ -88,11 +89,13 @@ class Permissions:
         topic_arn: str,
         key_arn: str,
         timeline_arn: str,
+        evidence: Evidence | None = None,
         role_arns: Sequence[str],
         daemons: Sequence[Daemon] = (),
     ) -> None:
         self._config, self._tables, self._roles = config, tables, role_arns
         self._topic, self._key, self._timeline = topic_arn, key_arn, timeline_arn
+        self._evidence = evidence
         self._daemons = daemons
 
     def of(self, function: str) -> list[iam.PolicyStatement]:
@@ -112,6 +115,8 @@ class Permissions:
         of = (places.definitions, places.tasks, places.instances, places.hosts, places.reports)
         names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
         yield from ((name.shown, name.why) for name in names if "*" in name.resource)
+        if self._evidence:
+            yield self._evidence.wildcard
         yield "*", _NO_RESOURCE
 
     def _arns(self, on: Places) -> list[str]:
@@ -170,6 +175,8 @@ class Permissions:
             _allow("ssm:{SendCommand}", self._arns(places.hosts), tagged),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
             *([_allow("ssm:{CancelCommand}", ["*"])] if needs.calls_back else []),
+            # Not used by the functions themselves: the address that a host is given is signed with it.
+            *([_allow("s3:{PutObject}", [self._evidence.archives])] if self._evidence else []),
         ]
 
     def _messages(self) -> list[iam.PolicyStatement]:

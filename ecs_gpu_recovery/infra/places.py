@@ -85,6 +85,17 @@ def reports(config: Config) -> list[Name]:
     return [Name("logs", f"log-group:/ecs/{config.STACK_NAME}:log-stream:gpu-health/*", why)]
 
 
+def archive_bucket(config: Config) -> list[Name]:
+    """Where nodes keep what their reboots would wipe; nothing where EVIDENCE_DAYS is 0."""
+    why = "CloudFormation ends the name of the bucket with letters of its own."
+    return [Name("s3", f"{config.STACK_NAME.lower()}-evidence*", why)] if config.EVIDENCE_DAYS else []
+
+
+def archives(config: Config) -> list[Name]:
+    why = "Each reboot has an archive of its own, and CloudFormation ends the name of the bucket."
+    return [Name("s3", f"{name.resource}/{reboot_document.FOLDER}/*", why) for name in archive_bucket(config)]
+
+
 def hosts(config: Config) -> list[Name]:
     why = "A node that joins tomorrow must be rebootable too, if it has the tag."
     return [Name("ec2", "instance/*", why), Name("ssm", "managed-instance/*", why)]

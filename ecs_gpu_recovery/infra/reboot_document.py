@@ -13,7 +13,7 @@ from ..config import Config
 class RebootDocument(Construct):
     """A change of the script is a new version of the same document: no role needs a right to another one."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, config: Config, bucket: str = "") -> None:
         super().__init__(scope, construct_id)
         ssm.CfnDocument(
             self,
@@ -21,7 +21,7 @@ class RebootDocument(Construct):
             name=reboot_document.name(config.STACK_NAME),
             document_type="Command",
             document_format="JSON",
-            content=reboot_document.content(),
+            content=reboot_document.content(bucket),
             update_method="NewVersion",
         )
         key, value = config.node_tag

@@ -22,6 +22,7 @@ from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..environment import training_environment
+from . import evidence
 from .cluster import Cluster
 from .files import DamagedFile
 from .processes import PACKAGE_ROOT, Unkillable
@@ -106,6 +107,7 @@ class LocalFleet:
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         with _answering(node.name):
+            evidence.keep(self._cluster.node(node.name), order.key)
             self._cluster.reboot(node.name, order.key)
         return []
 

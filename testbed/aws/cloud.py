@@ -64,6 +64,9 @@ class Cloud:
         self.ledger = Ledger()
         self._own = OwnDefinitions(self.place, self.agenda.now)
         self._definitions = definitions or self._own
+        self.keep: Callable[[str], None] | None = (
+            None  #: sends what a host keeps, where there is a place for it
+        )
         self.write_log: Write | None = None  #: where logs go that are not kept here
         self.reset(seed)
 
@@ -83,6 +86,7 @@ class Cloud:
             )
             streams = Streams()
             self.cluster.write_log = self.write_log or streams.write
+            self.cluster.keep = self.keep or self.cluster.keep
             self.hosts = Hosts(self.cluster)
             self.commands = RunCommand(self.cluster, self.hosts)
             self.documents = Documents()

@@ -33,6 +33,8 @@ class Cluster:
         self.tasks: dict[str, Task] = {}
         self._chance, self._send = chance, send
         self.write_log: logs.Write = logs.Streams().write
+        self.kept: list[str] = []  #: addresses that hosts sent to what a reboot would wipe
+        self.keep: Callable[[str], None] = self.kept.append
         self._live: dict[str, list[Task]] = {}
         self._ended: deque[tuple[float, str]] = deque()
 

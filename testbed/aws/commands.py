@@ -20,6 +20,7 @@ from .model import Node
 
 #: The lines of a script that make it a reboot order. The host obeys each marker once.
 REBOOT_LINE = re.compile(r"^\s*#\s*gpu-recovery reboot key=(?P<key>\S+)\s*$", re.MULTILINE)
+EVIDENCE_LINE = re.compile(r"^evidence='(?P<address>[^']+)'$", re.MULTILINE)
 MARKER_LINE = re.compile(r"^marker=\$folder/(?P<marker>[0-9a-f]{32})$", re.MULTILINE)
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 #: What a script exits with to ask the SSM agent for a reboot, after which it is run again.
@@ -130,6 +131,9 @@ class RunCommand:
         if node.script_results and not rerun:
             return node.script_results.popleft()
         if order is not None and marker is not None:
+            kept = EVIDENCE_LINE.search(script)
+            if kept is not None and marker["marker"] not in node.markers:
+                self._world.keep(kept["address"])
             return self._reboot_script(order["key"], marker["marker"], node)
         if BOOT_ID_FILE in script:
             return 0, f"{node.boot_id}\n", ""

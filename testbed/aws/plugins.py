@@ -14,6 +14,7 @@ import json
 import logging
 import queue
 import threading
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,7 @@ def plug_in(cloud: Cloud) -> None:
     _ssm_actions(cloud)
     _ssm_documents(cloud)
     _logs(cloud)
+    _evidence(cloud)
     _retries()
     _few_at_once()
     _no_new_log_groups()
@@ -242,6 +244,19 @@ def _logs(cloud: Cloud) -> None:
 
     cloud.write_log = write
     cloud.cluster.write_log = write
+
+
+def _evidence(cloud: Cloud) -> None:
+    """Hosts send what they keep to the signed address, beside everything else: it leads back to this very process."""
+
+    def send(address: str) -> None:
+        request = urllib.request.Request(address, b"what a host kept", method="PUT")  # noqa: S310 - loopback
+        try:
+            urllib.request.urlopen(request, timeout=30).close()  # noqa: S310
+        except OSError as exc:
+            log.warning("a host could not keep its evidence: %s", exc)
+
+    cloud.keep = cloud.cluster.keep = lambda address: threading.Thread(target=send, args=[address]).start()
 
 
 # -- events ---------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Each test names the fact. The simulated ECS refuses what AWS would refuse; here 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.aws import reboot_document, reboots
+from ecs_gpu_recovery.aws import reboots
 from ecs_gpu_recovery.aws.errors import NOT_NOW, translated
+from ecs_gpu_recovery.aws.evidence import Evidence
 from ecs_gpu_recovery.aws.observe import instances_as_facts
 from ecs_gpu_recovery.aws.parse import Kind, parse_event
 from ecs_gpu_recovery.core.errors import Transient
@@ -27,8 +27,8 @@ from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import lambda_settings
 from testbed.aws.cloud import Cloud
-from testbed.aws.documents import Documents
 from tests.aws.event_builders import AT, container, event, task_event
+from tests.aws.shell_host import Host
 from tests.stories.memory import error
 from tests.stories.plots import gpu_fault
 from tests.stories.world import CLUSTER, DOCUMENT, World, a_world
@@ -71,7 +71,9 @@ def test_the_comment_of_a_command_has_at_most_100_characters_and_tells_one_order
     key: str,
 ) -> None:
     ssm: Any = Cloud().client("ssm")
-    mine, other = (reboots.Reboots(ssm, document="d", cluster=name) for name in ("gpus", "gpus-2"))
+    mine, other = (
+        reboots.Reboots(ssm, Evidence(None, ""), document="d", cluster=name) for name in ("gpus", "gpus-2")
+    )
     assert len(mine.comment(key)) <= 100
     assert len({mine.comment(key), mine.comment(key + "x"), other.comment(key)}) == 3
 
@@ -229,28 +231,6 @@ def test_what_is_not_in_an_event_is_not_needed_and_what_is_new_is_tolerated() ->
 
 
 # -- reboots ---------------------------------------------------------------------------------------------------
-
-
-class Host:
-    """The reboot script under a real shell, with a boot id and a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._boot, self._documents = folder, folder / "boot_id", Documents()
-        self._documents.put("Stack-RebootNode", reboot_document.content())
-        self.boot("first")
-
-    def boot(self, boot_id: str) -> None:
-        self._boot.write_text(boot_id)
-
-    def run(self, key: str) -> tuple[int, str]:
-        given = reboot_document.arguments("Stack-RebootNode", "gpus", key)
-        script = self._documents.script("Stack-RebootNode", given).text.replace(
-            "/proc/sys/kernel/random/boot_id", str(self._boot)
-        )
-        script = script.replace("/var/lib/gpu-recovery", str(self._folder / "kept"))
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
-        assert not done.stderr, done.stderr
-        return done.returncode, done.stdout.strip()
 
 
 def test_exit_194_asks_for_a_reboot_and_success_comes_only_after_another_boot(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from ecs_gpu_recovery.cli.terminal import printable
 from ecs_gpu_recovery.serve.foreground import StoryFormatter
 from testbed.aws.documents import Documents
 from testbed.aws.requests import ApiError
+from tests.aws.shell_host import BUCKET, DOCUMENT, Host
 
 HOSTILE = [
     "job\ntouch {sign}\n#/1/0/reboot",
@@ -25,41 +24,33 @@ HOSTILE = [
 ]
 
 
-def script_on_the_host(key: str) -> str:
-    """As SSM makes it from the document: the parameters, if their patterns allow them, put in as text."""
-    documents = Documents()
-    documents.put("Stack-RebootNode", reboot_document.content())
-    given = reboot_document.arguments("Stack-RebootNode", "gpus", key)
-    return documents.script("Stack-RebootNode", given).text
-
-
 @pytest.mark.parametrize("key", HOSTILE)
 def test_no_name_of_a_job_puts_a_command_into_the_script_that_hosts_run_as_root(
     tmp_path: Path, key: str
 ) -> None:
     """Jobs of other tools are adopted with the names they have."""
     sign = tmp_path / "hurt"
-    text = script_on_the_host(key.format(sign=sign))
-    assert len(text.splitlines()) == len(script_on_the_host("job-1/1/0/reboot").splitlines())
-    text = text.replace("/var/lib/gpu-recovery/reboots", shlex.quote(str(tmp_path / "reboots")))
-    done = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 194, done.stderr
+    host, key = Host(tmp_path), key.format(sign=sign)
+    assert len(host.script(key).splitlines()) == len(host.script("job-1/1/0/reboot").splitlines())
+    assert host.run(key)[0] == 194
     assert not sign.exists()
 
 
 @pytest.mark.parametrize("key", HOSTILE)
-@pytest.mark.parametrize("name", ["key", "marker"])
+@pytest.mark.parametrize("name", ["key", "marker", "evidence"])
 def test_whoever_may_send_the_document_cannot_put_a_command_into_it_either(name: str, key: str) -> None:
     """Not through us: an operator's own call, with parameters of their choice."""
     documents = Documents()
-    documents.put("Stack-RebootNode", reboot_document.content())
-    given = reboot_document.arguments("Stack-RebootNode", "gpus", "job-1/1/0/reboot")
+    documents.put(DOCUMENT, reboot_document.content(BUCKET))
+    given = reboot_document.arguments(DOCUMENT, "gpus", "job-1/1/0/reboot")
     with pytest.raises(ApiError, match=f"Parameter {name} does not match"):
-        documents.script("Stack-RebootNode", {**given, name: [key]})
+        documents.script(DOCUMENT, {**given, name: [key]})
 
 
-def test_an_ordinary_order_is_still_named_in_the_script() -> None:
-    assert script_on_the_host("job-1/1/0/reboot").startswith("# gpu-recovery reboot key=job-1/1/0/reboot\n")
+def test_an_ordinary_order_is_still_named_in_the_script(tmp_path: Path) -> None:
+    assert (
+        Host(tmp_path).script("job-1/1/0/reboot").startswith("# gpu-recovery reboot key=job-1/1/0/reboot\n")
+    )
 
 
 def test_what_a_program_calls_itself_does_nothing_to_a_terminal() -> None:

@@ -6,10 +6,12 @@ While a command waits, the world goes on: tasks run, events arrive, the sweeper 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -58,6 +60,21 @@ class Logs:
             "nextForwardToken": f"f/{start + len(page)}",
             "nextBackwardToken": f"b/{start}",
         }
+
+
+class Archives:
+    """The bucket of evidence: one archive of one node."""
+
+    def list_objects_v2(self, *, Bucket: str, Prefix: str) -> dict[str, Any]:
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        kept = [{"Key": "evidence/n3/a.tar.gz", "LastModified": at, "Size": 4}]
+        return {"Contents": [one for one in kept if str(one["Key"]).startswith(Prefix)]}
+
+    def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
+        return {"Body": io.BytesIO(b"kept")}
+
+    def generate_presigned_url(self, *, ClientMethod: str, Params: dict[str, str], ExpiresIn: int) -> str:
+        return ""
 
 
 class Sts:
@@ -125,6 +142,7 @@ class Person:
                 "SNS_TOPIC_ARN": world.account.topic,
                 "MAX_RETRIES": "1",
                 "DEAD_LETTER_QUEUE_URL": URL,
+                "EVIDENCE_BUCKET": "stack-evidence-1",
             }
         )
         self.waited = 0
@@ -166,7 +184,14 @@ class Person:
     # -- what boto3 is to the commands -------------------------------------------------------------------------
 
     def client(self, name: str, config: object = None) -> Any:
-        mine = {"logs": self.logs, "sts": Sts(), "lambda": self.functions, "sqs": self.queue}.get(name)
+        stand_ins = {
+            "logs": self.logs,
+            "sts": Sts(),
+            "lambda": self.functions,
+            "sqs": self.queue,
+            "s3": Archives(),
+        }
+        mine: Any = stand_ins.get(name)
         if mine is None and name in ("ecs", "ssm"):
             return self.world.session.client(name)
         made = mine or Described(self.world.account.client(name), self.subscribers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ WHERE = {"account": "123456789012", "region": "us-east-1"}
 PARTS = {
     "dynamodb:TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem"},
     "lambda:Invoke": {"lambda:InvokeFunction"},
+    "s3:ListObjectsV2": {"s3:ListBucket"},
+    "s3:GeneratePresignedUrl": {"s3:PutObject"},  # what the address is used for
     "sqs:ChangeMessageVisibilityBatch": {"sqs:ChangeMessageVisibility"},
 }
 #: Nobody's right: whoever calls a function can tell it anything. The console sends a letter again for an operator.
@@ -47,7 +50,7 @@ def asked(person: Person) -> set[str]:
     return set().union(*(PARTS.get(call, {call}) for call in person.mine)) - people.FREE
 
 
-def look_at_everything(person: Person) -> None:
+def look_at_everything(person: Person, folder: Path) -> None:
     """Every command that only shows."""
     for args in (
         ("jobs",),
@@ -56,6 +59,7 @@ def look_at_everything(person: Person) -> None:
         ("logs", "j1"),
         ("nodes",),
         ("node", "show", "n0"),
+        ("evidence", "n3", "--fetch", folder),
         ("notices",),
         ("letters",),
         ("doctor",),
@@ -107,9 +111,12 @@ def taken_back(person: Person) -> None:
     assert person.submit("--nodes", "n2").code == 4
 
 
-def test_an_operator_may_do_all_that_the_commands_do_but_call_a_function(person: Person) -> None:
+def test_an_operator_may_do_all_that_the_commands_do_but_call_a_function(
+    person: Person, tmp_path: Path
+) -> None:
     use_everything(person)
-    look_at_everything(person)
+    look_at_everything(person, tmp_path)
+    assert (tmp_path / "a.tar.gz").read_bytes() == b"kept"
     rest = people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE - ENCRYPTED - ARCHIVED
     assert asked(person) - THE_CONSOLES == rest
     assert not THE_CONSOLES & people.actions(people.OPERATOR)

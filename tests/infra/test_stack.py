@@ -69,8 +69,23 @@ def test_what_a_destroyed_stack_leaves_has_a_name_by_which_the_next_takes_it_ove
     """CloudFormation imports what exists only by a name that is written in the template."""
     kept = [r for r in stack.template["Resources"].values() if r.get("DeletionPolicy") == "Retain"]
     named = {"AWS::DynamoDB::Table": "TableName", "AWS::Logs::LogGroup": "LogGroupName"}
-    assert len(kept) == 4
-    assert all(isinstance(one["Properties"][named[one["Type"]]], str) for one in kept)
+    bucket = [
+        one for one in kept if one["Type"] == "AWS::S3::Bucket"
+    ]  # left behind; the next has one of its own
+    assert len(kept) - len(bucket) == 4
+    assert all(isinstance(one["Properties"][named[one["Type"]]], str) for one in kept if one not in bucket)
+
+
+def test_evidence_is_private_encrypted_and_goes_by_itself(stack: Made) -> None:
+    (bucket,) = stack.properties("AWS::S3::Bucket")
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    (goes,) = bucket["LifecycleConfiguration"]["Rules"]
+    assert (goes["ExpirationInDays"], goes["Status"]) == (90, "Enabled")
+    (policy,) = stack.properties("AWS::S3::BucketPolicy")
+    effects = {one["Effect"] for one in policy["PolicyDocument"]["Statement"]}
+    assert effects == {"Deny"}, "no one else is let in, and nothing travels in the clear"
 
 
 def test_messages_are_encrypted_with_a_key_that_alarms_may_use(stack: Made) -> None:
@@ -381,6 +396,7 @@ def test_outputs_name_what_people_look_for(stack: Made) -> None:
         "NodeTable",
         "NotificationTopicArn",
         "DeadLetterQueueUrl",
+        "EvidenceBucket",
         "HealthCheckTaskDefinition",
         "TrainingTaskDefinition",
         "ImageRepositoryUri",

@@ -9,6 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws import reboot_document, reboots
+from ecs_gpu_recovery.aws.evidence import Evidence
 from testbed.aws import events
 from testbed.aws.cloud import Cloud
 from tests.testbed.helpers import CLUSTER, REBOOT, invocation, order_reboot, start, task
@@ -33,7 +34,8 @@ def test_a_reboot_order_succeeds_only_after_the_host_booted_anew(cloud: Cloud, n
 
 def test_the_command_that_the_fleet_sends_is_known(cloud: Cloud) -> None:
     host = cloud.control.node("n0")["host_id"]
-    sender = reboots.Reboots(cast("Any", cloud.client("ssm")), document=REBOOT, cluster=CLUSTER)
+    ssm = cast("Any", cloud.client("ssm"))
+    sender = reboots.Reboots(ssm, Evidence(None, ""), document=REBOOT, cluster=CLUSTER)
     sender.send(host, "n0", "j1/0/3/reboot")
     cloud.advance(2)
     found = sender.find(host, "j1/0/3/reboot", datetime.fromtimestamp(cloud.agenda.now(), UTC))

@@ -295,6 +295,21 @@ class Alert(Answer):
     next: str
 
 
+class BundleView(Answer):
+    """An archive of what a node kept before a reboot."""
+
+    node: str
+    name: str
+    at: str
+    size: int
+
+
+class EvidenceList(Answer):
+    """Newest first."""
+
+    evidence: list[BundleView]
+
+
 AlertList = _page("AlertList", "alerts", Alert, "Newest first; `next` asks for older ones.")
 
 

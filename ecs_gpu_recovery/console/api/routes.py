@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -239,6 +240,26 @@ async def get_node(name: Name, console: ConsoleArg) -> Response:
         return {**views.node_view(node), "report": next(iter(side.reports(node, 1)), None)}
 
     return _said(lists.plain(await console.pool.ask(read)))
+
+
+@router.get("/nodes/{name}/evidence", tags=["nodes"], **_shape(models.EvidenceList))
+async def list_evidence(name: Name, console: ConsoleArg) -> Response:
+    """What was kept before this node's reboots, newest first."""
+    kept = await console.pool.ask(lambda side: side.evidence(name))
+    return _said({"evidence": [{**asdict(one), "at": one.at.isoformat()} for one in kept]})
+
+
+@router.get(
+    "/nodes/{name}/evidence/{file}",
+    tags=["nodes"],
+    response_class=Response,
+    responses={200: {"content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def fetch_evidence(name: Name, file: Name, console: ConsoleArg) -> Response:
+    """One archive, a .tar.gz."""
+    data = await console.pool.ask(lambda side: side.fetch_evidence(name, file))
+    about = {"content-disposition": f'attachment; filename="{file}"'}
+    return Response(data, media_type="application/gzip", headers=about)
 
 
 @router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))

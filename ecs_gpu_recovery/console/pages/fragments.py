@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...control.backend import Bundle
 from ...control.records import RecordsBackend
 from ...core import keys
 from ...core.edges import JOB
-from ...core.errors import RecoveryError
+from ...core.errors import RecoveryError, Refused, Transient
 from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from .. import status_text, views
@@ -244,6 +245,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         return {
             "node": views.node_view(found),
             "reports": side.reports(found, MOST_REPORTS),
+            "kept": _kept(side, name),
             "jobs": ran[:10],
             "moves": moves[-200:],
         }
@@ -259,6 +261,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
             mended=_mended(last, data["moves"]),
         ),
         "checks": renderer.render("_checks.html", reports=data["reports"]),
+        "kept": renderer.render("_evidence.html", kept=data["kept"]),
         "history": renderer.render("_story.html", entries=status_text.grouped(data["moves"]), node=True),
         "ran": renderer.render(
             "_jobs.html", jobs=data["jobs"], next="", later=False, status="", short=True, invite=False
@@ -267,6 +270,14 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     }
     out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
     return regions, {"usual": "release" if out else "drain"}
+
+
+def _kept(side: RecordsBackend, name: str) -> Sequence[Bundle]:
+    """Empty where nothing is kept, or where it can't be told now: the rest of the page stands."""
+    try:
+        return side.evidence(name)[:MOST_REPORTS]
+    except (Refused, Transient):
+        return []
 
 
 def _mended(report: Mapping[str, Any] | None, moves: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

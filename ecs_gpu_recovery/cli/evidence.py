@@ -1,0 +1,74 @@
+"""The command about what nodes kept before they were rebooted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import BackendOption, JsonOption, StateOption
+
+if TYPE_CHECKING:
+    from ..control.backend import Backend, Bundle
+
+#: A reboot that a job caused may be carried out a little after the job has ended.
+_AFTERWARDS = timedelta(hours=1)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(evidence)
+
+
+def evidence(
+    name: Annotated[str, typer.Argument(metavar="NODE|JOB", help="A node, or a job for all of its nodes.")],
+    fetch: Annotated[
+        Path | None, typer.Option("--fetch", metavar="FOLDER", help="Bring the archives here.")
+    ] = None,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """What was kept before a reboot: kernel log, driver, DCGM, reports and the last lines of the ranks.
+
+    An archive for each reboot, newest first. With --fetch they are brought into a folder. To look at one:
+    tar -tzf ARCHIVE
+    """
+    from . import render
+    from .opened import opened, remark
+
+    with opened(backend, state) as side:
+        found = _of(side, name)
+        remark(side)
+        if fetch is not None:
+            fetch.mkdir(parents=True, exist_ok=True)
+            for one in found:
+                (fetch / one.name).write_bytes(side.fetch_evidence(one.node, one.name))
+    if as_json:
+        render.emit_json({"evidence": [{**asdict(one), "at": one.at.isoformat()} for one in found]})
+        return
+    for one in found:
+        where = fetch / one.name if fetch is not None else one.name
+        print(f"{one.at:%Y-%m-%d %H:%M:%S}  {one.node}  {one.size / 1024:.0f} KiB  {where}")
+    if not found:
+        print(f"nothing was kept of {name}: it is kept before a reboot")
+    elif fetch is None:
+        print("to bring them here:  gpu-recovery evidence NODE --fetch FOLDER")
+
+
+def _of(side: Backend, name: str) -> Sequence[Bundle]:
+    """Of a node all, of a job what its nodes kept in its time."""
+    from ..core.errors import NotFound
+
+    try:
+        side.node(name)
+    except NotFound:
+        job = side.job(name)
+    else:
+        return side.evidence(name)
+    end = job.updated_at + _AFTERWARDS if job.status.final else side.now()
+    kept = [one for rank in job.ranks for one in side.evidence(rank.node) if job.created_at <= one.at <= end]
+    return sorted(kept, key=lambda one: one.at, reverse=True)

@@ -1,0 +1,92 @@
+"""What is kept of a node before it is rebooted: one archive for each order, in STATE/evidence/NODE.
+
+A reboot wipes the kernel log and whatever else could tell what went wrong. Nothing here holds up a reboot: what can't
+be read is left out, and where nothing can be written the node is rebooted without.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..core import keys
+from .files import say
+from .views import NodeView
+
+FOLDER = "evidence"
+#: Of each file only the end is kept, and of each node only the last archives.
+_MOST_BYTES, KEPT = 4 << 20, 50
+#: How many of the tasks that ran last are looked at, and how long the driver may take to answer.
+_TASKS, _PATIENCE_S = 12, 10.0
+
+
+def keep(node: NodeView, key: str) -> None:
+    """Once per order, however often it is sent."""
+    target = node.folder.parent.parent / FOLDER / node.name / keys.evidence(key)
+    if target.exists():
+        return
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tarfile.open(draft, "w:gz") as archive:
+            for name, data in _pieces(node.folder, real=node.kind != "simulated"):
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(data), 0o600
+                archive.addfile(entry, io.BytesIO(data))
+        draft.chmod(0o600)
+        draft.replace(target)
+        for old in sorted(target.parent.glob("*.tar.gz"), key=os.path.getmtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError as exc:
+        say(f"the evidence of {node.name} was not kept: {exc}")
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
+    """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote."""
+    for path, name in ((folder / "kmsg", "kernel.log"), (folder / "gpus.json", "gpus.json")):
+        yield from _end_of(path, name)
+    yield from _end_of(folder / "boot.json", "boot.json")
+    if real:
+        yield "nvidia-smi.txt", _driver()
+    ran = sorted((folder / "tasks").iterdir(), key=os.path.getmtime, reverse=True)[:_TASKS]
+    for task in ran:
+        for file in ("report.json", "log", "exit.json"):
+            yield from _end_of(task / file, f"tasks/{task.name}/{file}")
+
+
+def _end_of(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _MOST_BYTES))
+            yield name, file.read(_MOST_BYTES)
+    except OSError:
+        return  # there is none, or it is gone meanwhile
+
+
+def _driver() -> bytes:
+    """What it said until its time was over. One that hangs in the driver can't be killed, so its end is not awaited."""
+    with tempfile.TemporaryFile() as said:
+        try:
+            command = [shutil.which("nvidia-smi") or "/usr/bin/nvidia-smi", "-q"]
+            asked = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        except OSError as exc:
+            return f"nvidia-smi -q: {exc}\n".encode()
+        try:
+            asked.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            asked.kill()
+            with suppress(subprocess.TimeoutExpired):
+                asked.wait(1.0)
+            said.write(f"\nno answer within {_PATIENCE_S:.0f} s\n".encode())
+        said.seek(0)
+        return said.read(_MOST_BYTES)

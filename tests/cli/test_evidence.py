@@ -1,0 +1,85 @@
+"""What a node kept before its reboot: listed and fetched, on this machine and through a console."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="the console needs the extra [console]")
+from ecs_gpu_recovery.control.backend import Backend
+from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.control.remote_backend import TOKEN_VARIABLE, RemoteBackend
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.errors import NotFound
+from ecs_gpu_recovery.local import evidence
+from ecs_gpu_recovery.local.cluster import Cluster
+from tests.cli.conftest import run_command
+from tests.cli.test_remote import KEPT, TOKEN
+from tests.console.helpers import USERS, console, still_state
+
+NAME = keys.evidence("j1/1/0/reboot")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    made = still_state(tmp_path)
+    cluster = Cluster(made)
+    cluster.create("node-1", gpus_expected=8)
+    evidence.keep(cluster.node("node-1"), "j1/1/0/reboot")
+    return made
+
+
+@pytest.fixture(params=["local", "remote"])
+def side(request: pytest.FixtureRequest, state: Path) -> Iterator[Backend]:
+    if request.param == "local":
+        here = LocalBackend(state)
+        yield here
+        here.close()
+        return
+    with console(state, users=f"{USERS}ci:operator:{KEPT}\n") as client:
+        yield RemoteBackend(str(client.base_url), {TOKEN_VARIABLE: TOKEN})
+
+
+def test_an_archive_is_listed_and_fetched_on_both_sides(side: Backend, tmp_path: Path) -> None:
+    (kept,) = side.evidence("node-1")
+    assert (kept.node, kept.name) == ("node-1", NAME)
+    data = side.fetch_evidence("node-1", kept.name)
+    assert len(data) == kept.size
+    (tmp_path / "copy").write_bytes(data)
+    with tarfile.open(tmp_path / "copy") as archive:
+        assert "kernel.log" in archive.getnames()
+    assert side.evidence("node-2") == []
+
+
+@pytest.mark.parametrize("name", ["nothing.tar.gz", "../../recovery.db", "..", NAME + "x"])
+def test_nothing_else_can_be_fetched(side: Backend, name: str) -> None:
+    with pytest.raises(NotFound):
+        side.fetch_evidence("node-1", name)
+    with pytest.raises(NotFound):
+        side.evidence("no-such-node")
+
+
+def test_the_command_lists_and_brings_archives(state: Path, tmp_path: Path) -> None:
+    told = run_command("evidence", "node-1", "--state", str(state))
+    assert NAME in told.out
+    assert "--fetch FOLDER" in told.out, "it says what to do next"
+    folder = tmp_path / "here"
+    told = run_command("evidence", "node-1", "--state", str(state), "--fetch", str(folder), "--json")
+    assert [one["name"] for one in json.loads(told.out)["evidence"]] == [NAME]
+    assert (folder / NAME).stat().st_size > 0
+
+
+def test_the_command_says_when_nothing_was_kept_and_when_there_is_no_such_thing(state: Path) -> None:
+    assert "nothing was kept of node-2" in run_command("evidence", "node-2", "--state", str(state)).out
+    assert run_command("evidence", "nobody", "--state", str(state)).code == 3
+
+
+def test_the_nodes_page_links_to_it(state: Path) -> None:
+    with console(state, users="") as client:
+        page: httpx.Response = client.get("/nodes/node-1")
+        assert f"/api/nodes/node-1/evidence/{NAME}" in page.text

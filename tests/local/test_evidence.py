@@ -1,0 +1,82 @@
+"""What is kept of an embedded node before its reboot, which would wipe it."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.local import evidence
+from ecs_gpu_recovery.local.cluster import Cluster
+
+KEY = "job/with: odd name/1/0/reboot"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    made = Cluster(tmp_path)
+    made.create("n1", gpus_expected=2)
+    folder = tmp_path / "nodes" / "n1"
+    (folder / "kmsg").write_text("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n")
+    task = folder / "tasks" / "gr-1"
+    task.mkdir()
+    (task / "report.json").write_text('{"verdict": "reboot"}')
+    (task / "log").write_text("x" * (5 << 20) + "the last line\n")
+    return made
+
+
+def kept(state: Path, key: str = KEY) -> dict[str, bytes]:
+    with tarfile.open(state / evidence.FOLDER / "n1" / keys.evidence(key)) as archive:
+        return {m.name: found.read() for m in archive if (found := archive.extractfile(m)) is not None}
+
+
+def test_the_kernel_log_the_gpus_and_the_last_reports_and_logs_are_kept(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    evidence.keep(cluster.node("n1"), KEY)
+    files = kept(tmp_path)
+    assert b"Xid" in files["kernel.log"]
+    assert {"gpus.json", "tasks/gr-1/report.json"} <= set(files)
+    assert files["tasks/gr-1/log"].endswith(b"the last line\n")
+    assert len(files["tasks/gr-1/log"]) == 4 << 20, "of each file only the end"
+
+
+def test_an_order_that_is_sent_twice_keeps_the_first_state(cluster: Cluster, tmp_path: Path) -> None:
+    evidence.keep(cluster.node("n1"), KEY)
+    (tmp_path / "nodes" / "n1" / "kmsg").write_text("a new boot\n")
+    evidence.keep(cluster.node("n1"), KEY)
+    assert b"Xid" in kept(tmp_path)["kernel.log"]
+
+
+def test_the_archive_is_the_owners_alone_and_the_oldest_go(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "KEPT", 3)
+    for number in range(5):
+        evidence.keep(cluster.node("n1"), f"j/{number}/0/reboot")
+        os.utime(tmp_path / evidence.FOLDER / "n1" / keys.evidence(f"j/{number}/0/reboot"), (number, number))
+    files = sorted((tmp_path / evidence.FOLDER / "n1").iterdir())
+    assert [file.name[:3] for file in files] == ["j_2", "j_3", "j_4"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+def test_a_folder_that_cannot_be_written_holds_up_no_reboot(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / evidence.FOLDER).write_text("in the way")
+    evidence.keep(cluster.node("n1"), KEY)
+    assert "the evidence of n1 was not kept" in capfd.readouterr().err
+
+
+def test_a_driver_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho the first line\nexec sleep 600\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(evidence, "_PATIENCE_S", 0.5)
+    said = evidence._driver().decode()
+    assert said.startswith("the first line\n")
+    assert "no answer" in said
