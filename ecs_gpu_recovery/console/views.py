@@ -88,6 +88,9 @@ def job_page(page: Page) -> dict[str, Any]:
 def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str, Any]:
     """Everything about a job; `earlier` is what left its timeline, where it is known."""
     data: dict[str, Any] = whole(job)
+    data["salt"] = ""  # whoever has it can make the tokens of tasks to come
+    for order in data["outbox"]:
+        order["effect"].update({"token": ""} if "token" in order["effect"] else {})
     spec = data["spec"]
     spec["env"] = masked_env(job.spec.env)
     spec["command"] = masked_command(job.spec.command)

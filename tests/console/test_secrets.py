@@ -15,8 +15,11 @@ import pytest
 
 from ecs_gpu_recovery.console.access.sessions import COOKIE
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.views import HIDDEN, masked_text
+from ecs_gpu_recovery.console.views import HIDDEN, job_view, masked_text
 from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.job.table import submit
+from ecs_gpu_recovery.core.model import JobSpec
 from ecs_gpu_recovery.local import wiring
 from tests.console.helpers import (
     console,
@@ -29,6 +32,7 @@ from tests.console.helpers import (
     submitted,
     training,
 )
+from tests.core.story import POLICY, T0, some_nodes
 
 HTML = {"accept": "text/html"}
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>{{ 7*7 }}"
@@ -110,6 +114,22 @@ SECRETS = {
     "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJodXNoIjoiaHVzaCJ9.aHVzaGh1c2g",
     "PEM": "-----BEGIN RSA PRIVATE KEY-----\nhush-four\n-----END RSA PRIVATE KEY-----",
 }
+
+
+def test_nobody_who_looks_at_a_job_can_make_the_tokens_of_its_tasks() -> None:
+    job = submit(
+        job_id="j",
+        cluster="c",
+        spec=JobSpec(),
+        nodes=some_nodes(2),
+        policy=POLICY,
+        at=T0,
+        check=False,
+        salt="hush",
+    ).job
+    text = json.dumps(job_view(job, T0))
+    assert "hush" not in text
+    assert keys.start_token("j", job.ranks[0], "hush") not in text
 
 
 def test_no_secret_leaves_by_any_door(client: httpx.Client) -> None:
