@@ -74,6 +74,12 @@ MEANINGS: dict[str, Meaning] = {
         "ours over bare SQLite in the same run; the cheaper an fsync is, the more deciding and encoding weigh",
         least=0.5,
     ),
+    "sqlite_ms_deciding": Meaning("embedded", "of an event on one thread, profiled: the core decides", "ms"),
+    "sqlite_ms_encoding": Meaning("embedded", "record, rows and their JSON", "ms"),
+    "sqlite_ms_writing": Meaning(
+        "embedded", "SQLite itself, with its fsync: all that the bare side does", "ms"
+    ),
+    "sqlite_ms_rest": Meaning("embedded", "records looked up, facts and orders handed on", "ms"),
     "sqlite_cost_growth_100k": Meaning(
         "embedded",
         "cost of an event with 100,000 finished jobs in the store, over the cost with 10",
