@@ -100,7 +100,7 @@ GRANTS: tuple[Grant, ...] = (
     ),
     Grant(_ACTS, "start ranks and health checks", ("ecs:StartTask",), places.definitions, "cluster"),
     Grant(_ACTS, "give tasks their roles", ("iam:PassRole",), places.nothing, "ecs"),
-    Grant(_ACTS, "stop ranks and checks", ("ecs:StopTask",), places.tasks, "cluster"),
+    Grant(_ACTS, "stop ranks and checks", ("ecs:DescribeTasks", "ecs:StopTask"), places.tasks, "cluster"),
     Grant(_ACTS, "show a node's state on the cluster", ("ecs:PutAttributes",), places.instances, "cluster"),
     Grant(_ACTS, "look for a task before it is stopped", ("ecs:ListTasks",), places.anything, "cluster"),
     Grant(_ACTS, "reboot nodes", ("ssm:SendCommand",), places.document),

@@ -42,7 +42,6 @@ class Needs:
 
     records: Mapping[Table, tuple[str, ...]] = field(default_factory=dict)
     indexes: tuple[tuple[Table, str], ...] = ()
-    sees_tasks: bool = False
     sees_commands: bool = False
     calls_back: bool = False
     reads_reports: bool = False
@@ -50,7 +49,7 @@ class Needs:
 
 FUNCTIONS: Mapping[str, Needs] = {
     # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
-    TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}, sees_tasks=True),
+    TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}),
     # It reads why a check says what it says.
     CHECK_MONITOR: Needs(reads_reports=True),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
@@ -63,7 +62,6 @@ FUNCTIONS: Mapping[str, Needs] = {
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
         indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
-        sees_tasks=True,
         sees_commands=True,
         calls_back=True,
         reads_reports=True,
@@ -103,7 +101,7 @@ class Permissions:
         keeping = self._keeping() if function == SWEEPER and self._daemons else []
         return [
             *self._records(needs),
-            *self._cluster(needs),
+            *self._cluster(),
             *keeping,
             *self._hosts(needs),
             *self._messages(),
@@ -139,13 +137,12 @@ class Permissions:
 
     # -- the cluster -----------------------------------------------------------------------------------------
 
-    def _cluster(self, needs: Needs) -> list[iam.PolicyStatement]:
+    def _cluster(self) -> list[iam.PolicyStatement]:
         here, to_ecs = self._here(), {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
-        tasks = "ecs:{DescribeTasks,StopTask}" if needs.sees_tasks else "ecs:{StopTask}"
         return [
             _allow("ecs:{StartTask}", self._arns(places.definitions), here),
             _allow("iam:{PassRole}", self._roles, to_ecs),
-            _allow(tasks, self._arns(places.tasks), here),
+            _allow("ecs:{DescribeTasks,StopTask}", self._arns(places.tasks), here),
             _allow("ecs:{DescribeContainerInstances,PutAttributes}", self._arns(places.instances), here),
             _allow("ecs:{ListTasks}", ["*"], here),
             _allow("ecs:{DescribeTaskDefinition}", ["*"]),

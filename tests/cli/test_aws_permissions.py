@@ -36,7 +36,7 @@ ARCHIVED = {"logs:CreateLogStream", "logs:PutLogEvents"}
 #: Needed with a task definition that names roles; RegisterTaskDefinition asks for it.
 WITH_ROLES = {"iam:PassRole"}
 #: Only where a start is sent again or a stop comes before the task's name; the tests of the fleet show it.
-IN_TROUBLE = {"ecs:ListTasks"}
+IN_TROUBLE = {"ecs:DescribeTasks", "ecs:ListTasks"}
 
 
 @pytest.fixture
