@@ -86,6 +86,11 @@ class Deployment(SharedSettings):
     EVIDENCE_DAYS: int = setting(
         90, whole(0, 3650), "how long is kept what a reboot would wipe; 0 keeps nothing", unit="days"
     )
+    SWEEPER_CONCURRENCY: int = setting(
+        2,
+        whole(0, 10),
+        "Lambda keeps room for so many sweepers; 0 where the account has too little to set some aside",
+    )
     LOG_RETENTION_DAYS: int = setting(90, _log_days, "how long logs are kept", unit="days")
     LOG_LEVEL: str = setting("INFO", _log_level, "how much the functions write there")
     SNS_TOPIC_NAME: str = setting(

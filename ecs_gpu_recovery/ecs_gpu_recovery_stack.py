@@ -21,6 +21,7 @@ from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
 from .infra.people import Made
 from .infra.people_policies import People
 from .infra.permissions import SWEEPER, Permissions
+from .infra.queues import Queues
 from .infra.reboot_document import RebootDocument
 from .infra.rules import Rules
 from .infra.schedule import Minute
@@ -63,6 +64,7 @@ class EcsGpuRecoveryStack(Stack):
             "TASK_TABLE_NAME": tables.tasks.table_name,
             "JOB_TABLE_NAME": tables.jobs.table_name,
             "NODE_TABLE_NAME": tables.nodes.table_name,
+            "CALL_TABLE_NAME": tables.calls.table_name,
             "ECS_CLUSTER_NAME": config.ECS_CLUSTER_NAME,
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
@@ -73,6 +75,7 @@ class EcsGpuRecoveryStack(Stack):
             environment["EVIDENCE_BUCKET"] = evidence.bucket.bucket_name
         if daemons:
             environment["NODE_DAEMON_TASKS"] = ",".join(daemon.family for daemon in daemons)
+        queues = Queues(self, "Queues", config=config, dead_letters=dead_letters)
         made = Functions(
             self,
             "Functions",
@@ -81,10 +84,10 @@ class EcsGpuRecoveryStack(Stack):
             arch=arch,
             environment=environment,
             allowed=allowed,
-            dead_letters=dead_letters,
+            queues=queues,
         )
         functions = made.by_name
-        Rules(self, "Rules", config=config, functions=functions, dead_letters=dead_letters)
+        Rules(self, "Rules", config=config, queues=queues.by_function, dead_letters=dead_letters)
         Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)
         Alarms(
             self,
@@ -95,7 +98,13 @@ class EcsGpuRecoveryStack(Stack):
             topic=messages.topic,
         )
         Dashboard(
-            self, "Dashboard", config=config, tables=tables, functions=functions, dead_letters=dead_letters
+            self,
+            "Dashboard",
+            config=config,
+            tables=tables,
+            functions=functions,
+            queues=queues.by_function,
+            dead_letters=dead_letters,
         )
         names = Made(
             topic=messages.topic.topic_arn,

@@ -188,6 +188,11 @@ class LambdaSettings(SharedSettings):
     EVIDENCE_BUCKET: str = setting(
         "", any_text, "where nodes put what their reboot would wipe; without it, nothing is kept"
     )
+    CALL_TABLE_NAME: str = setting(
+        "",
+        optional(table_name),
+        "the DynamoDB table in which functions share the pace of their calls; without it each keeps its own",
+    )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"
     )

@@ -163,16 +163,24 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "lambda:UpdateFunctionEventInvokeConfig",
         "lambda:DeleteFunctionEventInvokeConfig",
     ),
+    "AWS::Lambda::EventSourceMapping": (
+        "lambda:CreateEventSourceMapping",
+        "lambda:GetEventSourceMapping",
+        "lambda:UpdateEventSourceMapping",
+        "lambda:DeleteEventSourceMapping",
+        "lambda:TagResource",
+    ),
     "AWS::Lambda::Function": (
         "lambda:CreateFunction",
         "lambda:GetFunction",
         "lambda:UpdateFunctionCode",
         "lambda:UpdateFunctionConfiguration",
         "lambda:DeleteFunction",
+        "lambda:PutFunctionConcurrency",
+        "lambda:DeleteFunctionConcurrency",
         "lambda:TagResource",
         "iam:PassRole",
     ),
-    "AWS::Lambda::Permission": ("lambda:AddPermission", "lambda:RemovePermission"),
     "AWS::Logs::LogGroup": (
         "logs:CreateLogGroup",
         "logs:DescribeLogGroups",
@@ -223,7 +231,7 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "iam:PassRole",
     ),
 }
-_NAMES = ("TableName", "LogGroupName", "TopicName", "FunctionName", "RepositoryName")
+_NAMES = ("TableName", "LogGroupName", "TopicName", "FunctionName", "RepositoryName", "QueueName")
 
 
 def page(template: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ class DeadLetters:
             MaxNumberOfMessages=PART,
             VisibilityTimeout=seconds,
             WaitTimeSeconds=_WAIT_S,
-            MessageSystemAttributeNames=["SentTimestamp"],
+            MessageSystemAttributeNames=["SentTimestamp", "DeadLetterQueueSourceArn"],
             MessageAttributeNames=["All"],
         )
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ class Definitions:
     def __init__(self, ecs: ECSClient, now: Callable[[], datetime]) -> None:
         self._ecs, self._now = ecs, now
         self._known: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
+        self._looking = threading.Lock()
 
     def container(self, name: str) -> str:
         """The one with GPUs, else the first essential one."""
@@ -40,10 +42,11 @@ class Definitions:
         self._known.pop(name, None)
 
     def _of(self, name: str) -> Mapping[str, Any]:
-        seen, definition = self._known.get(name, (None, {}))
-        if seen is not None and abs(self._now() - seen) < TRUSTED_FOR:
-            return definition
-        with translated(f"reading task definition {name}"):
-            definition = dict(self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"])
-        self._known[name] = (self._now(), definition)
+        with self._looking:  # of those who ask at once, the others wait for the first
+            seen, definition = self._known.get(name, (None, {}))
+            if seen is None or abs(self._now() - seen) >= TRUSTED_FOR:
+                with translated(f"reading task definition {name}"):
+                    reply = self._ecs.describe_task_definition(taskDefinition=name)
+                definition = dict(reply["taskDefinition"])
+                self._known[name] = (self._now(), definition)
         return definition

@@ -69,8 +69,9 @@ class Errand:
 class Errands:
     """Does them, group by group."""
 
-    def __init__(self, runtime: Runtime, adopter: Adopter) -> None:
-        self._runtime, self._adopter = runtime, adopter
+    def __init__(self, runtime: Runtime, adopter: Adopter, ready: Callable[[], None]) -> None:
+        """`ready` returns when this process may write a record again."""
+        self._runtime, self._adopter, self._ready = runtime, adopter, ready
 
     def do(self, errands: Sequence[Errand]) -> list[Answer | Exception]:
         """An answer for each of them, or why it failed.
@@ -82,6 +83,7 @@ class Errands:
             groups.setdefault(errands[number].group, []).append(number)
         answers: dict[int, Answer | Exception] = {}
         for name, numbers in groups.items():
+            self._ready()
             some = [errands[number] for number in numbers]
             said = self._try(some)
             if isinstance(said[0], Exception) and len(some) > 1:

@@ -22,7 +22,7 @@ from .errors import code_of, translated
 from .event_fields import family
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
-from .rate_limit import MODIFY_PER_S, Pace
+from .rate_limit import Pace
 from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
@@ -53,11 +53,11 @@ class EcsFleet:
         cluster: str,
         check_task: str,
         now: Callable[[], datetime],
-        pace: Pace | None = None,
+        pace: Pace,
     ) -> None:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
         self._reboots = reboots
-        self._pace = pace or Pace(MODIFY_PER_S)
+        self._pace = pace
         self._definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self._definitions, check_task)
         self._hosts: dict[str, str] = {}

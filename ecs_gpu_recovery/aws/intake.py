@@ -6,7 +6,7 @@ An event that is not ours, or makes no sense, is logged and dropped: it can't be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from .fleet import EcsFleet
 from .parse import Kind, Parsed, parse_event
 from .reboots import Command, outcome
 from .roll import Roll
+from .store import DynamoStore
 from .upkeep import Upkeep
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -42,17 +43,18 @@ class Intake:
         *,
         cluster: str,
         check_family: str,
-        some_nodes: Callable[[Iterable[str]], Sequence[Node]],
+        store: DynamoStore,
         upkeep: Upkeep | None = None,
     ) -> None:
-        self._upkeep, self._some_nodes = upkeep, some_nodes
+        self._upkeep, self._some_nodes = upkeep, store.some_nodes
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
-        self._errands = Errands(runtime, adopter)
+        self._errands = Errands(runtime, adopter, lambda: store.writes.wait())
         self._cluster, self._check_family = cluster, check_family
         self._names: dict[str, str] = {}  #: of nodes, by container instance
         self._at_hand: dict[str, Node] = {}  #: nodes that were read for the events in hand
         self._taken: dict[str, tuple[int, tuple[object, ...]]] = {}  #: the last sighting of each instance
         self._strangers: set[str] = set()  #: young instances whose hosts were looked for
+        self._asked: set[str] = set()  #: commands that were asked about for the events in hand
         self._settled: dict[str, str] = {}  #: the last command whose end was taken, and its record
         self._running = Roll()
         self._sweeper = Sweeper(runtime)
@@ -88,6 +90,7 @@ class Intake:
             else:
                 answers[number] = routed
         self._at_hand.clear()
+        self._asked.clear()
         done = self._errands.do([errand for _, errand in asked])
         answers.update((number, answer) for (number, _), answer in zip(asked, done, strict=True))
         for number, one in enumerate(seen):
@@ -167,12 +170,11 @@ class Intake:
         return Errand(answer=Answer(seen.kind, True, seen.why, node.name), at=at, facts=facts, node=node)
 
     def _check(self, seen: Parsed, at: datetime) -> Answer | Errand:
-        """A check that our own record names has started: its event says so once more, and costs no read."""
+        """That a job's check has started is recorded by who started it, and if that one died, by the sweeper."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
-        ours = self._runtime.store.last(seen.job)
-        if seen.status != "STOPPED" and ours and any(r.check_id == seen.task_id for r in ours.ranks):
-            return Answer(seen.kind, True, "nothing new", seen.job)
+        if seen.status != "STOPPED" and seen.job:
+            return Answer(seen.kind, True, "who started it records it", seen.job)
         seen = replace(seen, facts=tuple(map(self._fleet.explained, seen.facts)))
         if seen.job:
             return self._to_job(seen, at, seen.job, seen.facts)
@@ -300,6 +302,9 @@ class Intake:
         """A reboot of ours ended on its host. Its comment tells for whom."""
         if seen.command_id in self._settled:
             return Answer(seen.kind, True, "nothing new", self._settled[seen.command_id])
+        if seen.command_id in self._asked:
+            return Answer(seen.kind, True, "another event of the same end came with it")
+        self._asked.add(seen.command_id)
         for command in self._fleet.commands(seen.command_id, seen.status):
             try:
                 asked = self._reboot_over(seen, command, at)

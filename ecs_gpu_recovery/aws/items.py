@@ -53,6 +53,12 @@ def job_item(job: Job, lost_after: timedelta, writer: Codec = CODEC) -> Item:
     return item | wake_up(job, lost_after)
 
 
+def units(item: Item) -> int:
+    """About what it costs to write a job's item: one for each kilobyte. The rest of it is small."""
+    listed = sum(len(one["S"]) + 1 for value in item.values() for one in value.get("L", ()))
+    return 1 + (len(next(iter(item["record"].values()))) + listed) // 1024
+
+
 def wake_up(job: Job, lost_after: timedelta) -> Item:
     """When the sweeper must look at a job: for what it waits for, or for rows that are owed."""
     times = [job.wake_at(lost_after), job.updated_at + PAY_WITHIN if job.owed else None]

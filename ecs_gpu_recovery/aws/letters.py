@@ -1,7 +1,8 @@
 """How a dead letter reads: an event that nobody could handle, who left it, and what went wrong.
 
-Three senders leave letters in the one queue. A rule and a schedule leave the event as it is and tell the rest in
-attributes. A function that failed leaves an account of the call, with the event inside.
+Four senders leave letters in the one queue. A rule and a schedule leave the event as it is and tell the rest in
+attributes. A queue leaves what its function failed on each time, and bears the function's name. A function that was
+called with a bare event leaves an account of the call, with the event inside.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Letter:
 
     id: str
     at: datetime | None  #: when it was left
-    sender: str  #: "rule NAME", "schedule NAME" or "function NAME"
+    sender: str  #: "queue NAME", "rule NAME", "schedule NAME" or "function NAME"
     function: str  #: the name of the function that was to take the event
     error: str
     event: object  #: the event; the body as it came where it is no JSON
@@ -44,6 +45,9 @@ def read_letter(message: Mapping[str, Any], *, cluster: str = "", check_family: 
     if isinstance(body, dict) and "requestPayload" in body and "requestContext" in body:
         sender, function, error, event = _of_function(body)
         at = moment(body.get("timestamp"))
+    elif source := line(member(message.get("Attributes")).get("DeadLetterQueueSourceArn"), _LONGEST):
+        function, event, at = function_name(source), body, None
+        sender, error = f"queue {function}", f"{function} failed on it each time: its log says why"
     else:
         sender, function, error, event = (*_of_target(told), body)
         at = moment(told.get("SCHEDULED_TIME"))
@@ -70,7 +74,7 @@ def _of_function(body: Mapping[Any, Any]) -> tuple[str, str, str, object]:
 
 
 def _of_target(told: Mapping[str, str]) -> tuple[str, str, str]:
-    """A rule or a schedule could not call its function."""
+    """A rule could not reach the queue of its function, or a schedule its function."""
     sender = ""
     if rule := told.get("RULE_ARN", "").partition(":rule/")[2]:
         sender = f"rule {rule}"
@@ -82,8 +86,10 @@ def _of_target(told: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def function_name(arn: object) -> str:
-    """The name in a function's ARN, with or without a version."""
+    """The name in a function's ARN, with or without a version; or in that of its queue, which has the same name."""
     parts = arn.split(":") if isinstance(arn, str) else []
+    if len(parts) == 6 and parts[2] == "sqs":
+        return parts[5]
     return parts[6] if len(parts) in (7, 8) and parts[2] == "lambda" and parts[5] == "function" else ""
 
 

@@ -15,6 +15,7 @@ from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
 from .errors import Cancelled
 from .items import Item
+from .rate_limit import Writes
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -44,6 +45,7 @@ class RecordTables:
         self._db = Dynamo(client, keys)
         self._cluster = cluster
         self._lost_after, self._codec = lost_after, codec
+        self.writes = Writes()  #: paces those of large records
         self._recent: dict[str, Job] = {}  #: as this process wrote them last
 
     def _job_item(self, job: Job) -> Item:

@@ -124,6 +124,7 @@ class DynamoStore(RecordTables):
             return self._keep(new)
         new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
         item = self._job_item(new)
+        self.writes.spent(items.units(item))
         try:
             self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE)
         except VersionConflict as exc:
@@ -134,7 +135,9 @@ class DynamoStore(RecordTables):
 
     def _commit_with(self, job: Job, changes: rows.Changes) -> bool:
         """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
-        record = self._db.next(self._jobs, self._job_item(job), sparse=items.JOB_SPARSE)
+        item = self._job_item(job)
+        self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
+        record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE)
         tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
         nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
         try:
@@ -228,6 +231,7 @@ class DynamoStore(RecordTables):
     def _paid(self, job: Job) -> bool:
         item = {"job_id": text(job.id)} | items.wake_up(replace(job, owed=()), self._lost_after)
         what, sparse = f"job {job.id}", ("wake_at", "rows_owed")
+        self.writes.spent_again()
         return self._db.same_version(self._jobs, item, job.version, what, sparse=sparse)
 
     def _shown(self, job: Job, rank: Rank, lines: Sequence[Entry]) -> Item:

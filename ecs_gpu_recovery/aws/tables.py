@@ -148,4 +148,7 @@ NODES = Table(
     ),
 )
 
+#: No record, but until when the turns of the functions' calls are taken. It has a table of its own: whoever reads the
+#: others finds nothing in them that the schema does not know.
+CALLS = Table(name="calls", key="name")
 TABLES = (JOBS, TASKS, NODES)

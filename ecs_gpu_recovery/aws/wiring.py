@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from ..core.effects import Order
+from ..core.events import Fact
 from ..core.model import Job
-from ..engine.runtime import Runtime
+from ..engine.runtime import Runtime, Spread, in_turn
 from ..settings import LambdaSettings, lambda_settings
 from . import reboot_document
 from .adopt import StoreAdopter
@@ -18,6 +22,7 @@ from .evidence import Evidence
 from .fleet import EcsFleet
 from .intake import Intake
 from .notify import SnsNotifier, TimelineArchive
+from .rate_limit import OwnTurns, Pace, SharedTurns
 from .reboots import Reboots
 from .store import DynamoStore
 from .upkeep import Upkeep
@@ -43,10 +48,12 @@ class LazyClient:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._client: Any = None
+        self._making = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        if self._client is None:
-            self._client = self._make()
+        with self._making:
+            if self._client is None:
+                self._client = self._make()
         return getattr(self._client, name)
 
 
@@ -60,6 +67,14 @@ def start_once(response: Any = None, caught_exception: Exception | None = None, 
     if caught_exception is not None:
         return None if isinstance(caught_exception, ConnectTimeoutError | EndpointConnectionError) else False
     return False if response is not None and response[0].status_code >= 500 else None
+
+
+def in_threads(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list[list[Fact]]:
+    """Orders of one kind beside each other: a call takes a tenth of a second, and a large gang has a thousand."""
+    if len(orders) == 1:
+        return [act(orders[0])]
+    with ThreadPoolExecutor(len(orders)) as pool:
+        return list(pool.map(act, orders))
 
 
 def _made(session: Any, name: str) -> Any:
@@ -89,6 +104,7 @@ def build(
     session: Any = None,
     settings: LambdaSettings | None = None,
     clock: Callable[[], datetime] | None = None,
+    spread: Spread = in_turn,
 ) -> AwsSide:
     """`now` is the time that facts are told under; waits count from the `clock`, where that is another one."""
     chosen = settings or lambda_settings(env)
@@ -100,8 +116,9 @@ def build(
     def client(name: str) -> Any:
         return LazyClient(partial(_made, session, name))
 
+    db = client("dynamodb")
     store = DynamoStore(
-        client("dynamodb"),
+        db,
         cluster=chosen.ECS_CLUSTER_NAME,
         job_table=chosen.JOB_TABLE_NAME,
         task_table=chosen.TASK_TABLE_NAME,
@@ -121,6 +138,7 @@ def build(
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         now=now,
+        pace=Pace(SharedTurns(db, chosen.CALL_TABLE_NAME) if chosen.CALL_TABLE_NAME else OwnTurns()),
     )
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)
     notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive)
@@ -132,6 +150,7 @@ def build(
         policy=replace(chosen.policy, labels=True),
         on_commit=on_commit,
         clock=clock or now,
+        spread=spread,
     )
     adopter = StoreAdopter(store, ecs, chosen)
     intake = Intake(
@@ -140,7 +159,7 @@ def build(
         adopter,
         cluster=chosen.ECS_CLUSTER_NAME,
         check_family=family(chosen.DCGM_HEALTH_CHECK_TASK),
-        some_nodes=store.some_nodes,
+        store=store,
         upkeep=Upkeep(ecs, chosen),
     )
     return AwsSide(chosen, store, fleet, runtime, intake)

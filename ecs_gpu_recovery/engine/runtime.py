@@ -27,8 +27,16 @@ from .records import R, Records
 
 log = logging.getLogger("ecs_gpu_recovery")
 log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
-#: How many starts are sent on one look at the record; more of them take a while.
-STARTS_PER_LOOK = 10
+#: How many orders are sent beside each other, and how many starts on one look at the record: about those of a second.
+AT_ONCE, STARTS_PER_LOOK = 10, 30
+#: After so many it is recorded what became of them: what a process has learned must not all die with it.
+BEFORE_RECORDED = 256
+#: Carries out orders that do not depend on each other, and gives back what became of each.
+Spread = Callable[[Callable[[Order], list[Fact]], Sequence[Order]], list[list[Fact]]]
+
+
+def in_turn(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list[list[Fact]]:
+    return [act(order) for order in orders]
 
 
 class Runtime:
@@ -44,8 +52,10 @@ class Runtime:
         dispatch: bool = True,
         on_commit: Callable[[Job | None, Job], None] | None = None,
         clock: Callable[[], datetime] | None = None,
+        spread: Spread = in_turn,
     ) -> None:
         """Without `dispatch`, orders are committed for somebody else to send. Without a `clock`, no fact is late."""
+        self._spread = spread
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self._dispatcher = Dispatcher(store, fleet, notifier)
         self._dispatch_now = dispatch
@@ -217,13 +227,16 @@ class Runtime:
 
         Labels come last: the other orders move nodes.
         """
+        labels: list[Order]
+        others: list[Order]
         while orders and self._dispatch_now:
-            labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
-            others = [order for order in orders if order not in labels]
-            facts = self._send(record, others or labels, at, trouble)
-            orders = labels if others else []
+            labels, others = _apart(orders)
+            facts = self._send(record, others[:BEFORE_RECORDED] or labels, at, trouble)
+            orders = [*others[BEFORE_RECORDED:], *labels] if others else []
             if facts:
-                moved = records.apply(_name(record), facts, record, [order.key for order in orders])
+                # Many orders take a while: the record as it is now costs less than a write that comes too late.
+                known = records.read(_name(record)) if len(others) > AT_ONCE else record
+                moved = records.apply(_name(record), facts, known, [order.key for order in orders])
                 if not others and moved.old.version != record.version:
                     self._show(moved.record, labels)  # somebody moved on, and may have put theirs before ours
                 record, orders = records.settle(moved.old, moved.record, trouble), moved.orders
@@ -260,28 +273,28 @@ class Runtime:
         was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other.
         """
         facts: list[Fact] = []
-        starts, seen = 0, record
+        seen = record
 
-        def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> None:
+        def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> list[Fact]:
             try:
-                facts.extend(act())
+                return act()
             except Exception as exc:  # noqa: BLE001 - raised by the caller, when the others are sent
                 trouble.append(exc)
-                facts.extend(OrderFailed(at=at, key=order.key, error=str(exc)) for order in some)
+                return [OrderFailed(at=at, key=order.key, error=str(exc)) for order in some]
 
-        labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
-        for order in orders:
-            if isinstance(order.effect, LabelNodes):
-                continue
-            if isinstance(order.effect, StartTask) and isinstance(seen, Job):
-                if starts and starts % STARTS_PER_LOOK == 0:
-                    seen = self.store.job(seen.id)
-                starts += 1
-                if all(order.key != pending.key for pending in seen.outbox):
-                    continue
-            attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
+        def carry_out(order: Order) -> list[Fact]:
+            return attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
+
+        labels, others = _apart(orders)
+        for first in range(0, len(others), AT_ONCE):
+            some = others[first : first + AT_ONCE]
+            if isinstance(seen, Job) and any(isinstance(order.effect, StartTask) for order in some):
+                seen = self.store.job(seen.id) if first and first % STARTS_PER_LOOK == 0 else seen
+                pending = {order.key for order in seen.outbox}
+                some = [o for o in some if o.key in pending or not isinstance(o.effect, StartTask)]
+            facts += [fact for learned in self._spread(carry_out, some) for fact in learned]
         if labels:
-            attempt(partial(self._dispatcher.label, seen, labels, at), labels)
+            facts += attempt(partial(self._dispatcher.label, seen, labels, at), labels)
         return facts
 
     # -- what people read --------------------------------------------------------------------------------------
@@ -302,6 +315,12 @@ class Runtime:
                     "policy": e.policy,
                 },
             )
+
+
+def _apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
+    """Labels, and the other orders."""
+    labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
+    return labels, [order for order in orders if not isinstance(order.effect, LabelNodes)]
 
 
 def _name(record: Job | Node) -> str:

@@ -53,6 +53,15 @@ class Alarms(Construct):
         for name, function in functions.items():
             errors = function.metric_errors(period=minutes(5), statistic="Sum")
             self._alarm(f"{name}Errors", "function-errors", errors, f"{name} fails.", above=2, periods=2)
+        failed = own_metric(config, "EventsFailed", period=minutes(5), statistic="Sum")
+        self._alarm(
+            "EventsFailed",
+            "function-errors",
+            failed,
+            "Single events can't be handled; they are tried again.",
+            above=2,
+            periods=2,
+        )
         runs = functions[SWEEPER].metric_invocations(period=minutes(5), statistic="Sum")
         self._alarm(
             "SweeperNotRunning",

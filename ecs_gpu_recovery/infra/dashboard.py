@@ -46,6 +46,7 @@ class Dashboard(Construct):
         config: Config,
         tables: Tables,
         functions: Mapping[str, lambda_.Function],
+        queues: Mapping[str, sqs.IQueue],
         dead_letters: sqs.IQueue,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -72,14 +73,18 @@ class Dashboard(Construct):
         letters = dead_letters.metric_approximate_number_of_messages_visible(
             period=_FIVE_MINUTES, label="waiting"
         )
+        waits = [
+            queue.metric_approximate_age_of_oldest_message(period=_FIVE_MINUTES, label=f"{name} waits")
+            for name, queue in queues.items()
+        ]
         throttled = [
             table.metric_throttled_requests_for_operation(operation, label=f"{name} {operation}")
             for name, table in (("job", tables.jobs), ("task", tables.tasks), ("node", tables.nodes))
             for operation in _OPERATIONS
         ]
         made.add_widgets(
-            _graph("Dead letters", [letters]),
-            _graph("Events", _own(config, "EventsTaken", "EventsDropped")),
+            _graph("Dead letters, and seconds that events wait", [letters, *waits]),
+            _graph("Events", _own(config, "EventsTaken", "EventsDropped", "EventsFailed")),
             _graph("Throttled requests", throttled),
         )
 

@@ -9,7 +9,6 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_lambda_destinations as destinations
 from aws_cdk import aws_logs as logs
-from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..config import Config
@@ -17,6 +16,7 @@ from . import permissions
 from .logs import log_group
 from .naming import accept, accept_wildcard
 from .permissions import Permissions
+from .queues import Queues
 
 #: Each function with its handler and what it is for.
 HANDLERS = {
@@ -43,14 +43,15 @@ class Functions(Construct):
         arch: str,
         environment: dict[str, str],
         allowed: Permissions,
-        dead_letters: sqs.IQueue,
+        queues: Queues,
     ) -> None:
         super().__init__(scope, construct_id)
         self._config, self._arch, self._allowed = config, ARCHITECTURES[arch], allowed
         self._environment = {**environment, **function_policy(config), "LOG_LEVEL": config.LOG_LEVEL}
-        self._dead_letters = dead_letters
+        self._queues = queues
         code = lambda_.Code.from_asset(str(asset))
         self.by_name = {name: self._function(name, code) for name in HANDLERS}
+        queues.lead_to(self.by_name)
 
     def _function(self, name: str, code: lambda_.Code) -> lambda_.Function:
         handler, description = HANDLERS[name]
@@ -69,12 +70,13 @@ class Functions(Construct):
             memory_size=self._config.LAMBDA_MEMORY_SIZE,
             environment=self._environment,
             log_group=log,
+            reserved_concurrent_executions=self._reserved(name),
             role=self._role(name, log),
         )
         function.configure_async_invoke(
             retry_attempts=2,
             max_event_age=Duration.hours(1),
-            on_failure=destinations.SqsDestination(self._dead_letters),
+            on_failure=destinations.SqsDestination(self._queues.dead_letters),
         )
         accept(
             function,
@@ -83,12 +85,16 @@ class Functions(Construct):
         )
         return function
 
+    def _reserved(self, name: str) -> int | None:
+        """However busy the account is, there is room for the sweeper. The others are few by their queues."""
+        return (self._config.SWEEPER_CONCURRENCY or None) if name == permissions.SWEEPER else None
+
     def _role(self, name: str, log: logs.ILogGroup) -> iam.Role:
         """Its own log group by name, instead of the managed policy that opens all of them."""
         write = iam.PolicyStatement(
             actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log.log_group_arn]
         )
-        statements = [*self._allowed.of(name), write]
+        statements = [*self._allowed.of(name), *self._queues.reading(name), write]
         role = iam.Role(
             self,
             f"{name}Role",

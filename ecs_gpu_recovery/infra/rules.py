@@ -7,12 +7,12 @@ task may set it. Tasks of services are no training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from aws_cdk import Duration
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -32,7 +32,7 @@ OLDEST = Duration.hours(1)
 
 
 class Rules(Construct):
-    """Each rule delivers for an hour, and then leaves the event with the dead letters."""
+    """Each rule delivers to the queue of its function, for an hour, and then leaves the event with the dead letters."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class Rules(Construct):
         construct_id: str,
         *,
         config: Config,
-        functions: dict[str, lambda_.Function],
+        queues: Mapping[str, sqs.IQueue],
         dead_letters: sqs.IQueue,
     ) -> None:
         super().__init__(scope, construct_id)
         for rule_id, (function, description, pattern) in patterns(config).items():
             rule = events.Rule(self, rule_id, description=description, event_pattern=_pattern(pattern))
             rule.add_target(
-                targets.LambdaFunction(
-                    functions[function],
+                targets.SqsQueue(
+                    queues[function],
                     dead_letter_queue=dead_letters,
                     retry_attempts=RETRIES,
                     max_event_age=OLDEST,

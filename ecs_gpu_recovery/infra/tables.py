@@ -1,4 +1,4 @@
-"""The three tables. Keys and indexes come from `aws.tables`, which the code that reads them uses too."""
+"""The tables. Keys and indexes come from `aws.tables`, which the code that reads them uses too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from constructs import Construct
 
 from ..aws import tables as schema
 from ..config import Config
+from .naming import accept
 
 
 class Tables(Construct):
@@ -19,6 +20,7 @@ class Tables(Construct):
         self.jobs = self._table(schema.JOBS, config.JOB_TABLE_NAME)
         self.tasks = self._table(schema.TASKS, config.TASK_TABLE_NAME)
         self.nodes = self._table(schema.NODES, config.NODE_TABLE_NAME)
+        self.calls = self._turns(f"{config.STACK_NAME}-{schema.CALLS.name}")
 
     def of(self, table: schema.Table) -> dynamodb.Table:
         return {schema.JOBS.name: self.jobs, schema.TASKS.name: self.tasks, schema.NODES.name: self.nodes}[
@@ -48,6 +50,20 @@ class Tables(Construct):
                 projection_type=dynamodb.ProjectionType[projection["ProjectionType"]],
                 non_key_attributes=projection.get("NonKeyAttributes"),
             )
+        return made
+
+    def _turns(self, name: str) -> dynamodb.Table:
+        """One row that is worth nothing a second later. It goes with the stack."""
+        made = dynamodb.Table(
+            self,
+            schema.CALLS.name,
+            table_name=name,
+            partition_key=_text(schema.CALLS.key),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            encryption=dynamodb.TableEncryption.AWS_MANAGED,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        accept(made, "DDB3", "It holds one number that is worth nothing a second later.")
         return made
 
 

@@ -59,11 +59,18 @@ def real_time() -> datetime:
 
 @cache
 def intake() -> Intake:
-    from ..aws.wiring import build
+    from ..aws.wiring import build, in_threads
     from . import metrics
 
     _log_as_json()
-    side = build(os.environ, now=CLOCK.now, on_commit=metrics.job_moved, session=Session(), clock=real_time)
+    side = build(
+        os.environ,
+        now=CLOCK.now,
+        on_commit=metrics.job_moved,
+        session=Session(),
+        clock=real_time,
+        spread=in_threads,
+    )
     metrics.of(side.settings.STACK_NAME, side.settings.ECS_CLUSTER_NAME)
     return side.intake
 

@@ -43,6 +43,8 @@ LIFE_S = 120.0
 #: A lease holds only between clocks that agree this well, where senders can stand still.
 SKEW_S = 45.0
 _DEPTH = 3
+#: What an event says, made when it is heard: of a job or else of a node, by name.
+News = Callable[[], tuple[str, str, list[Fact]]]
 
 
 class Crash(BaseException):
@@ -113,6 +115,7 @@ class Night:
         ]
         self._release = 0  #: of the running process
         self._people = People(self)
+        self._gathered: list[tuple[datetime, News]] = []
         self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
         self._throttled: list[tuple[float, float]] = []
         self._late: list[tuple[float, float]] = []  #: when functions are invoked, but later
@@ -246,10 +249,40 @@ class Night:
             return
         world.after(delay, hear)
 
-    def _hear(self, act: Callable[[], object], at: float) -> None:
+    def _hear(self, news: News, at: float) -> None:
         w, world = self.weather, self.world
         off = world.rng.uniform(-w.jolt_s, w.jolt_s) if w.jolt_s and world.strikes("jolt_s", 0.2) else 0.0
-        self._invoke(act, world.stamp((at if w.ordered else world.now) + off))
+        told = world.stamp((at if w.ordered else world.now) + off), news
+        if not w.together:
+            self._invoke(lambda: self._take([told]), told[0])
+            return
+        if not self._gathered:
+            world.after(self.more.choice((1.0, 5.0, 30.0)), self._hand_over)
+        self._gathered.append(told)
+
+    def _hand_over(self) -> None:
+        """What a queue has gathered, in any order, to one function."""
+        some, self._gathered = self._gathered, []
+        self.more.shuffle(some)
+        self._invoke(lambda: self._take(some), max(at for at, _ in some))
+
+    def _take(self, some: Sequence[tuple[datetime, News]]) -> None:
+        """Each fact has the time of its own event; each record hears of all of them at once."""
+        jobs: dict[str, list[Fact]] = {}
+        nodes: dict[str, list[Fact]] = {}
+        saved = self._clock
+        for at, news in some:
+            self._clock = at
+            job, node, facts = news()
+            if facts:
+                (jobs.setdefault(job, []) if job else nodes.setdefault(node, [])).extend(facts)
+        self._clock = saved
+        for job, facts in jobs.items():
+            self.runtime.handle(job, facts)
+        if nodes:
+            self.runtime.handle_nodes(
+                [(self.runtime.store.node(node), facts) for node, facts in nodes.items()]
+            )
 
     def _invoke(self, act: Callable[[], object], at: datetime) -> None:
         """A function is invoked for an event of this time: at once, or when functions are invoked again."""
@@ -261,32 +294,24 @@ class Night:
         else:
             self.process(act, at)
 
-    def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> Callable[[], object]:
+    def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> News:
         cluster, name = self.cluster, machine.name
         if isinstance(what, Reboot):
             reboot = what
-            return lambda: self.runtime.handle_node(name, [cluster.rebooted(machine, reboot)])
+            return lambda: ("", name, [cluster.rebooted(machine, reboot)])
         if what is None:
             if not self.weather.ordered:
-                return lambda: self.runtime.handle_node(name, [cluster.seen(machine)])
+                return lambda: ("", name, [cluster.seen(machine)])
             saved, self._clock = self._clock, self.world.time
             sighting = cluster.seen(machine)
             self._clock = saved
-            return lambda: self.runtime.handle_node(name, [sighting])
+            return lambda: ("", name, [sighting])
         task = what
         if task.check:
-            if kind == "running":
-                return lambda: None
-            return lambda: self._to_record(task, [cluster.checked(task)])
+            return lambda: (task.job, name, [cluster.checked(task)] if kind != "running" else [])
         if kind == "running":
-            return lambda: self._to_record(task, [cluster.started(task, running=True)])
-        return lambda: self._to_record(task, [cluster.seen(machine), cluster.ended(task)])
-
-    def _to_record(self, task: Task, facts: list[Fact]) -> None:
-        if task.job:
-            self.runtime.handle(task.job, facts)
-        else:
-            self.runtime.handle_node(task.machine.name, facts)
+            return lambda: (task.job, name, [cluster.started(task, running=True)])
+        return lambda: (task.job, name, [cluster.seen(machine), cluster.ended(task)])
 
     # -- people and the clock --------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class Weather:
         False  #: jobs leave room beside them, so that the cluster would start a second task on the same node
     )
     tombstones: bool = True  #: a stop that came first keeps its task from ever starting
+    together: bool = False  #: news waits for company, as in a queue, and is told in one go
     forgetful: bool = False  #: an agent that comes back may have lost its memory: its machine registers anew
     policy: Policy = field(default_factory=Policy)
 
@@ -246,6 +247,7 @@ def _first_draw(rng: Random) -> Weather:
         ),
         sweepers=1,
         rows_travel=False,
+        together=False,
         forgetful=False,
         breaking=False,
         deployed=False,
@@ -284,6 +286,11 @@ def anew(rng: Random, more: Random) -> Weather:
         flaps=max(weather.flaps, 1.0),
         power_cuts=max(weather.power_cuts, 0.6),
     )
+
+
+def together(rng: Random, more: Random) -> Weather:
+    """As on ECS, news waits in a queue, and a function takes all that has gathered: one commit for each record."""
+    return replace(draw(rng, more), together=True)
 
 
 def restarts(rng: Random, more: Random) -> Weather:
@@ -332,6 +339,7 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "late-functions": late_functions,
     "anew": anew,
     "restarts": restarts,
+    "together": together,
     "releases": releases,
     "poison": poison,
 }

@@ -21,13 +21,23 @@ def function_arn(name: str = HANDLER) -> str:
     return f"arn:aws:lambda:{ACCOUNT}:function:{name}"
 
 
+def queue_arn(name: str = HANDLER) -> str:
+    return f"arn:aws:sqs:{ACCOUNT}:{name}"
+
+
+def of_queue(event: object) -> dict[str, Any]:
+    """What SQS moves here when a function has failed on it as often as the queue lets it."""
+    message = _message(json.dumps(event), {})
+    return {**message, "Attributes": {"DeadLetterQueueSourceArn": queue_arn()}}
+
+
 def of_rule(event: object, **more: str) -> dict[str, Any]:
-    """What EventBridge leaves when it could not call a rule's function."""
+    """What EventBridge leaves when it could not reach the queue of a rule's function."""
     told = {
         "RULE_ARN": f"arn:aws:events:{ACCOUNT}:rule/{STACK}-RulesTrainingTask",
-        "TARGET_ARN": function_arn(),
+        "TARGET_ARN": queue_arn(),
         "ERROR_CODE": "NO_PERMISSIONS",
-        "ERROR_MESSAGE": "not authorized to invoke the function",
+        "ERROR_MESSAGE": "not authorized to send to the queue",
         "RETRY_ATTEMPTS": "30",
         "EXHAUSTED_RETRY_CONDITION": "MaximumRetryAttempts",
     }

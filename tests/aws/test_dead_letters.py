@@ -1,4 +1,4 @@
-"""Dead letters: all three forms are read, a letter leaves the queue only when its event was handled."""
+"""Dead letters: all four forms are read, a letter leaves the queue only when its event was handled."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.aws.letter_queue import (
     Queue,
     function_arn,
     of_function,
+    of_queue,
     of_rule,
     of_schedule,
 )
@@ -48,9 +49,15 @@ def letters(queue: Queue, called: Called) -> DeadLetters:
 def test_a_rule_leaves_the_event_and_tells_the_rest_in_attributes() -> None:
     found = read_letter({"MessageId": "m1", **of_rule(ENDED)})
     assert (found.id, found.sender, found.function) == ("m1", f"rule {STACK}-RulesTrainingTask", HANDLER)
-    assert found.error == "NO_PERMISSIONS: not authorized to invoke the function"
+    assert found.error == "NO_PERMISSIONS: not authorized to send to the queue"
     assert found.event == ENDED
     assert found.understood.startswith("task: rank 2 of job j1, attempt 1, ")
+
+
+def test_a_queue_leaves_what_its_function_failed_on_each_time() -> None:
+    letter = read_letter(of_queue(ENDED))
+    assert (letter.sender, letter.function) == (f"queue {HANDLER}", HANDLER)
+    assert (letter.event, "its log says why" in letter.error) == (ENDED, True)
 
 
 def test_a_function_that_failed_leaves_an_account_of_the_call() -> None:

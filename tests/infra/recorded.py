@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.core.policy import Policy
 from testbed.aws import rights
 from tests.infra.stacks import Made
 from tests.stories.account import Died, error
@@ -71,6 +72,16 @@ def all_needs() -> set[Need]:
         with a_world(seed=number) as world:
             record(world, found)
             _with_deaths(world, name, number)
+    # Gangs so large that whoever sends its orders takes turns: three of the functions, and the sweeper by itself.
+    for policy, events in ((Policy(), True), (Policy(post_reboot_check=True), True), (Policy(), False)):
+        with a_world(policy=policy) as world:
+            record(world, found)
+            world.begin(24)
+            world.events = events
+            world.cloud.control.health("n1", 1)
+            world.fail_rank(0)
+            world.finish_attempt(1)
+            world.run()
     for tell in (
         _their_job,
         _their_job_unseen,

@@ -30,6 +30,7 @@ EVERYTHING = {
     "TASK_ROLE_ARNS": "arn:aws:iam::123456789012:role/mine",
     "MAX_RETRIES": "3",
     "LAMBDA_TIMEOUT_SECONDS": "300",
+    "SWEEPER_CONCURRENCY": "0",
     "STACK_NAME": "SecondCluster",
 }
 
@@ -50,6 +51,12 @@ class Made:
     def functions(self) -> dict[str, dict[str, Any]]:
         made = self.properties("AWS::Lambda::Function")
         return {properties["FunctionName"].rpartition("-")[2]: properties for properties in made}
+
+    def dead_letters(self) -> str:
+        """The logical name of the queue that has no such queue of its own."""
+        queues = self.all("AWS::SQS::Queue")
+        (name,) = [name for name, queue in queues.items() if "RedrivePolicy" not in queue["Properties"]]
+        return name
 
     def name(self, value: Mapping[str, Any]) -> str:
         """The logical name that a reference leads to."""

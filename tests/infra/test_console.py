@@ -148,7 +148,7 @@ def test_it_may_do_what_an_operator_may_and_send_dead_letters_again(made: Made) 
 
 def test_it_may_touch_no_queue_but_that_of_dead_letters(made: Made) -> None:
     role = made.template["Resources"][_task(made)["TaskRoleArn"]["Fn::GetAtt"][0]]["Properties"]
-    (queue,) = made.all("AWS::SQS::Queue")
+    queue = made.dead_letters()
     statements = [s for policy in role["Policies"] for s in policy["PolicyDocument"]["Statement"]]
     places = [s["Resource"] for s in statements if "sqs:" in str(s["Action"])]
     assert places

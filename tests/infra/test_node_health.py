@@ -205,7 +205,7 @@ def test_every_right_exists_and_fits_its_resource_and_conditions(asked: Made) ->
 def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -> None:
     rules = stack.properties("AWS::Events::Rule")
     patterns = {
-        stack.name(rule["Targets"][0]["Arn"]).removeprefix("Functions")[:-8]: [resolved(rule["EventPattern"])]
+        stack.name(rule["Targets"][0]["Arn"]).removeprefix("Queues")[:-8]: [resolved(rule["EventPattern"])]
         for rule in rules
         if rule["EventPattern"]["source"] == [sinks.SOURCE]
     }
@@ -218,7 +218,7 @@ def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -
     assert takers(patterns, {**event, "detail-type": "something else"}) == []
     (rule,) = [rule for rule in rules if rule["EventPattern"]["source"] == [sinks.SOURCE]]
     (target,) = rule["Targets"]
-    assert stack.name(target["DeadLetterConfig"]["Arn"]) == next(iter(stack.all("AWS::SQS::Queue")))
+    assert stack.name(target["DeadLetterConfig"]["Arn"]) == stack.dead_letters()
     assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 30}
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _LOG = "Lambda writes the log, not our code"
 _FAILED = "Lambda sends what failed to the dead-letter queue, not our code"
+_QUEUE = "Lambda takes messages from the queue, and looks after both queues, in the function's name"
 _ENCRYPTED = "SNS uses the topic's key in the publisher's name"
 #: Granted, and yet no story's call needs it: by function ("" for all) and action, with the reason. Of what our own code
 #: may do there is nothing that no story does.
@@ -22,7 +23,9 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:PutLogEvents"): _LOG,
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
-    ("", "sqs:GetQueueAttributes"): _FAILED,
+    ("", "sqs:GetQueueAttributes"): _QUEUE,
+    ("", "sqs:DeleteMessage"): _QUEUE,
+    ("", "sqs:ReceiveMessage"): _QUEUE,
     ("", "sqs:GetQueueUrl"): _FAILED,
     ("", "sqs:SendMessage"): _FAILED,
 }

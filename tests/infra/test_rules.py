@@ -54,8 +54,8 @@ def rules(stack: Made) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for rule in stack.properties("AWS::Events::Rule"):
         (target,) = rule["Targets"]
-        function = stack.name(target["Arn"])
-        found.setdefault(function.removeprefix("Functions")[:-8], []).append(resolved(rule["EventPattern"]))
+        queue = stack.name(target["Arn"])
+        found.setdefault(queue.removeprefix("Queues")[:-8], []).append(resolved(rule["EventPattern"]))
     return found
 
 

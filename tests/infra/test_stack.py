@@ -28,7 +28,7 @@ HANDLERS = {
 
 def test_the_tables_are_those_that_the_code_reads(stack: Made) -> None:
     made = {table["TableName"]: table for table in stack.properties("AWS::DynamoDB::Table")}
-    assert set(made) == {"ecs_task", "ecs_job", "ecs_node"}
+    assert set(made) == {"ecs_task", "ecs_job", "ecs_node", "EcsGpuRecoveryStack-calls"}
     for table in TABLES:
         wanted, found = table.definition(), made[table.name]
         assert found["KeySchema"] == wanted["KeySchema"]
@@ -38,8 +38,14 @@ def test_the_tables_are_those_that_the_code_reads(stack: Made) -> None:
         )
 
 
+def records(made: Made) -> dict[str, Any]:
+    """The tables that hold some, by logical name."""
+    tables = by_name(made, "AWS::DynamoDB::Table")
+    return {name: table for name, table in tables.items() if not table["TableName"].endswith("-calls")}
+
+
 def test_the_tables_can_be_restored_and_nothing_in_them_expires(stack: Made) -> None:
-    for table in stack.properties("AWS::DynamoDB::Table"):
+    for table in records(stack).values():
         assert table["BillingMode"] == "PAY_PER_REQUEST"
         assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
         assert table["SSESpecification"] == {"SSEEnabled": True}
@@ -52,7 +58,7 @@ def test_a_destroyed_stack_leaves_its_records_behind_unless_it_is_told_not_to(
     to_go = synthesize(tmp_path, {"DELETION_PROTECTION": "false"})
 
     def fate(made: Made) -> set[tuple[Any, ...]]:
-        tables = made.all("AWS::DynamoDB::Table").values()
+        tables = [made.all("AWS::DynamoDB::Table")[name] for name in records(made)]
         return {
             (t["DeletionPolicy"], t["Properties"].get("DeletionProtectionEnabled", False)) for t in tables
         }
@@ -101,7 +107,7 @@ def test_messages_are_encrypted_with_a_key_that_alarms_may_use(stack: Made) -> N
 def test_numbers_and_alarms_are_of_one_stack_and_one_cluster(stack: Made, everything: Made) -> None:
     for made, name in ((stack, "EcsGpuRecoveryStack"), (everything, "SecondCluster")):
         own = [a for a in made.properties("AWS::CloudWatch::Alarm") if a["Namespace"] == NAMESPACE]
-        assert len(own) == 4
+        assert len(own) == 5
         for alarm in own:
             told = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
             assert told == {"service": "ecs-gpu-recovery", "stack": name, "cluster": "gpu-cluster"}
@@ -167,7 +173,7 @@ def test_the_functions_are_told_what_they_read(stack: Made, everything: Made) ->
 
 
 def test_the_functions_tell_where_the_dead_letters_of_which_functions_are(stack: Made) -> None:
-    (queue,) = stack.all("AWS::SQS::Queue")
+    queue = stack.dead_letters()
     assert set(stack.functions()) == set(dead_letters.FUNCTIONS)
     for properties in stack.functions().values():
         assert properties["Environment"]["Variables"]["DEAD_LETTER_QUEUE_URL"] == {"Ref": queue}
@@ -185,8 +191,48 @@ _ARNS = {
 }
 
 
+def by_name(stack: Made, kind: str) -> dict[str, Any]:
+    return {name: made["Properties"] for name, made in stack.all(kind).items()}
+
+
+def test_events_wait_in_the_queue_of_their_function_and_are_taken_in_batches_by_few(stack: Made) -> None:
+    """A queue bears its function's name, by which a dead letter finds back. A message that was not taken comes again
+    only when the function is surely over."""
+    queues = {name: q for name, q in by_name(stack, "AWS::SQS::Queue").items() if "RedrivePolicy" in q}
+    assert {q["QueueName"] for q in queues.values()} == {
+        f"EcsGpuRecoveryStack-{name}" for name in ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor")
+    }
+    for queue in queues.values():
+        assert stack.name(queue["RedrivePolicy"]["deadLetterTargetArn"]) == stack.dead_letters()
+        assert (queue["VisibilityTimeout"], queue["RedrivePolicy"]["maxReceiveCount"]) == (150, 12)
+        assert queue["SqsManagedSseEnabled"] is True
+    functions = by_name(stack, "AWS::Lambda::Function")
+    for mapping in stack.properties("AWS::Lambda::EventSourceMapping"):
+        queue = queues.pop(stack.name(mapping["EventSourceArn"]))
+        assert functions[stack.name(mapping["FunctionName"])]["FunctionName"] == queue["QueueName"]
+        assert mapping["ScalingConfig"] == {"MaximumConcurrency": 2}
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert (mapping["BatchSize"], mapping["MaximumBatchingWindowInSeconds"]) == (1000, 1)
+    assert not queues
+
+
+def test_only_its_own_rules_may_fill_a_queue(stack: Made) -> None:
+    for policy in stack.properties("AWS::SQS::QueuePolicy"):
+        for statement in policy["PolicyDocument"]["Statement"]:
+            if statement["Effect"] == "Allow":
+                assert statement["Principal"] == {"Service": "events.amazonaws.com"}
+                assert stack.name(statement["Condition"]["ArnEquals"]["aws:SourceArn"]).startswith("Rules")
+
+
+def test_there_is_room_for_the_sweeper_however_busy_the_account_is(stack: Made, everything: Made) -> None:
+    for made, wanted in ((stack, 2), (everything, None)):
+        reserved = {n: f.get("ReservedConcurrentExecutions") for n, f in made.functions().items()}
+        assert reserved.pop("RecoverySweeper") == wanted
+        assert set(reserved.values()) == {None}
+
+
 def test_no_event_is_lost_without_a_trace(stack: Made) -> None:
-    queue = next(iter(stack.all("AWS::SQS::Queue")))
+    queue = stack.dead_letters()
     for rule in stack.properties("AWS::Events::Rule"):
         assert [stack.name(target["DeadLetterConfig"]["Arn"]) for target in rule["Targets"]] == [queue]
         retry = {"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 30}
@@ -203,7 +249,7 @@ def test_the_sweeper_runs_every_minute(stack: Made) -> None:
     assert (schedule["ScheduleExpression"], schedule["State"]) == ("rate(1 minute)", "ENABLED")
     target = schedule["Target"]
     assert "RecoverySweeper" in stack.name(target["Arn"])
-    assert stack.name(target["DeadLetterConfig"]["Arn"]) == next(iter(stack.all("AWS::SQS::Queue")))
+    assert stack.name(target["DeadLetterConfig"]["Arn"]) == stack.dead_letters()
     assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 120, "MaximumRetryAttempts": 2}
     assert "Input" not in target  # the scheduler's own event carries the time
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
+from ecs_gpu_recovery.aws.tables import CALLS, JOBS, NODES, TASKS, Table
 
 Item = dict[str, Any]
+#: The table in which functions take turns, as a deployment names it.
+TURNS = f"EcsGpuRecoveryStack-{CALLS.name}"
 _ATOM = re.compile(
     r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)"
     r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<|>) (?P<right>:\w+)"
@@ -28,7 +30,8 @@ class Tables:
     """What `boto3.client("dynamodb")` is to the store."""
 
     def __init__(self, names: Mapping[str, Table] | None = None) -> None:
-        self._schema = dict(names or {table.name: table for table in (JOBS, TASKS, NODES)})
+        records = {table.name: table for table in (JOBS, TASKS, NODES)}
+        self._schema = dict(names or {**records, TURNS: CALLS})
         self._rows: dict[str, dict[str, Item]] = {name: {} for name in self._schema}
         self._lock = threading.RLock()
 

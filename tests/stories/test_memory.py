@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from tests.aws.ministack import dynamodb, fresh_tables
 from tests.stories.account import InMemory
-from tests.stories.memory import Tables
+from tests.stories.memory import TURNS, Tables
 from tests.stories.plots import BY_NAME
 from tests.stories.world import World, a_world
 
@@ -71,7 +71,11 @@ def record(names: dict[str, str], plot: str) -> list[tuple[str, dict[str, Any], 
         world.new_process()
         tell(world, plot)
     there = {"ecs_job": names["job_table"], "ecs_task": names["task_table"], "ecs_node": names["node_table"]}
-    return [(action, renamed(request, there), renamed(answer, there)) for action, request, answer in log]
+    return [
+        (action, renamed(request, there), renamed(answer, there))
+        for action, request, answer in log
+        if request.get("TableName") != TURNS
+    ]
 
 
 def tell(world: World, plot: str) -> None:

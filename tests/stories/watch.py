@@ -70,12 +70,13 @@ class Watch:
             if busy:
                 self.wrong.append(f"{node.name} is rebooted under {busy}")
 
-    def most_in_a_second(self) -> int:
-        """Calls that change the cluster, in the worst second of the night."""
+    def most_in_a_second(self, over: float = 1.0) -> float:
+        """Calls that change the cluster, in the worst second of the night, or in the mean of the worst few."""
         times = sorted(self.modified_at)
-        return max(
-            (bisect_right(times, at + 1.0 - 1e-6) - number for number, at in enumerate(times)), default=0
+        most = max(
+            (bisect_right(times, at + over - 1e-6) - number for number, at in enumerate(times)), default=0
         )
+        return most / over
 
     def check(self, *, spontaneous: int = 0) -> None:
         """Each order rebooted its host once; `spontaneous` reboots were nobody's order."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from ecs_gpu_recovery.aws import reboot_document, wiring
 from ecs_gpu_recovery.aws.discover import discover
-from ecs_gpu_recovery.aws.rate_limit import MODIFY_PER_S, Pace
+from ecs_gpu_recovery.aws.rate_limit import Pace, Writes
 from ecs_gpu_recovery.core.codec import CODEC, Codec
 from ecs_gpu_recovery.core.errors import BadRecord
 from ecs_gpu_recovery.core.invariants import broken
@@ -27,6 +27,7 @@ from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
 from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
+from tests.stories.memory import TURNS
 from tests.stories.watch import Watch
 
 CLUSTER = "gpus"
@@ -96,7 +97,8 @@ class World:
             clock=self.now,
         )
         side.store._codec = self.release
-        side.fleet._pace = Pace(MODIFY_PER_S, sleep=self._sleep, clock=self.cloud.agenda.now)
+        side.fleet._pace = Pace(side.fleet._pace._shared, sleep=self._sleep, clock=self.cloud.agenda.now)
+        side.store.writes = Writes(sleep=self._sleep, clock=self.cloud.agenda.now)
         return side
 
     def _sleep(self, seconds: float) -> None:
@@ -371,6 +373,7 @@ def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
         DCGM_HEALTH_CHECK_TASK=CHECK,
         SNS_TOPIC_ARN=account.topic,
         policy=policy,
+        CALL_TABLE_NAME=TURNS if isinstance(account, InMemory) else "",
         **{f"{role.upper()}_NAME": name for role, name in account.tables.items()},
     )
     return World(cloud, account, settings)

@@ -50,7 +50,20 @@ MEANINGS: dict[str, Meaning] = {
     "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
     "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
     "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, when every event meets a new process"),
-    "calls_per_node": Meaning("aws_calls", "calls that one more node adds", most=8),
+    "calls_per_node": Meaning("aws_calls", "calls that one more node adds, through the queues", most=6),
+    "wcu_recovery_2": Meaning(
+        "aws_calls", "write units of DynamoDB for one recovery through the queues, 2 nodes"
+    ),
+    "wcu_recovery_8": Meaning("aws_calls", "the same, 8 nodes"),
+    "wcu_recovery_32": Meaning("aws_calls", "the same, 32 nodes"),
+    "wcu_recovery_256": Meaning("aws_calls", "the same, 256 nodes"),
+    "wcu_recovery_1024": Meaning("aws_calls", "the same, 1,024 nodes"),
+    "wcu_per_node_growth": Meaning("aws_calls", "write units per node, 1,024 nodes over 32", most=1.5),
+    "commits_recovery_256": Meaning("aws_calls", "writes of the record of a recovery, 256 nodes", most=60),
+    "functions_at_once_256": Meaning("aws_calls", "most functions at once, 256 nodes", most=10),
+    "recovery_1024_control_s": Meaning(
+        "aws_calls", "all of 1,024 ranks die: until all run again, without check and reboot", "s", most=120
+    ),
     "calls_growth_rows_100k": Meaning(
         "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
     ),
@@ -61,7 +74,7 @@ MEANINGS: dict[str, Meaning] = {
     "item_kb_full_1024": Meaning("aws_calls", "the same, 1,024 nodes", "KB", most=400),
     "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive at once on 16 threads"),
     "modify_calls_per_s_256": Meaning(
-        "aws_calls", "most modifying calls of ECS in one second, 256 nodes (ECS allows 40)", most=40
+        "aws_calls", "most modifying calls of ECS a second, over five, 256 nodes (ECS allows 40)", most=40
     ),
     # -- embedded
     "decide_per_s": Meaning("embedded", "decisions of the pure core, gang of 4", "a second"),

@@ -1,14 +1,14 @@
 """What a recovery costs on AWS: calls by size of the gang, by length of the tables, conflicts, and the pace of calls.
 
-Everything is the real code on a simulated ECS and SSM. Calls are counted on tables in memory; conflicts are made on a
-local AWS, by threads, because there a commit takes as long as it takes.
+Everything is the real code on a simulated ECS and SSM. Calls are counted on tables in memory, and again with queues and
+the limits of AWS in virtual time. Conflicts are made on a local AWS, by threads: there a commit takes as long as
+it takes. Write units are those of the tables, without their indexes.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -22,21 +22,12 @@ from tests.aws.ministack import local_aws
 from tests.aws.test_store_cost import a_bad_night, size
 from tests.contract.worlds import a_job, a_node, running
 from tests.stories.account import InMemory
+from tests.stories.queued import a_queued_world, everybody_dies, queued_recovery, running_again
 from tests.stories.world import CHECK, World, a_world
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 16
 OLD_ROWS = 100_000
-
-
-def running_again(world: World) -> bool:
-    """Every rank of the second attempt has been seen running."""
-    job = world.job()
-    return (
-        job.status is JobStatus.IN_PROGRESS
-        and job.attempt == 1
-        and all(r.deadline is None for r in job.ranks)
-    )
 
 
 def recovery(
@@ -59,14 +50,34 @@ def recovery(
 
 
 def calls() -> dict[str, float]:
-    """One process that stays warm; and the worst case, in which every event meets a new process."""
-    found: dict[str, float] = {}
-    for nodes in (2, 8, 32, 256):
-        found[f"calls_recovery_{nodes}"] = len(recovery(nodes).wire.calls)
-    cold = recovery(32, concurrent=True)
-    found["calls_recovery_cold_32"] = len(cold.wire.calls)
-    found["calls_per_node"] = (found["calls_recovery_256"] - found["calls_recovery_32"]) / 224
+    """One process that stays warm and takes event after event; and the worst case, in which each meets a new one."""
+    found = {f"calls_recovery_{nodes}": float(len(recovery(nodes).wire.calls)) for nodes in (2, 8, 32, 256)}
+    found["calls_recovery_cold_32"] = len(recovery(32, concurrent=True).wire.calls)
     return found
+
+
+def through_queues() -> dict[str, float]:
+    """As it is deployed, within the limits of AWS: one rank fails, one node is rebooted, all run again."""
+    found, calls, units = dict[str, float](), dict[int, int](), dict[int, int]()
+    for nodes in (2, 8, 32, 256, 1024):
+        world = queued_recovery(nodes)
+        calls[nodes], units[nodes] = len(world.wire.calls), sum(world.limits.units.values())
+        found[f"wcu_recovery_{nodes}"] = units[nodes]
+        if nodes == 256:
+            found["commits_recovery_256"] = world.commits
+            found["functions_at_once_256"] = world.most_at_once
+            found["modify_calls_per_s_256"] = world.watch.most_in_a_second(over=5)
+    found["wcu_per_node_growth"] = (units[1024] / 1024) / (units[32] / 32)
+    found["calls_per_node"] = (calls[256] - calls[32]) / 224
+    return found
+
+
+def all_at_once(nodes: int = 1024) -> dict[str, float]:
+    """Every rank dies within two seconds. The reboot and the check are not the time of the control plane."""
+    with a_queued_world() as world:
+        seconds = everybody_dies(world, nodes)
+        assert not world.dead_letters
+    return {f"recovery_{nodes}_control_s": seconds - world.cloud.knobs.reboot_s - world.cloud.knobs.check_s}
 
 
 def old_rows(world: World) -> None:
@@ -90,22 +101,6 @@ def growth() -> dict[str, float]:
     return {
         "calls_growth_rows_100k": len(recovery(4, prepare=old_rows).wire.calls) / len(recovery(4).wire.calls)
     }
-
-
-def pace() -> dict[str, float]:
-    """Every event has a process of its own; while one waits for its turn, the others go on."""
-    depth, before = 100_000, sys.getrecursionlimit()
-    sys.setrecursionlimit(depth)
-    threading.stack_size(512 * 1024 * 1024)
-    seen: list[int] = []
-    runner = threading.Thread(
-        target=lambda: seen.append(recovery(256, concurrent=True).watch.most_in_a_second())
-    )
-    runner.start()
-    runner.join()
-    sys.setrecursionlimit(before)
-    threading.stack_size(0)
-    return {"modify_calls_per_s_256": seen[0]}
 
 
 def examined(nodes: int) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -170,4 +165,4 @@ def sizes() -> dict[str, float]:
 
 
 def measure() -> dict[str, float]:
-    return {**calls(), **growth(), **sizes(), **pace(), **conflicts()}
+    return {**calls(), **through_queues(), **all_at_once(), **growth(), **sizes(), **conflicts()}
