@@ -22,6 +22,7 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:CreateLogStream"): _LOG,
     ("", "logs:PutLogEvents"): _LOG,
     ("", "kms:Decrypt"): _ENCRYPTED,
+    ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
     ("", "sqs:GetQueueAttributes"): _QUEUE,
     ("", "sqs:DeleteMessage"): _QUEUE,

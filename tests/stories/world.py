@@ -38,7 +38,8 @@ POLICY = Policy()
 Event = dict[str, Any]
 
 
-LOGGED = {"logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "/ecs/checks"}}}
+_LOG = {"awslogs-group": "/ecs/EcsGpuRecoveryStack", "awslogs-stream-prefix": "gpu-health"}
+LOGGED = {"logConfiguration": {"logDriver": "awslogs", "options": _LOG}}
 
 
 def container(name: str, gpus: int) -> dict[str, Any]:
