@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.aws import items
+from ecs_gpu_recovery.core.job.draft import PAST_TASKS
 from ecs_gpu_recovery.core.model import Entry, Exit, Job, JobStatus, NodeStatus, TaskStatus, Verdict
 from tests.aws.place import Place
 from tests.contract.worlds import (
@@ -126,6 +127,19 @@ def test_a_gang_of_256_on_a_bad_night_fits_into_one_item(place: Place) -> None:
     assert store.job("j1") == job
     item = place.client.get_item(TableName=place.names["job_table"], Key={"job_id": {"S": "j1"}})["Item"]
     assert size(item) < 100_000
+
+
+def after_a_hundred_attempts(job: Job) -> Job:
+    """As many earlier tasks as a record of so many ranks remembers, each with an id that no packing makes shorter."""
+    most = max(2, min(16, PAST_TASKS // len(job.ranks)))
+    past = [tuple(f"{99 - n}/{r.task_id[::-1]}" for n in range(most)) for r in job.ranks]
+    ranks = tuple(replace(r, task_attempt=100, past_tasks=past[r.index]) for r in job.ranks)
+    return replace(job, attempt=100, ranks=ranks)
+
+
+def test_a_gang_of_1024_after_a_hundred_attempts_fits_into_one_item() -> None:
+    job = a_bad_night(a_job("j1", [a_node(f"n{i:04}") for i in range(1024)]))
+    assert size(items.job_item(after_a_hundred_attempts(job), MINUTE)) < 400 * 1024
 
 
 def size(item: dict[str, Any]) -> int:

@@ -72,6 +72,7 @@ MEANINGS: dict[str, Meaning] = {
         "aws_calls", "the same on its worst night: every rank failed, every order pending", "KB", most=400
     ),
     "item_kb_full_1024": Meaning("aws_calls", "the same, 1,024 nodes", "KB", most=400),
+    "item_kb_aged_1024": Meaning("aws_calls", "the same after a hundred attempts", "KB", most=400),
     "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive at once on 16 threads"),
     "modify_calls_per_s_256": Meaning(
         "aws_calls", "most modifying calls of ECS a second, over five, 256 nodes (ECS allows 40)", most=40

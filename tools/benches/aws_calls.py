@@ -19,7 +19,7 @@ from ecs_gpu_recovery.aws.items import job_item
 from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from tests.aws.ministack import local_aws
-from tests.aws.test_store_cost import a_bad_night, size
+from tests.aws.test_store_cost import a_bad_night, after_a_hundred_attempts, size
 from tests.contract.worlds import a_job, a_node, running
 from tests.stories.account import InMemory
 from tests.stories.queued import a_queued_world, everybody_dies, queued_recovery, running_again
@@ -161,7 +161,8 @@ def sizes() -> dict[str, float]:
 
     gangs = {nodes: a_job("j1", [a_node(f"n{i:04}") for i in range(nodes)]) for nodes in (256, 1024)}
     full = {f"item_kb_full_{nodes}": kilobytes(a_bad_night(job)) for nodes, job in gangs.items()}
-    return {"item_kb_256": kilobytes(running(gangs[256])), **full}
+    aged = kilobytes(after_a_hundred_attempts(a_bad_night(gangs[1024])))
+    return {"item_kb_256": kilobytes(running(gangs[256])), **full, "item_kb_aged_1024": aged}
 
 
 def measure() -> dict[str, float]:
