@@ -1,6 +1,6 @@
 """Records as JSON and back. Fields that hold their default are left out, to keep a large job small.
 
-Two releases may work on the same records: docs/decisions/0012-the-format-of-records.md.
+Two releases may work on the same records: docs/decisions/0013-the-format-of-records.md.
 """
 
 from __future__ import annotations
