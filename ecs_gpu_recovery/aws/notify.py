@@ -94,7 +94,7 @@ class SnsNotifier:
 
 def _subject(text: str) -> str:
     """SNS takes 100 printable ASCII characters."""
-    return "".join(c if " " <= c <= "~" else "?" for c in text)[:100]
+    return "".join(c if " " <= c <= "~" else "?" for c in text.replace("…", "..."))[:100]
 
 
 def text(message: Notify) -> str:

@@ -12,6 +12,18 @@ from .effects import Notify
 from .errors import NewerRecord, Unreadable
 from .model import Exit, NodeStatus, Rank, Verdict
 
+#: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
+LONGEST_SUBJECT = 100
+
+
+def headline(text: str) -> str:
+    """A subject that is short enough, cut between two words if it has to be."""
+    if len(text) <= LONGEST_SUBJECT:
+        return text
+    kept = text[: LONGEST_SUBJECT - 2]  # the mark, and a look at whether a word ends there
+    head, space, _ = kept.rpartition(" ")
+    return (head.rstrip(" ,;:") if space else kept[:-1]) + "…"
+
 
 def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> Notify:
     """The job has ended and a person is needed."""
@@ -20,24 +32,33 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     evidence = [
         f"{r.node}: {_examined(r)}" for r in sorted(told, key=_innocent)
     ]  # what is cut off is at the end
-    if bad:
-        names = ", ".join(r.node for r in bad)
-        advice = (
-            f"Look at {names}. When repaired: gpu-recovery node release {bad[0].node} --why '...'. "
-            f"Then run the job again: gpu-recovery retry {job_id}."
-        )
-    else:
-        advice = (
-            f"Read the logs: gpu-recovery logs {job_id}. Then run the job again: gpu-recovery retry {job_id}."
-        )
+    # A reboot helps where none has been tried since the task ran.
+    curable = [r.node for r in bad if r.verdict is Verdict.REBOOT and r.task_attempt == attempt]
+    broken = [r.node for r in bad if r.node not in curable]
+    advice = [_reboot(curable)] if curable else []
+    if broken:
+        names = ", ".join(broken)
+        advice.append(f"Look at {names}. When repaired: gpu-recovery node release {broken[0]} --why '...'.")
+    if not bad:
+        advice.append(f"Read the logs: gpu-recovery logs {job_id}.")
+    advice.append(f"Then run the job again: gpu-recovery retry {job_id}.")
     return Notify(
         key=keys.job_failed(job_id),
-        subject=f"Job {job_id} failed: {why}"[:100],
+        subject=headline(f"Job {job_id} failed: {why}"),
         happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
         evidence="; ".join(evidence)[:4000],
         done=_done(ranks),
-        next=f"{advice} More: docs/runbooks/job-failed.md",
+        next=f"{' '.join(advice)} More: docs/runbooks/job-failed.md",
         node=bad[0].node if bad else "",
+    )
+
+
+def _reboot(nodes: Sequence[str]) -> str:
+    """A node that is only released still has its fault, and the next job meets it."""
+    return (
+        f"Reboot {', '.join(nodes)} once: gpu-recovery node reboot {nodes[0]} --why '...' --wait."
+        f" Then check it: gpu-recovery node check {nodes[0]} --wait."
+        " If the fault is there again, or it does not come back, have it replaced."
     )
 
 
@@ -75,7 +96,7 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
     names = ", ".join(r.node for r in ranks)
     return Notify(
         key=keys.nodes_unresponsive(job_id),
-        subject=f"Nodes did not stop their tasks: {names}"[:100],
+        subject=headline(f"Nodes did not stop their tasks: {names}"),
         happened=f"Job {job_id} was ended, but {names} never confirmed that the task has stopped.",
         evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
         done="The nodes are marked UNKNOWN and are not used until they answer.",
@@ -86,15 +107,15 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
 
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
+    repair = f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."
     return Notify(
         key=keys.node_failed(node, errand),
-        subject=f"Node {node} failed: {why}"[:100],
+        subject=headline(f"Node {node} failed: {why}"),
         happened=f"Node {node} is out of use: {why}.",
         evidence=f"verdict {verdict}" if verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
         node=node,
-        next=f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."
-        " More: docs/runbooks/unhealthy-nodes.md",
+        next=f"{_reboot([node]) if verdict is Verdict.REBOOT else repair} More: docs/runbooks/unhealthy-nodes.md",
     )
 
 
@@ -102,7 +123,7 @@ def stuck_order(subject: str, key: str, error: str) -> Notify:
     """An order could not be carried out many times in a row."""
     return Notify(
         key=keys.stuck(key),
-        subject=f"An order of {subject} keeps failing"[:100],
+        subject=headline(f"An order of {subject} keeps failing"),
         happened=f"The order {key} could not be carried out.",
         evidence=error[:4000],
         done="It is kept and tried again.",
@@ -121,7 +142,9 @@ def bad_records(records: Sequence[tuple[str, str]], why: str, exc: Exception) ->
         done = "It is tried again with every sweep. All other records go on."
     return Notify(
         key=keys.bad_record(kind, name, why),
-        subject=f"The record of {kind} {name}{f' and {more} more' if more else ''} cannot be worked on"[:100],
+        subject=headline(
+            f"The record of {kind} {name}{f' and {more} more' if more else ''} cannot be worked on"
+        ),
         happened=f"The control plane leaves out: {', '.join(map(' '.join, records))}."[:4000],
         evidence=str(exc)[:4000],
         done=done,

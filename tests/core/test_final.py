@@ -122,7 +122,8 @@ def test_the_message_says_what_happened_the_evidence_what_was_done_and_what_to_d
     assert "Xid 79" in message.evidence
     assert "n1 released" in message.done
     assert "n0 marked failed" in message.done
-    assert "gpu-recovery node release n0" in message.next
+    assert "gpu-recovery node reboot n0 --why '...' --wait" in message.next
+    assert "node release" not in message.next  # the fault would still be there
 
 
 def test_an_order_that_is_still_to_be_sent_is_not_forgotten_when_the_job_ends() -> None:

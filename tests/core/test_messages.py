@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ecs_gpu_recovery.core.messages import job_failed
-from ecs_gpu_recovery.core.model import Exit, Rank, Verdict
+import pytest
+
+from ecs_gpu_recovery.core.messages import headline, job_failed, node_failed
+from ecs_gpu_recovery.core.model import Exit, NodeStatus, Rank, Verdict
 
 
 def test_the_rank_at_fault_comes_first_however_large_the_gang() -> None:
@@ -29,3 +31,33 @@ def test_a_stopped_rank_on_a_bad_node_is_no_innocent() -> None:
     fine = Rank(index=0, node="n0", exit=Exit.STOPPED_BY_US, exit_reason="x", verdict=Verdict.HEALTHY)
     bad = Rank(index=1, node="n1", exit=Exit.STOPPED_BY_US, exit_reason="x", verdict=Verdict.REPLACE)
     assert job_failed("j", 0, "why", [fine, bad]).evidence.startswith("n1: verdict replace")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "attempt", "steps"),
+    [
+        (Verdict.REBOOT, 1, ["node reboot n0", "node check n0 --wait", "have it replaced", "retry j"]),
+        (Verdict.REBOOT, 2, ["Look at n0", "node release n0", "retry j"]),  # its reboot was tried, in vain
+        (Verdict.REPLACE, 1, ["Look at n0", "node release n0", "retry j"]),
+    ],
+)
+def test_a_node_is_given_back_only_after_what_cures_it(
+    verdict: Verdict, attempt: int, steps: list[str]
+) -> None:
+    bad = Rank(index=0, node="n0", node_status=NodeStatus.FAILED, verdict=verdict, task_attempt=1)
+    told = job_failed("j", attempt, "why", [bad]).next
+    assert [step for step in sorted(steps, key=told.find) if step in told] == steps
+    assert ("node release" in told) is ("node release n0" in steps)
+
+
+def test_a_free_node_that_needs_a_reboot_is_not_to_be_released() -> None:
+    curable = node_failed("n0", "the check says reboot: Xid 79", Verdict.REBOOT, 1).next
+    assert "gpu-recovery node reboot n0" in curable
+    assert "release" not in curable
+    assert "gpu-recovery node release n0" in node_failed("n0", "broken", Verdict.REPLACE, 1).next
+
+
+def test_a_subject_is_cut_between_two_words() -> None:
+    assert headline("Job j failed: out of memory") == "Job j failed: out of memory"
+    assert headline("four " * 18 + "end, overlong last word") == "four " * 18 + "end…"
+    assert headline("x" * 200) == "x" * 97 + "…"  # with three dots instead it still fits
