@@ -120,20 +120,27 @@ def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
         )
     console.print(table)
     console.print("ETTR is effective training time; gains are in points of it, ± one standard error.")
-    console.print(_advice(lines), highlight=False)
+    console.print(advice(lines), highlight=False)
     for name in pictures:
         console.print(f"wrote {name}", highlight=False)
 
 
-def _advice(lines: list[Line]) -> str:
+def advice(lines: list[Line]) -> str:
     """What a person would gain by changing one thing, in a sentence."""
-    found = best(lines)
+    found, maybe = best(lines), best(lines, sure=False)
+    luck = ""
+    if maybe is not None and (found is None or maybe.gain.mean > found.gain.mean):
+        luck = (
+            f" {maybe.title} (+{100 * maybe.gain.mean:.1f} points) may be luck: more --runs or --weeks tell."
+        )
     if found is None:
-        return "No single change gains more than luck would. More --runs or --weeks tell smaller gains."
+        return "The runs are sure of no single change." + (
+            luck or " More --runs or --weeks tell smaller gains."
+        )
     hours = lines[0].lost_gpu_hours - found.lost_gpu_hours
     gain = f"+{100 * found.gain.mean:.1f} points, {hours:,.0f} GPU hours a week"
     idle = " Until they are needed, spares stand idle." if found.title.startswith("spares") else ""
-    return f"Best single change: {found.title} ({gain}).{idle}"
+    return f"Best single change: {found.title} ({gain}).{idle}{luck}"
 
 
 def _show_agreement(found: list[Agreement], as_json: bool) -> None:

@@ -16,7 +16,6 @@ from ..control.records import RecordsBackend
 from ..control.submission import choose_nodes, new_job_id, task_definition
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
-from ..environment import training_environment
 from ..jobfile import JobRequest, parse
 from ..jobkeys import CONTAINER, HOW, KEYS, MORE, JobKey
 from .problems import BadField, by_field
@@ -237,7 +236,7 @@ def _environment(side: RecordsBackend, request: JobRequest, nodes: Sequence[Node
         created_at=now,
         updated_at=now,
     )
-    told = training_environment(job, ranks[0])
+    told = side.environment(job, ranks[0])
     if told["MASTER_PORT"] == "0":
         told["MASTER_PORT"] = "(a free one)"
     told.setdefault("CHECKPOINT_DIR", "(made for the job)")

@@ -138,13 +138,25 @@ def _database(state: Path) -> Finding:
 
 def _controller(state: Path) -> Finding:
     from ..local.controller import running_pid
+    from ..local.reads import live_jobs
+    from ..local.wiring import DATABASE
 
     pid = running_pid(state)
-    if pid is None:
+    if pid is not None:
+        return Finding("controller", True, f"runs as pid {pid}")
+    start = f"start one with: gpu-recovery up --state {state}"
+    try:
+        live = live_jobs(state / DATABASE) if (state / DATABASE).exists() else 0
+    except sqlite3.Error as exc:
         return Finding(
-            "controller", True, "none runs on this state", f"start one with: gpu-recovery up --state {state}"
+            "controller", False, f"none runs, and whether jobs need one can't be told: {exc}", start
         )
-    return Finding("controller", True, f"runs as pid {pid}")
+    found = "none runs on this state"
+    if live:
+        found += (
+            f", and {live} {'jobs have' if live > 1 else 'job has'} not ended: nothing moves, no fault is met"
+        )
+    return Finding("controller", not live, found, start)
 
 
 def _nodes(state: Path) -> Finding:

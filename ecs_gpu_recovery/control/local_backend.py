@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.errors import NotFound, RecoveryError, Refused
-from ..core.model import Job, JobSpec, Node
+from ..core.model import Job, JobSpec, Node, Rank
 from ..engine.reads import TaskLine
 from ..jobfile import JobRequest
 from ..local import wiring
@@ -22,6 +22,7 @@ from ..local.attic import folder_of
 from ..local.controller import running_pid
 from ..local.evidence import FOLDER as KEPT_IN
 from ..local.files import locked
+from ..local.fleet import environment
 from ..local.gpus import FAULTS
 from ..local.views import NodeRefused
 from .backend import NO_LETTERS, Bundle, Enough, LogSource, never, whoami
@@ -104,6 +105,9 @@ class LocalBackend(RecordsBackend):
                 f"  gpu-recovery up --state {self._state}"
             )
         return ""
+
+    def environment(self, job: Job, rank: Rank) -> dict[str, str]:
+        return environment(job, rank)
 
     # -- a new job ---------------------------------------------------------------------------------------------
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from ..core.errors import BadRecord, NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
-from ..core.model import Entry, Job, JobStatus, Node
+from ..core.model import Entry, Job, JobStatus, Node, Rank
 from ..core.node.rules import ASKS
 from ..engine.ports import Page, Store, each
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in
 from ..engine.runtime import Runtime
+from ..environment import training_environment
 from .backend import Backend, LogSource, NotAllowed
 
 LIVE = tuple(status for status in JobStatus if not status.final)
@@ -43,6 +44,10 @@ class RecordsBackend(Backend):
 
     def warning(self) -> str:
         return ""
+
+    def environment(self, job: Job, rank: Rank) -> dict[str, str]:
+        """The variables that this side gives to a rank."""
+        return training_environment(job, rank)
 
     def plainly(self) -> AbstractContextManager[None]:
         """Errors inside leave as ours, in words that a person can act on."""

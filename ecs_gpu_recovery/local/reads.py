@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,13 +96,17 @@ class FileState:
     jobs: int
 
 
+def live_jobs(path: Path) -> int:
+    """How many jobs of a file have not ended, without changing it. Raises `sqlite3.Error`."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as conn:
+        (count,) = conn.execute("SELECT COUNT(*) FROM ecs_job WHERE live=1").fetchone()
+    return int(count)
+
+
 def examine_file(path: Path) -> FileState:
     """Look at a file without changing it, also one of another release. Raises `sqlite3.Error`."""
-    conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
-    try:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as conn:
         (version,) = conn.execute("PRAGMA user_version").fetchone()
         (integrity,) = conn.execute("PRAGMA integrity_check(1)").fetchone()
         (jobs,) = conn.execute("SELECT COUNT(*) FROM ecs_job").fetchone()
-    finally:
-        conn.close()
     return FileState(version=version, integrity=integrity, jobs=jobs)

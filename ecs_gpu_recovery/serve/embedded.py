@@ -61,13 +61,19 @@ def up(  # noqa: PLR0913, PLR0917 (each is an option)
             "--nodes",
             min=1,
             max=64,
-            help="How many simulated nodes to have [default: those that are there, or 4].",
+            help="How many simulated nodes to have, not fewer than are there [default: those, or 4].",
             show_default=False,
         ),
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", min=1, max=16, help="GPUs of each new node [default: 2].", show_default=False),
+        typer.Option(
+            "--gpus",
+            min=1,
+            max=16,
+            help="GPUs of each node [default: 2]. Nodes that are there keep theirs: another number is refused.",
+            show_default=False,
+        ),
     ] = None,
     real: Annotated[
         bool, typer.Option("--real", help="One node with this machine's real GPUs instead.")

@@ -67,6 +67,11 @@ def wishes(
     known = {view.name: view for view in known_nodes(state)}
     if real:
         return [NodeWish(name="node-1", gpus=_count_real(), kind="real", boot_seconds=boot_seconds)]
+    if nodes is not None and nodes < len(known):
+        raise Refused(
+            f"{state} has {len(known)} nodes already, you asked for {nodes}:"
+            " leave --nodes out, or choose another --state"
+        )
     count = nodes if nodes is not None else 0 if known else NEW_NODES
     asked = [f"node-{i + 1}" for i in range(count)]
     if gpus is not None:

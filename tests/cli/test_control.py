@@ -86,6 +86,13 @@ def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
         alone = command("jobs", "--state", state)
         assert alone.code == 0
         assert "nothing will move until you start  gpu-recovery up" in alone.err
+        ill = command("doctor", "--state", state)
+        assert ill.code == 1
+        assert (
+            "FAIL  controller       none runs on this state, and 1 job has not ended: nothing moves"
+            in ill.out
+        )
+        assert f"do: start one with: gpu-recovery up --state {state}" in ill.out
         with up(state):  # without any number: the nodes that are there
             eventually(lambda: "node-3" in {p.node for p in Cluster(state).processes()}, "all nodes are back")
             now = {found.pid for found in Cluster(state).processes() if found.node != "node-3"}
@@ -129,6 +136,15 @@ def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(
     assert "node-1 is there already, simulated with 2 GPUs; you asked for simulated with 4" in told.err
     assert [view.name for view in Cluster(state).nodes()] == ["node-1"]
     assert Cluster(state).processes() == []
+
+
+def test_fewer_nodes_than_are_there_are_refused(command: Command, tmp_path: Path) -> None:
+    for name in ("node-1", "node-2"):
+        Cluster(tmp_path).create(name, 2)
+    told = command("up", "--state", tmp_path, "--nodes", 1)
+    assert told.code == 4
+    assert f"{tmp_path} has 2 nodes already, you asked for 1: leave --nodes out" in told.err
+    assert Cluster(tmp_path).processes() == []
 
 
 def test_real_gpus_that_are_not_there_are_refused(command: Command, tmp_path: Path) -> None:

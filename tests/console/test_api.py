@@ -122,7 +122,8 @@ def test_a_preview_shows_everything_and_keeps_nothing(client: httpx.Client) -> N
     body = training(env={"DB_PASSWORD": "hush", "LEVEL": "3"}, image="example/train:1")
     shown = client.post("/api/jobs/preview", json=body).json()
     assert shown["nodes"] == ["node-1", "node-2"]
-    assert shown["environment"]["NNODES"] == "2"
+    told = shown["environment"]
+    assert (told["NNODES"], told["WORLD_SIZE"], told["RANK"], told["LOCAL_RANK"]) == ("2", "2", "0", "0")
     assert shown["task_definition"]["containerDefinitions"][0]["image"] == "example/train:1"
     assert "hush" not in json.dumps(shown)
     assert client.get("/api/jobs").json()["jobs"] == []

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ecs_gpu_recovery.fleet_model.fleet import KINDS, Scenario, simulate
+from ecs_gpu_recovery.cli.simulate_report import advice
+from ecs_gpu_recovery.fleet_model.fleet import KINDS, Estimate, Scenario, simulate
 from ecs_gpu_recovery.fleet_model.plots import by_job_size, where_time_goes
 from ecs_gpu_recovery.fleet_model.policies import DAY, HOUR, WEEK, FleetPolicy, until_person
 from ecs_gpu_recovery.fleet_model.rates import RATES, expected_ettr, llama3_causes, renewal_ettr
-from ecs_gpu_recovery.fleet_model.study import ETTR_TABLE, QUICK, SLOW, by_size, compare, validate
+from ecs_gpu_recovery.fleet_model.study import ETTR_TABLE, QUICK, SLOW, Line, best, by_size, compare, validate
 from ecs_gpu_recovery.main import app
 
 BASE = Scenario(
@@ -118,3 +119,19 @@ def test_a_rate_that_is_none_is_refused() -> None:
     done = CliRunner().invoke(app, ["simulate", "--rate", "often"])
     assert done.exit_code != 0
     assert "often" in str(done.exception)
+
+
+def test_a_gain_that_the_table_shows_as_nothing_is_not_the_best_change() -> None:
+    def line(title: str, gain: float, error: float) -> Line:
+        return Line(title, Estimate(0.96, 0.0), Estimate(gain, error), 6000.0, 3.0, {})
+
+    first, tiny = line("as it is", 0.0, 0.0), line("quicker reboots", 0.0002, 0.00001)
+    lucky, sure = line("someone on call", 0.005, 0.005), line("3 retries", 0.001, 0.0001)
+    assert best([first, tiny, lucky]) is None
+    assert "sure of no single change. someone on call (+0.5 points) may be luck" in advice(
+        [first, tiny, lucky]
+    )
+    assert best([first, tiny, lucky, sure]) is sure
+    told = advice([first, tiny, lucky, sure])
+    assert told.startswith("Best single change: 3 retries (+0.1 points")
+    assert "someone on call (+0.5 points) may be luck" in told
