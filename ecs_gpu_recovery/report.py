@@ -25,6 +25,17 @@ FIRST_CHECK = "checking before the start"
 EARLIER = "earlier"
 
 
+#: Which run it is, and how many may follow; for none, one and more. The texts are keys of the catalogues.
+RUNS = ("first run", "restarted once", "restarted {count} times")
+LEFT = ("no restart left", "1 restart left", "{count} restarts left")
+
+
+def runs(attempt: int, max_retries: int, *, ended: bool) -> list[tuple[str, int]]:
+    """Texts with their count. What is left is nobody's concern when the job has ended."""
+    left = max(0, max_retries - attempt)
+    return [(RUNS[min(attempt, 2)], attempt), *([] if ended else [(LEFT[min(left, 2)], left)])]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """One stretch of a job's life in one state."""

@@ -14,7 +14,7 @@ from ..core.codec import whole
 from ..core.effects import Order
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import Page
-from ..report import phases, read_progress
+from ..report import phases, read_progress, runs
 from .terminal import printable
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
 
 def print_job(job: Job, now: datetime) -> None:
     out = console()
-    out.print(f"[bold]{job.id}[/]  {styled(job.status)}  attempt {job.attempt} of at most {job.max_retries}")
+    said = runs(job.attempt, job.max_retries, ended=job.status.final)
+    which = ", ".join(text.format(count=count) for text, count in said)
+    out.print(f"[bold]{job.id}[/]  {styled(job.status)}  {which}")
     if job.outcome:
         out.print(f"  {job.outcome}", markup=False)
     elif job.ending:

@@ -48,8 +48,8 @@ BROKEN = "Needs repair: {nodes}."
 SILENT = "Not heard from: {nodes}."
 NO_FLEET = "There are no nodes yet."
 #: What a person does next, here in the console.
-MEND_AND_RETRY = "Repair {nodes} and release it on its page. Then run the job again."
-MEND = "Repair {nodes} and release it on its page."
+MEND_AND_RETRY = "Mend {nodes}: its page says how. Then run the job again."
+MEND = "Mend {nodes}: its page says how."
 FREE = "Free now: {free} of {all} nodes."
 READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
 SENTENCES = (

@@ -54,7 +54,7 @@ def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
     for word in ("PENDING_HEALTHCHECK", "REBOOTING", "RESTARTING", "COMPLETE"):
         assert word in told.out
     shown = running("job", "j1").out
-    assert "attempt 1 of at most 1" in shown
+    assert "COMPLETE  restarted once\n" in shown
     assert "n1" in shown
     data = running.done("job", "j1")
     assert (data["status"], data["attempt"]) == ("COMPLETE", 1)

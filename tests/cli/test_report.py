@@ -11,7 +11,7 @@ import pytest
 
 from ecs_gpu_recovery.control.logs import progress_points
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
-from ecs_gpu_recovery.report import Progress, archived, effective_ratio, phases, progress, read_progress
+from ecs_gpu_recovery.report import Progress, archived, effective_ratio, phases, progress, read_progress, runs
 
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 
@@ -39,6 +39,23 @@ def a_job(moves: list[tuple[int, str, str, int]], status: JobStatus) -> Job:
         updated_at=last,
         timeline=timeline,
     )
+
+
+@pytest.mark.parametrize(
+    ("attempt", "retries", "ended", "said"),
+    [
+        (0, 1, False, "first run, 1 restart left"),
+        (1, 1, False, "restarted once, no restart left"),
+        (2, 5, False, "restarted 2 times, 3 restarts left"),
+        (2, 1, False, "restarted 2 times, no restart left"),
+        (0, 1, True, "first run"),
+    ],
+)
+def test_a_job_says_which_run_it_is_and_how_many_may_follow(
+    attempt: int, retries: int, ended: bool, said: str
+) -> None:
+    told = runs(attempt, retries, ended=ended)
+    assert ", ".join(text.format(count=count) for text, count in told) == said
 
 
 def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:

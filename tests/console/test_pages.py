@@ -33,7 +33,7 @@ from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
 from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local import wiring
-from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, PHASES
+from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, LEFT, PHASES, RUNS
 from tests.console.helpers import console, csrf_of, eventually, owners_client, still_state, submitted
 
 HTML = {"accept": "text/html"}
@@ -75,7 +75,9 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
             {key.input.label, key.input.hint or None} if key.input else set()
         )
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
-    said |= {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | set(status_text.SENTENCES)
+    said |= (
+        {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.SENTENCES, *RUNS, *LEFT}
+    )
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     for template in (PACKAGE / "templates").glob("*.html"):
         text = template.read_text()

@@ -133,8 +133,8 @@ def test_what_a_person_does_next_is_said_in_words_of_the_console() -> None:
         step = status_text.next_step(job, nodes)
         return step.key.format(**step.values) if step else ""
 
-    assert told("j", "n1") == "Repair n1 and release it on its page. Then run the job again."
-    assert told("", "n1") == "Repair n1 and release it on its page."
+    assert told("j", "n1") == "Mend n1: its page says how. Then run the job again."
+    assert told("", "n1") == "Mend n1: its page says how."
     assert told("j") == "Read the logs, mend the cause, and run the job again."
     assert told("") == ""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ... import report
 from ...core.model import NodeStatus
 from ...jobkeys import LEVELS
 from .. import status_text
@@ -103,6 +104,10 @@ class Renderer:
     def sentence(self, said: status_text.Sentence) -> str:
         return self.text(said.key).format(**said.values)
 
+    def runs(self, job: Mapping[str, Any]) -> str:
+        said = report.runs(job["attempt"], job["max_retries"], ended=job["final"])
+        return " · ".join(self.text(text).format(count=count) for text, count in said)
+
     def render(self, template: str, **values: Any) -> str:
         return (
             environment(self.language)
@@ -116,6 +121,7 @@ class Renderer:
                 verdict=self.verdict,
                 order_words=labels.ORDERS,
                 sentence=self.sentence,
+                runs=self.runs,
                 levels=LEVELS,
                 chart_words={chart.key: self.text(chart.key) for chart in charts.CHARTS},
                 who=self.who,
