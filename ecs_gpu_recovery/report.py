@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import pairwise, zip_longest
-from pathlib import Path
-from typing import NamedTuple
+from datetime import datetime
+from itertools import zip_longest
 
 from .core.model import Entry, Job, JobStatus
 
@@ -146,85 +142,3 @@ def archived(lines: Iterable[str]) -> list[Entry]:
             attempt += entry.after == JobStatus.PENDING_RESTART
         counted.append(replace(entry, attempt=attempt))
     return counted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What the training itself reported: one line per step."""
-
-    steps: int = 0  #: the furthest step
-    loss: float | None = None
-    lost_steps: int = 0  #: trained more than once
-    resumed_at: tuple[int, ...] = ()  #: the first step of every attempt after the first
-    step_s: float = 0.0  #: a typical step
-
-
-class Step(NamedTuple):
-    """One line of progress.jsonl."""
-
-    attempt: int
-    number: int
-    at: datetime
-    loss: float | None
-
-
-def read_step(line: str | bytes) -> Step | None:
-    """What a line says, which any program may have written. A killed writer leaves one that makes no sense.
-
-    A loss that is no number is none, because JSON could not carry it on.
-    """
-    try:
-        data = json.loads(line)
-        at = datetime.fromisoformat(data["at"])
-        loss = data.get("loss")
-        known = isinstance(loss, int | float) and math.isfinite(loss)
-        return Step(
-            int(data["attempt"]),
-            int(data["step"]),
-            at if at.tzinfo else at.replace(tzinfo=UTC),
-            float(loss) if known else None,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def progress(lines: Iterable[str]) -> Progress:
-    seen = [step for step in map(read_step, lines) if step is not None]
-    if not seen:
-        return Progress()
-    firsts: dict[int, int] = {}
-    for step in seen:
-        firsts.setdefault(step.attempt, step.number)
-    gaps = sorted(
-        (b.at - a.at).total_seconds() / (b.number - a.number)
-        for a, b in pairwise(seen)
-        if a.attempt == b.attempt and b.number > a.number
-    )
-    steps = [step.number for step in seen]
-    return Progress(
-        steps=max(steps),
-        loss=seen[-1].loss,
-        lost_steps=len(steps) - len(set(steps)),
-        resumed_at=tuple(first for attempt, first in sorted(firsts.items()) if attempt),
-        step_s=gaps[len(gaps) // 2] if gaps else 0.0,
-    )
-
-
-def read_progress(checkpoint_dir: str) -> Progress:
-    """The progress of a job whose checkpoint folder this machine can read; empty where it can't."""
-    if not checkpoint_dir:
-        return Progress()
-    try:
-        with open(Path(checkpoint_dir) / "progress.jsonl", errors="replace") as lines:
-            return progress(lines)
-    except OSError:
-        return Progress()
-
-
-def effective_ratio(job: Job, done: Progress, now: datetime) -> float | None:
-    """Effective training time: the time of the steps that count, over all the time since submission."""
-    end = job.updated_at if job.status.final else now
-    total = (end - job.created_at).total_seconds()
-    if not done.steps or not done.step_s or total <= 0:
-        return None
-    return min(1.0, done.steps * done.step_s / total)

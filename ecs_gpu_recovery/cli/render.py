@@ -14,7 +14,8 @@ from ..core.codec import whole
 from ..core.effects import Order
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import Page
-from ..report import phases, read_progress, runs
+from ..progress import read_progress
+from ..report import phases, runs
 from .terminal import printable
 
 if TYPE_CHECKING:

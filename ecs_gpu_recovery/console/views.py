@@ -11,7 +11,8 @@ from typing import Any
 from ..core.codec import whole
 from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
-from ..report import effective_ratio, phases, read_progress
+from ..progress import effective_ratio, read_progress
+from ..report import phases
 from .status_text import deadline, now_doing
 
 HIDDEN = "••••••"

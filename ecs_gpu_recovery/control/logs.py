@@ -13,14 +13,13 @@ from typing import Any
 
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
-from ..report import read_step
+from ..progress import read_steps
 from .backend import Backend, LogSource
 from .log_search import BLOCK, Search
 
 LARGEST_PART = BLOCK
 #: The chart shows so many points; a longer history is thinned out evenly.
 MOST_POINTS = 2000
-LARGEST_PROGRESS = 32 << 20
 _KEPT_STREAMS, _LARGEST_STREAM = 64, 8 << 20
 
 
@@ -164,14 +163,12 @@ def _whole(data: bytes, *, last: bool) -> bytes:
 
 def progress_points(job: Job) -> dict[str, Any]:
     """Step, loss, attempt and time of what the training reported, for the chart."""
-    path = Path(job.spec.checkpoint_dir) / "progress.jsonl"
-    there = bool(job.spec.checkpoint_dir) and path.is_file()
-    lines = _read(path, 0, LARGEST_PROGRESS).split(b"\n") if there else []
-    points = [step for step in map(read_step, lines) if step is not None and step.loss is not None]
+    found = read_steps(job.spec.checkpoint_dir)
+    points = [step for step in found.each if step.loss is not None]
     every = max(1, -(-len(points) // MOST_POINTS))
     kept = [p for n, p in enumerate(points) if n % every == 0 or n == len(points) - 1]
     return {
-        "count": len(points),
+        "count": len(points) if found.lines is None else found.lines,
         "step": [p.number for p in kept],
         "loss": [p.loss for p in kept],
         "attempt": [p.attempt for p in kept],

@@ -15,7 +15,8 @@ from ..local.attic import reboots_ordered
 from ..local.controller import Looks
 from ..local.reads import SqliteReads
 from ..local.views import NodeView
-from ..report import Progress, Step, effective_ratio, phases, read_step
+from ..progress import Progress, Step, effective_ratio, read_step
+from ..report import phases
 from .sample import Sample
 
 #: How long a job that has ended stays on the page, so that its end is seen.

@@ -28,7 +28,8 @@ from ..jobfile import parse
 from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
-from ..report import Progress, effective_ratio, phases, read_progress
+from ..progress import Progress, effective_ratio, read_progress
+from ..report import phases
 from .beside import ConsoleBeside, linger, person_is_there
 
 LIMIT_S = 150.0

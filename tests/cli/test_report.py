@@ -11,7 +11,8 @@ import pytest
 
 from ecs_gpu_recovery.control.logs import progress_points
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
-from ecs_gpu_recovery.report import Progress, archived, effective_ratio, phases, progress, read_progress, runs
+from ecs_gpu_recovery.progress import LARGEST_WHOLE, Progress, Steps, effective_ratio, progress, read_progress
+from ecs_gpu_recovery.report import archived, phases, runs
 
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 
@@ -63,7 +64,9 @@ def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:
         *(line(step, 0, step) for step in range(1, 26)),
         *(line(step, 1, 30 + step) for step in range(21, 41)),
     ]
-    assert progress(lines) == Progress(steps=40, loss=0.5, lost_steps=5, resumed_at=(21,), step_s=1.0)
+    assert progress(Steps.of(lines)) == Progress(
+        steps=40, loss=0.5, lost_steps=5, resumed_at=(21,), step_s=1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,27 +87,61 @@ def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:
     ],
 )
 def test_a_line_that_makes_no_sense_is_passed_over(torn: str) -> None:
-    done = progress([line(1), torn, line(2, second=1)])
+    done = progress(Steps.of([line(1), torn, line(2, second=1)]))
     assert (done.steps >= 2, done.loss) == (True, 0.5)
 
 
 def test_a_loss_that_is_no_number_is_none() -> None:
     for loss in (float("nan"), float("inf")):
-        assert progress([line(1, loss=loss)]).loss is None
+        assert progress(Steps.of([line(1, loss=loss)])).loss is None
+
+
+def a_job_in(folder: Path) -> Job:
+    job = a_job([(0, "", "IN_PROGRESS", 0)], JobStatus.IN_PROGRESS)
+    return replace(job, spec=replace(job.spec, checkpoint_dir=str(folder)))
 
 
 def test_the_curve_leaves_out_what_is_no_number(tmp_path: Path) -> None:
     text = "\n".join([line(1), line(2, loss=float("nan")), line(3)])
     (tmp_path / "progress.jsonl").write_text(text)
-    job = a_job([(0, "", "IN_PROGRESS", 0)], JobStatus.IN_PROGRESS)
-    job = replace(job, spec=replace(job.spec, checkpoint_dir=str(tmp_path)))
-    found = progress_points(job)
+    found = progress_points(a_job_in(tmp_path))
     assert (found["count"], found["step"], found["loss"]) == (2, [1, 3], [0.5, 0.5])
+
+
+def test_a_long_file_is_read_here_and_there_and_tells_the_same(tmp_path: Path) -> None:
+    """Three attempts, told every ten steps, that go back to where the last checkpoint was."""
+    parts = ((0, 1, 200_001), (1, 150_001, 150_101), (2, 150_001, 300_001))
+    lines = [
+        line(step, attempt, step + attempt * 900, loss=1 / step)
+        for attempt, begin, end in parts
+        for step in range(begin, end, 10)
+    ]
+    path = tmp_path / "progress.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    assert path.stat().st_size > LARGEST_WHOLE
+    told = read_progress(str(tmp_path))
+    assert told == progress(Steps.of(lines))
+    assert (told.steps, told.lost_steps, told.resumed_at) == (299_991, 5_010, (150_001, 150_001))
+    shown = progress_points(a_job_in(tmp_path))
+    assert shown["count"] == pytest.approx(len(lines), rel=0.01)
+    assert (shown["step"][0], shown["step"][-1]) == (1, 299_991)
+    assert set(shown["attempt"]) >= {0, 2}
+
+
+def test_a_file_that_nobody_could_read_whole_shows_its_end(tmp_path: Path) -> None:
+    with open(tmp_path / "progress.jsonl", "w") as file:
+        file.write(line(1) + "\n")
+        file.truncate(100 << 30)  # a hole: it takes no room
+        file.seek(0, 2)
+        file.write("\n" + "\n".join(line(step, second=step) for step in (900, 901)) + "\n")
+    told = read_progress(str(tmp_path))
+    assert (told.steps, told.step_s) == (901, 1.0)
+    assert progress_points(a_job_in(tmp_path))["step"] == [1, 900, 901]
 
 
 def test_times_with_and_without_a_zone_do_not_quarrel() -> None:
     naive = line(2, second=2).replace("+00:00", "")
-    assert progress([line(1), naive, line(3, second=4)]).step_s == 2.0
+    assert progress(Steps.of([line(1), naive, line(3, second=4)])).step_s == 2.0
 
 
 def test_a_folder_that_cannot_be_read_shows_no_progress(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ecs_gpu_recovery.metrics.gpus import RealGpus, XidCount
 from ecs_gpu_recovery.metrics.records import ProgressTail
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import read_series
-from ecs_gpu_recovery.report import progress
+from ecs_gpu_recovery.progress import Steps, progress
 
 PATIENCE_S = 60.0
 
@@ -129,7 +129,7 @@ def test_progress_is_read_on_as_it_grows_with_the_numbers_of_the_report(tmp_path
     for cut in (100, 1000, len(text) // 2, len(text)):
         path.write_text(text[:cut])
         done = tail.read()
-    whole = progress(lines)
+    whole = progress(Steps.of(lines))
     assert (done.steps, done.loss, done.lost_steps, done.step_s) == (
         whole.steps,
         whole.loss,
