@@ -274,7 +274,7 @@ class AwsBackend(RecordsBackend):
         looked, known = self._kept.get(node, (None, ()))
         if looked is not None and self.now() - looked < LOOK_AGAIN:
             return known
-        bucket, prefix = self._bucket(), f"{FOLDER}/{self.node(node).name}/"
+        bucket, prefix = self._bucket(), f"{FOLDER}/{node}/"
         with self.plainly():
             listed = self.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix)
         found = [

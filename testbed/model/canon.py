@@ -172,7 +172,8 @@ def _order(name: str) -> tuple[int | None, str]:
     key = keys.parse(name)
     assert key is not None, name
     if key.kind == "ghost":
-        return int(key.last[1 : key.last.index(".")]), f"ghost/{_own_id(key.last)}"
+        rank, of_ours, own = key.last.partition(".")
+        return int(rank[1:]) if of_ours else None, f"ghost/{own or rank}"
     if key.kind == "notify":
         return None, name
     return key.rank, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"

@@ -70,14 +70,19 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
 
 
 def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> None:
-    """A node that was never away is lost only if it kept its task for as long as a stop may take."""
+    """A node that was never away is lost only if it kept its task for as long as a stop may take.
+
+    A task that was never started, or has ended, can't be asked to stop; not every cluster tells that it is so.
+    """
     for before, after, machine in zip(old.ranks, new.ranks, state.machines, strict=True):
         called = after.verdict is Verdict.LOST and before.verdict is not after.verdict
         if not called or after.exit is Exit.LOST or machine.version > 1:
             continue
-        asked = next((run.asked for run in machine.runs if run.id == after.task_id), None)
+        token = keys.start_token(new.id, after, new.salt)
+        alive = (run for run in machine.runs if run.alive)
+        own = [run for run in alive if (run.id == after.task_id if after.task_id else run.token == token)]
         _demand(
-            asked is not None and state.now - asked >= stop_timeout,
+            all(run.asked is not None and state.now - run.asked >= stop_timeout for run in own),
             f"{after.node} counts as lost, and its task was not asked to stop for long enough",
         )
 

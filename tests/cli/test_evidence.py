@@ -7,7 +7,6 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
@@ -20,7 +19,7 @@ from ecs_gpu_recovery.local import evidence
 from ecs_gpu_recovery.local.cluster import Cluster
 from tests.cli.conftest import run_command
 from tests.cli.test_remote import KEPT, TOKEN
-from tests.console.helpers import USERS, console, still_state
+from tests.console.helpers import USERS, console, eventually, still_state
 
 NAME = keys.evidence("j1/1/0/reboot")
 
@@ -79,7 +78,11 @@ def test_the_command_says_when_nothing_was_kept_and_when_there_is_no_such_thing(
     assert run_command("evidence", "nobody", "--state", str(state)).code == 3
 
 
-def test_the_nodes_page_links_to_it(state: Path) -> None:
+def test_the_page_of_a_node_that_was_rebooted_links_to_it(state: Path) -> None:
     with console(state, users="") as client:
-        page: httpx.Response = client.get("/nodes/node-1")
-        assert f"/api/nodes/node-1/evidence/{NAME}" in page.text
+        assert NAME not in client.get("/nodes/node-1").text, "nothing is asked for before its first reboot"
+        here = LocalBackend(state)
+        here.ask_node("node-1", "reboot", why="a test")
+        here.close()
+        link = f"/api/nodes/node-1/evidence/{NAME}"
+        eventually(lambda: link in client.get("/nodes/node-1").text, "the page shows what was kept")

@@ -245,7 +245,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         return {
             "node": views.node_view(found),
             "reports": side.reports(found, MOST_REPORTS),
-            "kept": _kept(side, name),
+            "kept": _kept(side, name, moves),
             "jobs": ran[:10],
             "moves": moves[-200:],
         }
@@ -272,8 +272,10 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     return regions, {"usual": "release" if out else "drain"}
 
 
-def _kept(side: RecordsBackend, name: str) -> Sequence[Bundle]:
-    """Empty where nothing is kept, or where it can't be told now: the rest of the page stands."""
+def _kept(side: RecordsBackend, name: str, moves: Sequence[Mapping[str, Any]]) -> Sequence[Bundle]:
+    """Asked for if the node was ever rebooted. Empty where it can't be told now: the rest of the page stands."""
+    if all(move["after"] != NodeStatus.REBOOTING for move in moves):
+        return []
     try:
         return side.evidence(name)[:MOST_REPORTS]
     except (Refused, Transient):
