@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,8 @@ class BackendPool:
                 with side.plainly():
                     return act(side)
             except OSError as exc:
+                if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise Transient("the disk is full: free some space and try again") from exc
                 raise Transient(f"the control plane can't be reached: {exc.strerror or exc}") from exc
 
         try:

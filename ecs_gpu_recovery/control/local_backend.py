@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
@@ -73,6 +74,10 @@ def free_port(taken: Container[int] = ()) -> int:
             return port
 
 
+#: With less, the next write may fail.
+LEAST_FREE_MIB = 2
+
+
 class LocalBackend(RecordsBackend):
     """On the state folder of an embedded control plane, whether its controller runs or not."""
 
@@ -99,6 +104,13 @@ class LocalBackend(RecordsBackend):
         return whoami()
 
     def warning(self) -> str:
+        """What keeps the control plane from its work, the worst first."""
+        free = shutil.disk_usage(self._state).free >> 20
+        if free < LEAST_FREE_MIB:
+            return (
+                f"the disk of {self._state} is full ({free} MiB free): what happens can't be recorded, and no fault"
+                " is met. Free some space and it goes on"
+            )
         if running_pid(self._state) is None:
             return (
                 f"no controller runs on {self._state}: nothing will move until you start"

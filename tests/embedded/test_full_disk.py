@@ -22,6 +22,8 @@ from ecs_gpu_recovery.local.shim import FULL_DISK_PAUSE_S
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
 from tests.cli.conftest import run_command
+from tests.console.helpers import PASSWORD, USERS, console, control_plane, csrf_of, sign_in, still_state
+from tests.console.helpers import training as a_training
 from tests.embedded.helpers import eventually, live_controller, training
 from tests.embedded.writer_program import a_node
 
@@ -104,6 +106,42 @@ def test_commands_on_a_full_disk_say_so_and_change_nothing(small_disk: Path) -> 
         live.ends("sleeper", JobStatus.USER_STOPPED)
         live.submit("after", training(5, 0), nodes=["node-1", "node-2"])
         live.ends("after", JobStatus.COMPLETE)
+
+
+def test_the_console_on_a_full_disk_is_as_clear_as_the_commands(small_disk: Path) -> None:
+    with (
+        control_plane(small_disk / "state") as controller,
+        console(controller.parts.state, users=USERS) as client,
+    ):
+        sign_in(client, "olga")
+        ballast = fill(small_disk)
+        page = client.get("/", headers={"accept": "text/html"})
+        assert page.status_code == 200
+        assert f"the disk of {small_disk}/state is full" in page.text
+        assert "All is well" not in page.text
+        csrf = {"x-csrf-token": csrf_of(client)}
+        big = {f"BIG_{number}": "x" * 30_000 for number in range(10)}
+        told = client.post("/api/jobs", json=a_training(env=big), headers=csrf)
+        assert told.status_code == 503, told.text
+        assert "is full" in told.json()["detail"]
+        script = {**a_training(), "script_text": "#" * 100_000}
+        del script["command"]
+        told = client.post("/api/jobs", json=script, headers=csrf)
+        assert (told.status_code, "is full" in told.json()["detail"]) == (503, True), told.text
+        ballast.unlink()
+        assert "is full" not in client.get("/").text
+        assert client.post("/api/jobs", json=a_training(), headers=csrf).status_code == 201
+
+
+def test_signing_in_on_a_full_disk_says_what_is_wrong(small_disk: Path) -> None:
+    with console(still_state(small_disk / "state"), users=USERS) as client:
+        ballast = fill(small_disk)
+        form = {"name": "olga", "password": PASSWORD, "next": "/"}
+        replies = [client.post("/signin", data=form, headers={"accept": "text/html"}) for _ in range(5)]
+        assert {reply.status_code for reply in replies} <= {303, 503}
+        assert f"the disk of {small_disk}/state/console is full" in replies[-1].text
+        ballast.unlink()
+        sign_in(client, "olga")
 
 
 def test_a_control_plane_that_finds_its_disk_full_says_so(small_disk: Path) -> None:

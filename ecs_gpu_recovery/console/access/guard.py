@@ -21,7 +21,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..problems import problem
+from ...core.errors import RecoveryError
+from ..problems import of_error, problem
 from .audit import Audit, AuditEntry
 from .auth import Attempts, Identity, Proxy, Users, is_loopback
 from .owner import Owner
@@ -146,6 +147,10 @@ class Guard:
             await self._judge(scope, headers, path, method, body or b"")
         except _Refusal as refusal:
             await refusal.response(scope, receive, send)
+            return
+        except RecoveryError as exc:
+            status, title, _ = of_error(exc)
+            await problem(status, title, str(exc))(scope, receive, send)
             return
         await self._app(scope, receive if body is None else _replay(body, receive), send)
 

@@ -68,6 +68,10 @@ class Sessions:
 
     def secret(self) -> bytes:
         """Made once: pages that were open while the console was restarted go on working."""
-        self._db.run("INSERT OR IGNORE INTO secret VALUES ('csrf', ?)", secrets.token_bytes(32))
-        ((value,),) = self._db.run("SELECT value FROM secret WHERE name='csrf'")
-        return bytes(value)
+        asked = "SELECT value FROM secret WHERE name='csrf'"
+        if not (
+            found := self._db.run(asked)
+        ):  # a page is shown on a full disk too, where nothing can be written
+            self._db.run("INSERT OR IGNORE INTO secret VALUES ('csrf', ?)", secrets.token_bytes(32))
+            found = self._db.run(asked)
+        return bytes(found[0][0])
