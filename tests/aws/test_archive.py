@@ -12,9 +12,11 @@ from typing import Any
 import boto3
 import pytest
 
-from ecs_gpu_recovery.aws.notify import TimelineArchive, stream
+from ecs_gpu_recovery.aws.notify import SnsNotifier, TimelineArchive, stream
 from ecs_gpu_recovery.core.effects import Archive
+from ecs_gpu_recovery.core.messages import job_failed
 from tests.stories.account import KEYS
+from tests.stories.memory import Topic
 
 NOW = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 OLD = Archive(key="j1/archive/7", lines=("2026-10-01 job: IN_PROGRESS", "2026-10-02 n1: REBOOTING"))
@@ -55,6 +57,15 @@ def test_each_record_has_a_stream_of_its_own_in_the_group(aws_url: str) -> None:
     ]
     names = {one["logStreamName"] for one in logs.describe_log_streams(logGroupName=group)["logStreams"]}
     assert names == {"j1", stream("node/n:1")}
+
+
+def test_a_long_subject_reaches_sns_cut_at_a_word_with_three_dots() -> None:
+    topic: Any = Topic()
+    notifier = SnsNotifier(topic, "arn", TimelineArchive(None, "", lambda: NOW))  # type: ignore[arg-type]
+    notifier.notify(job_failed("j1", 0, f"no GPU fault found; {'überall ' * 20}", ()))
+    (message,) = topic.messages
+    assert message["Subject"].startswith("Job j1 failed: no GPU fault found; ?berall ?berall")
+    assert message["Subject"].endswith(" ?berall...")
 
 
 def test_every_name_gives_a_stream_that_cloudwatch_takes_and_two_names_two_streams() -> None:

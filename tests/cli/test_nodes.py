@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 
 import pytest
@@ -102,6 +104,26 @@ def test_a_broken_node_fails_its_check_and_comes_back_by_reboot(here: Command, l
     assert "rebooted, connected, all GPUs there" in rebooted.out
     assert live.cluster.node("node-3").boot_id != boot
     assert here("node", "check", "node-3", "--wait").code == 0
+
+
+def test_whoever_does_what_the_message_says_gets_the_job_through(here: Command, live: LiveController) -> None:
+    here("node", "inject", "node-3", "off-bus")
+    train = (sys.executable, "-c", "print('trained')")
+    job = ("--nodes", "node-3", "--id", "unlucky", "--max-retries", 0)
+    assert here("submit", *job, "--wait", "--", *train).code == 1
+    (message,) = here("notices", "--json").data["notices"]
+    steps = re.findall(r"gpu-recovery ((?:node|retry) .+?)\.(?: |$)", message["next"].replace("'...'", "'x'"))
+    assert [step.split()[:2] for step in steps] == [
+        ["node", "reboot"],
+        ["node", "check"],
+        ["retry", "unlucky"],
+    ]
+    for step in steps:
+        told = here(*shlex.split(step))
+        assert told.code == 0, told
+    eventually(
+        lambda: here("jobs", "--json").data["jobs"][0]["status"] == "COMPLETE", "the second run is through"
+    )
 
 
 def test_a_node_that_needs_a_new_gpu_stays_out_until_a_person_releases_it(
