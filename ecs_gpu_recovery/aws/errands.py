@@ -16,7 +16,7 @@ from ..engine.runtime import Runtime
 from ..engine.sweeper import Report
 from ..engine.troubles import Attempt
 from .errors import ForeignRecord
-from .parse import Kind
+from .parsed import Kind
 
 log = logging.getLogger("ecs_gpu_recovery")
 

@@ -12,7 +12,8 @@ from ..core.errors import Refused
 from ..core.events import NodeChecked, TaskEnded
 from ..core.exits import classify
 from ..core.policy import Policy
-from .parse import Parsed, parse_event
+from .parse import parse_event
+from .parsed import Parsed
 
 #: Between two events; a byte order mark may stand before the first.
 _SPACE = re.compile(r"[\s\ufeff]*")

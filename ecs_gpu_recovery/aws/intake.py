@@ -21,7 +21,8 @@ from ..engine.sweeper import Report, Sweeper
 from ..engine.troubles import ALL
 from .errands import Adopter, Answer, Errand, Errands
 from .fleet import EcsFleet
-from .parse import Kind, Parsed, parse_event
+from .parse import parse_event
+from .parsed import Kind, Parsed
 from .reboots import Command, outcome
 from .roll import Roll
 from .store import DynamoStore

@@ -17,26 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
-from ..core.events import (
-    CheckStarted,
-    Fact,
-    FaultSeen,
-    NodeChecked,
-    NodeSeen,
-    Origin,
-    TaskEnded,
-    TaskStarted,
-    Tick,
-)
+from ..core.events import CheckStarted, Fact, NodeChecked, Origin, TaskEnded, TaskStarted, Tick
 from . import event_fields as read
+from . import node_events
 from . import task_end as task
 from .event_fields import Malformed
-from .reboot_document import is_reboot
+from .parsed import Event, Kind, Parsed, ours, placed, shown
 
 #: Stands in a fact for an attempt, a rank or a try that the event does not name. It matches nothing, so such
 #: a fact counts only where the record knows the task by its id.
@@ -46,68 +36,8 @@ WATCH_SOURCE, WATCH_TYPE = "gpu-recovery.watch", "GPU fault seen"
 _TOKEN = re.compile(r"gr-[0-9a-f]{16,33}")
 _STARTING = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING")
 _STOPPING = ("DEACTIVATING", "STOPPING", "DEPROVISIONING")
-_UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 #: What only an answer of the ECS API has at the top.
 _ANSWER = frozenset({"tasks", "task", "taskArn", "containerInstances", "containerInstance", "failures"})
-
-
-class Kind(StrEnum):
-    """What an event is to us."""
-
-    TASK = "task"  #: a task changed; a training task, as far as the event can tell
-    CHECK = "check"  #: a health check's task changed
-    INSTANCE = "instance"  #: how the cluster sees a node
-    INSTANCE_HEALTH = "instance-health"  #: what ECS itself thinks of a node's hardware
-    FAULT = "fault"  #: what a node's own watch read in its kernel log
-    REBOOT_COMMAND = "reboot-command"  #: a command on a host changed; it may be a reboot of ours
-    TICK = "tick"  #: the scheduler's minute
-    OTHER = "other"  #: an event that tells us nothing
-    MALFORMED = "malformed"  #: not an event, or one that lacks what its kind must have
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """What one event says. Text is empty, and a number `None`, where the event does not tell."""
-
-    kind: Kind
-    why: str  #: a sentence for people
-    ours: bool = False  #: the event itself shows that it is ours
-    may_be_ours: bool = False  #: it is, or the tables may say so: ask by `task_id`, `instance`, `command_id`
-    at: datetime | None = None
-    cluster: str = ""
-    job: str = ""
-    attempt: int | None = None
-    rank: int | None = None
-    node: str = ""
-    instance: str = ""  #: container instance ARN
-    called: str = ""  #: the name an instance should be recorded under; only its record can tell whether it is
-    host: str = ""  #: EC2 (i-) or managed (mi-) instance id
-    task_id: str = ""
-    task_arn: str = ""
-    origin: Origin = field(default_factory=Origin)  #: of a task
-    command_id: str = ""
-    status: str = ""  #: of the task, the instance or the command, in AWS's word
-    version: int = 0  #: orders the events of one task or instance; 0 means unordered
-    end: task.End | None = None  #: a task's end as far as it is known; it counts once there is a fact
-    facts: tuple[Fact, ...] = ()  #: those about a node lack its name unless `node` is set: see `about`
-
-    def about(self, node: str) -> tuple[Fact, ...]:
-        """The facts, with the node's name filled in where the event did not know it."""
-        return tuple(
-            replace(fact, node=node)
-            if isinstance(fact, CheckStarted | NodeChecked | NodeSeen | FaultSeen) and not fact.node
-            else fact
-            for fact in self.facts
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    at: datetime
-    detail: dict[Any, Any]
-    resources: list[str]
-    cluster: str
-    check_family: str
 
 
 def parse_event(event: object, *, cluster: str = "", check_family: str = "") -> Parsed:
@@ -130,7 +60,7 @@ def parse_event(event: object, *, cluster: str = "", check_family: str = "") -> 
         if at is None:
             raise Malformed("its time is missing or no ISO 8601 time, and deadlines are judged by it")
         if reader is None:
-            return _ours(
+            return ours(
                 Parsed(kind=Kind.TICK, why="time to look at the deadlines", at=at, facts=(Tick(at=at),))
             )
         detail = event.get("detail")
@@ -138,13 +68,9 @@ def parse_event(event: object, *, cluster: str = "", check_family: str = "") -> 
             raise Malformed(f"its detail is {read.sort_of(detail)}, not an object")
         resources = read.strings(event.get("resources"))
         family = read.family(check_family)
-        return reader(_Event(at=at, detail=detail, resources=resources, cluster=cluster, check_family=family))
+        return reader(Event(at=at, detail=detail, resources=resources, cluster=cluster, check_family=family))
     except Malformed as exc:
         return Parsed(kind=Kind.MALFORMED, why=str(exc), at=at)
-
-
-def _ours(seen: Parsed) -> Parsed:
-    return replace(seen, ours=True, may_be_ours=True)
 
 
 def _not_an_event(thing: dict[Any, Any]) -> str:
@@ -153,35 +79,13 @@ def _not_an_event(thing: dict[Any, Any]) -> str:
     return "not an EventBridge event: it has no source or no detail-type"
 
 
-def _placed(ev: _Event, kind: Kind, sort: str, key: str) -> tuple[Parsed, bool]:
-    """Which task or instance it is about, and whether it is in our cluster. `name-2` is not `name`."""
-    where = read.arn(ev.detail.get("clusterArn"), "cluster")
-    if where is None or where.cluster:
-        raise Malformed("its clusterArn is missing or no ARN of a cluster")
-    seen = Parsed(kind=kind, why="", at=ev.at, cluster=where.id, version=_version(ev.detail.get("version")))
-    if ev.cluster not in ("", where.id, where.text):
-        return replace(seen, why=f"happened in cluster {where.id}, not in {ev.cluster}"), False
-    about = read.arn(ev.detail.get(key) or next(iter(ev.resources), None), sort)
-    if about is None:
-        raise Malformed(f"its {key} is missing or no ARN of a {sort}")
-    if about.cluster not in ("", where.id):
-        raise Malformed(f"its {key} is of cluster {about.cluster}, its clusterArn of {where.id}")
-    if sort == "task":
-        return replace(seen, task_id=about.id, task_arn=about.text), True
-    return replace(seen, instance=about.text, host=read.host(ev.detail.get("ec2InstanceId"))), True
-
-
-def _version(value: object) -> int:
-    return max(0, read.whole(value) or 0)
-
-
 # -- tasks ---------------------------------------------------------------------------------------------------
 
 
-def _task(ev: _Event) -> Parsed:
+def _task(ev: Event) -> Parsed:
     """Place, then identity, then state. End facts come from STOPPED alone: only then are the GPUs free."""
     detail = ev.detail
-    seen, here = _placed(ev, Kind.TASK, "task", "taskArn")
+    seen, here = placed(ev, Kind.TASK, "task", "taskArn")
     if not here:
         return seen
     status, desired = read.text(detail.get("lastStatus")), read.text(detail.get("desiredStatus"))
@@ -211,7 +115,7 @@ def _task(ev: _Event) -> Parsed:
     return replace(seen, facts=() if fact is None else (fact,), why=f"{seen.why} {state}")
 
 
-def _identified(seen: Parsed, ev: _Event, marks: task.Marks) -> Parsed:
+def _identified(seen: Parsed, ev: Event, marks: task.Marks) -> Parsed:
     """Whose task it is. JOB_ID alone is a name that others use too: it takes one more mark to be believed."""
     env, role = marks.env, marks.env.get(task.ROLE, "")
     job, node = read.name(env.get(task.JOB)), read.name(env.get(task.NODE))
@@ -223,16 +127,16 @@ def _identified(seen: Parsed, ev: _Event, marks: task.Marks) -> Parsed:
         )
     if role == "check":
         why = f"the health check of {node or 'an unnamed node'}" + (f" for job {job}" if job else "")
-        return _ours(replace(seen, kind=Kind.CHECK, job=job, attempt=attempt, rank=rank, node=node, why=why))
+        return ours(replace(seen, kind=Kind.CHECK, job=job, attempt=attempt, rank=rank, node=node, why=why))
     if family and family == ev.check_family and not role:
         why = f"a health check without our marks, which counts only if a record knows {seen.task_id}; it"
-        return _ours(replace(seen, kind=Kind.CHECK, why=why))
+        return ours(replace(seen, kind=Kind.CHECK, why=why))
     if job and (role == "train" or (not role and attempt is not None and rank is not None)):
-        why = f"rank {_shown(rank)} of job {job}, attempt {_shown(attempt)},"
-        return _ours(replace(seen, job=job, attempt=attempt, rank=rank, why=why))
+        why = f"rank {shown(rank)} of job {job}, attempt {shown(attempt)},"
+        return ours(replace(seen, job=job, attempt=attempt, rank=rank, why=why))
     named = "its overrides contradict each other" if marks.conflict else "it names no job"
     if _TOKEN.fullmatch(seen.origin.token) or role == "train":
-        return _ours(replace(seen, why=f"we started it, but {named}: look task {seen.task_id} up; it"))
+        return ours(replace(seen, why=f"we started it, but {named}: look task {seen.task_id} up; it"))
     why = f"{named}: ours only if the task table knows {seen.task_id}; it"
     return replace(seen, may_be_ours=True, why=why)
 
@@ -305,131 +209,11 @@ def _time_of(seen: Parsed) -> datetime:
     return seen.at
 
 
-def _shown(number: int | None) -> str:
-    return "unknown" if number is None else str(number)
-
-
-# -- nodes ---------------------------------------------------------------------------------------------------
-
-
-def _instance(ev: _Event) -> Parsed:
-    """A sighting. One comes with every placement too, so most of them change nothing."""
-    seen, here = _placed(ev, Kind.INSTANCE, "container-instance", "containerInstanceArn")
-    if not here:
-        return seen
-    connected, status = ev.detail.get("agentConnected"), read.text(ev.detail.get("status"))
-    if not isinstance(connected, bool) or not status:
-        raise Malformed("the instance's agentConnected or status is missing")
-    gpus, reason = _gpus(ev.detail.get("registeredResources")), read.line(ev.detail.get("statusReason"), 200)
-    says = f"the instance is {status}" + (f" ({reason})" if reason else "")
-    rows = [row for row in read.members(ev.detail.get("attributes")) if isinstance(row.get("name"), str)]
-    said = {str(row["name"]): read.name(row.get("value")) for row in rows}
-    fact = NodeSeen(
-        at=ev.at,
-        node="",
-        connected=connected,
-        gpus=gpus,
-        version=seen.version,
-        gone=status in ("INACTIVE", "DEREGISTERING"),
-        why="" if status == "ACTIVE" else says,
-        instance=seen.instance,
-        host=seen.host,
-        registered=read.moment(ev.detail.get("registeredAt")),
-        called=said.get("node_name", ""),
-        address=said.get("ip", ""),
-        ibdev=said.get("ibdev", ""),
-    )
-    why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {_shown(gpus)}"
-    return _ours(replace(seen, status=status, facts=(fact,), why=why, called=fact.called or seen.host))
-
-
-def _gpus(resources: object) -> int | None:
-    """How many GPUs the agent registered. A list without any means none: the driver did not come up."""
-    rows = read.members(resources)
-    for row in rows:
-        if row.get("name") == "GPU":
-            listed = row.get("stringSetValue")
-            return len(set(read.strings(listed))) if isinstance(listed, list) else None
-    return 0 if rows else None
-
-
-def _instance_health(ev: _Event) -> Parsed:
-    """Evidence only: it is recorded, the verdict stays with our check."""
-    seen, here = _placed(ev, Kind.INSTANCE_HEALTH, "container-instance", "containerInstanceArn")
-    if not here:
-        return seen
-    overall = read.text(ev.detail.get("overallStatus"))
-    bad = [
-        " ".join(filter(None, (read.line(row.get(key), 200) for key in ("type", "status", "statusReason"))))
-        for row in read.members(ev.detail.get("healthChecks"))
-        if row.get("status") == "IMPAIRED"
-    ]
-    if not overall and not bad:
-        raise Malformed("the instance's overallStatus is missing")
-    if not bad and overall == "IMPAIRED":
-        bad = ["instance health IMPAIRED"]
-    evidence = read.line("; ".join(bad), 1000)
-    why = f"ECS reports {evidence}" if bad else f"ECS reports {overall}: nothing to record"
-    facts = (FaultSeen(at=ev.at, node="", evidence=evidence),) if bad else ()
-    return _ours(replace(seen, status=overall, facts=facts, why=why))
-
-
-def _fault(ev: _Event) -> Parsed:
-    """Evidence from a node's own watch, which names its container instance, or else itself."""
-    said, node = ev.detail.get("containerInstanceArn"), read.name(ev.detail.get("node"))
-    instance = read.arn(said, "container-instance")
-    what = read.line(ev.detail.get("what"), 200)
-    if not what:
-        raise Malformed("it does not say what was seen")
-    if instance is None and (said is not None or not node):
-        raise Malformed("it names no node, or its containerInstanceArn is no ARN of one")
-    cluster = (instance.cluster if instance else "") or read.text(ev.detail.get("cluster"))
-    seen = Parsed(
-        kind=Kind.FAULT, why="", at=ev.at, cluster=cluster, status=read.text(ev.detail.get("action"))
-    )
-    if ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
-        return replace(seen, why=f"happened in cluster {cluster or '(not named)'}, not in {ev.cluster}")
-    line = read.line(ev.detail.get("evidence"), 200)
-    fact = FaultSeen(
-        at=ev.at,
-        node="" if instance else node,
-        evidence=f"{what} | {line}" if line else what,
-        application=ev.detail.get("application") is True,
-    )
-    who = "a program at fault" if fact.application else "a fault"
-    why = f"the watch on {instance.id if instance else node} saw {who}: {what}"
-    where = instance.text if instance else ""
-    return _ours(replace(seen, node=fact.node, instance=where, facts=(fact,), why=why))
-
-
-def _command(ev: _Event) -> Parsed:
-    """A command on a host. It proves nothing by itself; the handler asks the fleet for proof of a reboot."""
-    command_id, status = read.text(ev.detail.get("command-id")), read.text(ev.detail.get("status"))
-    if not command_id or not status:
-        raise Malformed("the command's id or status is missing")
-    hosts = {found for arn in ev.resources if (found := read.host(arn.rpartition("/")[2]))}
-    host = read.host(ev.detail.get("instance-id")) or (hosts.pop() if len(hosts) == 1 else "")
-    document, over = read.text(ev.detail.get("document-name")), status.replace(" ", "") not in _UNDER_WAY
-    ours = is_reboot(document)
-    what_next = "ask the fleet whether it proves a reboot of ours" if over else "not over yet"
-    return Parsed(
-        kind=Kind.REBOOT_COMMAND,
-        why=f"command {command_id} on {host or 'an unnamed host'} is {status}: "
-        + (what_next if ours else f"{document or 'its document'} is not what reboots are ordered with"),
-        ours=ours,
-        may_be_ours=ours,
-        at=ev.at,
-        command_id=command_id,
-        host=host,
-        status=status,
-    )
-
-
-_READERS: dict[tuple[str, str], Callable[[_Event], Parsed]] = {
+_READERS: dict[tuple[str, str], Callable[[Event], Parsed]] = {
     ("aws.ecs", "ECS Task State Change"): _task,
-    ("aws.ecs", "ECS Container Instance State Change"): _instance,
-    ("aws.ecs", "ECS Container Instance Health Change"): _instance_health,
-    (WATCH_SOURCE, WATCH_TYPE): _fault,
-    ("aws.ssm", "EC2 Command Status-change Notification"): _command,
-    ("aws.ssm", "EC2 Command Invocation Status-change Notification"): _command,
+    ("aws.ecs", "ECS Container Instance State Change"): node_events.instance,
+    ("aws.ecs", "ECS Container Instance Health Change"): node_events.instance_health,
+    (WATCH_SOURCE, WATCH_TYPE): node_events.fault,
+    ("aws.ssm", "EC2 Command Status-change Notification"): node_events.command,
+    ("aws.ssm", "EC2 Command Invocation Status-change Notification"): node_events.command,
 }

@@ -19,7 +19,8 @@ from ecs_gpu_recovery.aws import reboots
 from ecs_gpu_recovery.aws.errors import NOT_NOW, translated
 from ecs_gpu_recovery.aws.evidence import Evidence
 from ecs_gpu_recovery.aws.observe import instances_as_facts
-from ecs_gpu_recovery.aws.parse import Kind, parse_event
+from ecs_gpu_recovery.aws.parse import parse_event
+from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.exits import our_reason

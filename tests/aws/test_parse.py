@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.parse import UNKNOWN, Kind, parse_event
+from ecs_gpu_recovery.aws.parse import UNKNOWN, parse_event
+from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, Origin, TaskEnded, TaskStarted
 from ecs_gpu_recovery.core.exits import classify, is_passing, our_reason
 from ecs_gpu_recovery.core.keys import token

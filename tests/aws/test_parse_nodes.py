@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.parse import Kind, parse_event
+from ecs_gpu_recovery.aws.parse import parse_event
+from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.events import FaultSeen, NodeSeen, TaskEnded, Tick
 from tests.aws.event_builders import (
     AT,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecs_gpu_recovery.aws.parse import UNKNOWN, Kind, Parsed, parse_event
+from ecs_gpu_recovery.aws.parse import UNKNOWN, parse_event
+from ecs_gpu_recovery.aws.parsed import Kind, Parsed
 from ecs_gpu_recovery.core.events import NodeChecked, TaskEnded, TaskStarted
 from ecs_gpu_recovery.core.model import Verdict
 from tests.aws.event_builders import (

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE, Kind, parse_event
+from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE, parse_event
+from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT, FaultSeen
 from ecs_gpu_recovery.core.model import Entry, Job, JobStatus
 from ecs_gpu_recovery.health import policy

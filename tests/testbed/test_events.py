@@ -112,7 +112,8 @@ def test_an_event_has_no_tags_and_no_health(cloud: Cloud) -> None:
 
 
 def test_our_parser_understands_every_event(lived: Cloud) -> None:
-    from ecs_gpu_recovery.aws.parse import Kind, parse_event
+    from ecs_gpu_recovery.aws.parse import parse_event
+    from ecs_gpu_recovery.aws.parsed import Kind
 
     kinds = [parse_event(event, cluster=CLUSTER).kind for event in lived.control.events()]
     assert set(kinds) == {Kind.TASK, Kind.INSTANCE, Kind.INSTANCE_HEALTH, Kind.REBOOT_COMMAND}

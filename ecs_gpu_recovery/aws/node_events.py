@@ -1,0 +1,126 @@
+"""What events say of nodes: sightings, health, faults that a node's watch saw, and commands on its host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..core.events import FaultSeen, NodeSeen
+from . import event_fields as read
+from .event_fields import Malformed
+from .parsed import Event, Kind, Parsed, ours, placed, shown
+from .reboot_document import is_reboot
+
+_UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
+
+
+def instance(ev: Event) -> Parsed:
+    """A sighting. One comes with every placement too, so most of them change nothing."""
+    seen, here = placed(ev, Kind.INSTANCE, "container-instance", "containerInstanceArn")
+    if not here:
+        return seen
+    connected, status = ev.detail.get("agentConnected"), read.text(ev.detail.get("status"))
+    if not isinstance(connected, bool) or not status:
+        raise Malformed("the instance's agentConnected or status is missing")
+    gpus, reason = _gpus(ev.detail.get("registeredResources")), read.line(ev.detail.get("statusReason"), 200)
+    says = f"the instance is {status}" + (f" ({reason})" if reason else "")
+    rows = [row for row in read.members(ev.detail.get("attributes")) if isinstance(row.get("name"), str)]
+    said = {str(row["name"]): read.name(row.get("value")) for row in rows}
+    fact = NodeSeen(
+        at=ev.at,
+        node="",
+        connected=connected,
+        gpus=gpus,
+        version=seen.version,
+        gone=status in ("INACTIVE", "DEREGISTERING"),
+        why="" if status == "ACTIVE" else says,
+        instance=seen.instance,
+        host=seen.host,
+        registered=read.moment(ev.detail.get("registeredAt")),
+        called=said.get("node_name", ""),
+        address=said.get("ip", ""),
+        ibdev=said.get("ibdev", ""),
+    )
+    why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {shown(gpus)}"
+    return ours(replace(seen, status=status, facts=(fact,), why=why, called=fact.called or seen.host))
+
+
+def _gpus(resources: object) -> int | None:
+    """How many GPUs the agent registered. A list without any means none: the driver did not come up."""
+    rows = read.members(resources)
+    for row in rows:
+        if row.get("name") == "GPU":
+            listed = row.get("stringSetValue")
+            return len(set(read.strings(listed))) if isinstance(listed, list) else None
+    return 0 if rows else None
+
+
+def instance_health(ev: Event) -> Parsed:
+    """Evidence only: it is recorded, the verdict stays with our check."""
+    seen, here = placed(ev, Kind.INSTANCE_HEALTH, "container-instance", "containerInstanceArn")
+    if not here:
+        return seen
+    overall = read.text(ev.detail.get("overallStatus"))
+    bad = [
+        " ".join(filter(None, (read.line(row.get(key), 200) for key in ("type", "status", "statusReason"))))
+        for row in read.members(ev.detail.get("healthChecks"))
+        if row.get("status") == "IMPAIRED"
+    ]
+    if not overall and not bad:
+        raise Malformed("the instance's overallStatus is missing")
+    if not bad and overall == "IMPAIRED":
+        bad = ["instance health IMPAIRED"]
+    evidence = read.line("; ".join(bad), 1000)
+    why = f"ECS reports {evidence}" if bad else f"ECS reports {overall}: nothing to record"
+    facts = (FaultSeen(at=ev.at, node="", evidence=evidence),) if bad else ()
+    return ours(replace(seen, status=overall, facts=facts, why=why))
+
+
+def fault(ev: Event) -> Parsed:
+    """Evidence from a node's own watch, which names its container instance, or else itself."""
+    said, node = ev.detail.get("containerInstanceArn"), read.name(ev.detail.get("node"))
+    instance = read.arn(said, "container-instance")
+    what = read.line(ev.detail.get("what"), 200)
+    if not what:
+        raise Malformed("it does not say what was seen")
+    if instance is None and (said is not None or not node):
+        raise Malformed("it names no node, or its containerInstanceArn is no ARN of one")
+    cluster = (instance.cluster if instance else "") or read.text(ev.detail.get("cluster"))
+    seen = Parsed(
+        kind=Kind.FAULT, why="", at=ev.at, cluster=cluster, status=read.text(ev.detail.get("action"))
+    )
+    if ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
+        return replace(seen, why=f"happened in cluster {cluster or '(not named)'}, not in {ev.cluster}")
+    line = read.line(ev.detail.get("evidence"), 200)
+    fact = FaultSeen(
+        at=ev.at,
+        node="" if instance else node,
+        evidence=f"{what} | {line}" if line else what,
+        application=ev.detail.get("application") is True,
+    )
+    who = "a program at fault" if fact.application else "a fault"
+    why = f"the watch on {instance.id if instance else node} saw {who}: {what}"
+    where = instance.text if instance else ""
+    return ours(replace(seen, node=fact.node, instance=where, facts=(fact,), why=why))
+
+
+def command(ev: Event) -> Parsed:
+    """A command on a host. It proves nothing by itself; the handler asks the fleet for proof of a reboot."""
+    command_id, status = read.text(ev.detail.get("command-id")), read.text(ev.detail.get("status"))
+    if not command_id or not status:
+        raise Malformed("the command's id or status is missing")
+    hosts = {found for arn in ev.resources if (found := read.host(arn.rpartition("/")[2]))}
+    host = read.host(ev.detail.get("instance-id")) or (hosts.pop() if len(hosts) == 1 else "")
+    document, over = read.text(ev.detail.get("document-name")), status.replace(" ", "") not in _UNDER_WAY
+    reboots = is_reboot(document)
+    what_next = "ask the fleet whether it proves a reboot of ours" if over else "not over yet"
+    return Parsed(
+        kind=Kind.REBOOT_COMMAND,
+        why=f"command {command_id} on {host or 'an unnamed host'} is {status}: "
+        + (what_next if reboots else f"{document or 'its document'} is not what reboots are ordered with"),
+        ours=reboots,
+        may_be_ours=reboots,
+        at=ev.at,
+        command_id=command_id,
+        host=host,
+        status=status,
+    )
