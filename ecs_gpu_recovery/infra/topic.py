@@ -11,7 +11,6 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..config import Config
-from .naming import accept
 
 #: What it takes to publish to a topic that is encrypted.
 USES_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
@@ -69,4 +68,3 @@ class DeadLetters(Construct):
             retention_period=Duration.days(14),
             removal_policy=RemovalPolicy.DESTROY,
         )
-        accept(self.queue, "SQS3", "This queue is the dead-letter queue; it has none of its own.")
