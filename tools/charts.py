@@ -13,7 +13,7 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 def bars(title: str, rows: Sequence[tuple[str, float]], *, unit: str = "") -> str:
     """Counts of very different size: one bar each on a logarithmic scale, longest first."""
     rows = sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
-    left, width, step = 190, 520, 21
+    left, width, step = max([190, *(24 + 7 * len(name) for name, _ in rows)]), 520, 21
     top = ceil(log10(max((value for _, value in rows), default=10)))
     parts = []
     for power in range(top + 1):
@@ -26,7 +26,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]], *, unit: str = "") -> st
         parts.append(_text(left - 8, y + 12, name, "end"))
         parts.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="15" fill="{PLAIN}"/>')
         parts.append(_text(left + length + 6, y + 12, f"{value:,.0f}{unit}", size=11))
-    return page(title, 800, 56 + step * len(rows), parts)
+    return page(title, left + width + 90, 56 + step * len(rows), parts)
 
 
 def against_aims(title: str, rows: Sequence[tuple[str, float, str, bool]]) -> str:
