@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from .errors import translated
-from .task_definition import log_stream
+from .task_definition import log_stream, training_container
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -26,13 +26,7 @@ class Definitions:
         self._looking = threading.Lock()
 
     def container(self, name: str) -> str:
-        """The one with GPUs, else the first essential one."""
-        found = self._of(name)["containerDefinitions"]
-        with_gpu = [
-            c for c in found if any(r.get("type") == "GPU" for r in c.get("resourceRequirements", []))
-        ]
-        essential = [c for c in found if c.get("essential", True)]
-        return str((with_gpu or essential or found)[0]["name"])
+        return str(training_container(self._of(name))["name"])
 
     def log_of(self, name: str, task_id: str) -> tuple[str, str] | None:
         """Group and stream of a task's log, if it goes to CloudWatch."""

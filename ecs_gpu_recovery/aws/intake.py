@@ -6,7 +6,7 @@ An event that is not ours, or makes no sense, is logged and dropped: it can't be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -146,7 +146,7 @@ class Intake:
         if not job_id:
             return Answer(seen.kind, False, f"no job knows task {seen.task_id}")
         facts = [*self._running.of(job_id), *seen.facts]
-        return self._to_job(seen, at, job_id, facts, done=partial(self._running.drop, job_id))
+        return replace(self._to_job(seen, at, job_id, facts), done=partial(self._running.drop, job_id))
 
     def _kept(self, seen: Parsed) -> Answer | None:
         """That a rank runs can wait until all of them do, where events come one by one."""
@@ -156,15 +156,8 @@ class Intake:
         return None
 
     @staticmethod
-    def _to_job(
-        seen: Parsed,
-        at: datetime,
-        job_id: str,
-        facts: Sequence[Fact],
-        done: Callable[[], None] = lambda: None,
-    ) -> Errand:
-        answer = Answer(seen.kind, True, seen.why, job_id)
-        return Errand(answer=answer, at=at, facts=facts, job=job_id, done=done)
+    def _to_job(seen: Parsed, at: datetime, job_id: str, facts: Sequence[Fact]) -> Errand:
+        return Errand(answer=Answer(seen.kind, True, seen.why, job_id), at=at, facts=facts, job=job_id)
 
     @staticmethod
     def _to_node(seen: Parsed, at: datetime, node: Node, facts: Sequence[Fact]) -> Errand:

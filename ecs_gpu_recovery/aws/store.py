@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, Unreadable, VersionConflict
@@ -22,9 +22,6 @@ from .dynamo import MOST_ACTIONS
 from .errors import CONFLICT, Cancelled, ConditionFailed
 from .items import Item, text
 from .record_tables import TRIES, RecordTables
-
-if TYPE_CHECKING:
-    pass
 
 #: Of how many jobs the last record is kept at hand.
 RECENT = 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +47,7 @@ def evidence(
             for one in found:
                 (fetch / one.name).write_bytes(side.fetch_evidence(one.node, one.name))
     if as_json:
-        render.emit_json({"evidence": [{**asdict(one), "at": one.at.isoformat()} for one in found]})
+        render.emit_json({"evidence": [one.to_json() for one in found]})
         return
     for one in found:
         where = fetch / one.name if fetch is not None else one.name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import Refused
 from ..core.model import Job, JobStatus, Node
@@ -41,6 +41,13 @@ class Bundle:
     name: str
     at: datetime
     size: int
+
+    def to_json(self) -> dict[str, str | int]:
+        return {**asdict(self), "at": self.at.isoformat()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Bundle:
+        return cls(**{**data, "at": datetime.fromisoformat(data["at"])})
 
 
 class NotAllowed(Refused):

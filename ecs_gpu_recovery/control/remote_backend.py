@@ -189,7 +189,7 @@ class RemoteBackend:
 
     def evidence(self, node: str) -> Sequence[Bundle]:
         kept = self._get(f"/api/nodes/{quote(node, safe='')}/evidence")["evidence"]
-        return [Bundle(**{**one, "at": datetime.fromisoformat(one["at"])}) for one in kept]
+        return [Bundle.from_json(one) for one in kept]
 
     def fetch_evidence(self, node: str, name: str) -> bytes:
         path = f"/api/nodes/{quote(node, safe='')}/evidence/{quote(name, safe='')}"

@@ -210,9 +210,7 @@ class Console(Construct):
             description="What the console shows, and does for those who may act",
             inline_policies={"Console": iam.PolicyDocument.from_json(allowed)},
         )
-        for place in people.wildcards(who, config):
-            accept_wildcard(role, place.shown, place.why)
-        for shown, why in made.wildcards:
+        for shown, why in people.wildcards(who, config, made):
             accept_wildcard(role, shown, why)
         return role
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from ..config import Config
 from . import places
-from .naming import Name
 from .places import Places
 
 VIEWER, OPERATOR = "viewer", "operator"
@@ -199,9 +198,12 @@ def _condition(only: str, config: Config, partition: str, region: str, account: 
     return {"StringEquals": {f"ssm:resourceTag/{key}": value}} if only == "tag" else {}
 
 
-def wildcards(who: str, config: Config) -> list[Name]:
-    """Everything in a policy of the stack that stands for more than one thing, with the reason. The stack knows the
-    names of its queue, its key and its bucket."""
-    own = (places.queue, places.topic_key, places.archive_bucket, places.archives)
-    named = [grant for grant in grants(who) if grant.on not in own]
-    return [place for grant in named for place in grant.on(config) if "*" in place.resource]
+def wildcards(who: str, config: Config, made: Made) -> list[tuple[str, str]]:
+    """Everything in a policy of the stack that stands for more than one thing, as the checker spells it, with the
+    reason. What the stack knows by its own name is no wildcard, but for the archives in its bucket."""
+    named = [grant for grant in grants(who) if grant.on not in made.known]
+    found = [
+        (place.shown, place.why) for grant in named for place in grant.on(config) if "*" in place.resource
+    ]
+    archives = any(grant.on is places.archives for grant in grants(who))
+    return [*found, *made.wildcards] if archives else found

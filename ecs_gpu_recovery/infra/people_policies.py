@@ -42,9 +42,7 @@ class People(Construct):
                 description=f"GPU recovery on {config.ECS_CLUSTER_NAME}: what a {who} of the command needs",
                 document=iam.PolicyDocument.from_json(allowed),
             )
-            for place in people.wildcards(who, config):
-                accept_wildcard(policy, place.shown, place.why)
-            for shown, why in made.wildcards if who == people.OPERATOR else ():
+            for shown, why in people.wildcards(who, config, made):
                 accept_wildcard(policy, shown, why)
             output = CfnOutput(self, f"{who}Arn", value=policy.managed_policy_arn)
             output.override_logical_id(f"{who.capitalize()}PolicyArn")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -246,7 +245,7 @@ async def get_node(name: Name, console: ConsoleArg) -> Response:
 async def list_evidence(name: Name, console: ConsoleArg) -> Response:
     """What was kept before this node's reboots, newest first."""
     kept = await console.pool.ask(lambda side: side.evidence(name))
-    return _said({"evidence": [{**asdict(one), "at": one.at.isoformat()} for one in kept]})
+    return _said({"evidence": [one.to_json() for one in kept]})
 
 
 @router.get(
