@@ -73,6 +73,10 @@ class TaskEnded(TaskFact):
     reason: str = ""  #: the container's reason and the task's stopped reason
     stop_code: str = ""
     stopped_at: datetime | None = None  #: when the cluster learned of it, where it tells
+    last_words: str = (
+        ""  #: of its program: the line that tells, or the last ones; empty where they can't be read
+    )
+    echo: bool = False  #: they tell of the death of another rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,8 @@ def _examined(rank: Rank) -> str:
         code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
         why = "" if rank.exit is Exit.STOPPED_BY_US else rank.exit_reason  # our own words, said already
         parts.append(f"rank {rank.index} {rank.exit}{code}" + (f" ({why})" if why else ""))
+    if rank.last_words:
+        parts.append(f"it wrote last: {rank.last_words}")
     return ", ".join(parts)
 
 

@@ -147,6 +147,8 @@ class Rank(MachineRecord):
     exit: Exit | None = None
     exit_code: int | None = None
     exit_reason: str = ""
+    last_words: str = ""  #: what its program wrote last, see `TaskEnded`
+    echo: bool = False
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: How far back a check reads the kernel log: the fault is older than the task's death by a little.
 LOOK_BACK = timedelta(minutes=10)
+#: As much of the end of a failed rank's log is searched for what it died of.
+_LOG_END = 16 << 10
 
 
 class LocalFleet:
@@ -223,6 +225,7 @@ class LocalFleet:
             if task.state is TaskState.ABSENT
             else task.reason or ""
         )
+        words, echo = ("", False) if task.exit_code in (None, 0) else _last_words(task)
         return TaskEnded(
             at=self._now(),
             task_id=task.task_id,
@@ -231,6 +234,8 @@ class LocalFleet:
             exit_code=task.exit_code,
             reason=reason,
             stop_code=task.stop_code or "",
+            last_words=words,
+            echo=echo,
         )
 
     def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
@@ -265,6 +270,22 @@ def _answering(node: str) -> Iterator[None]:
         raise ClusterRefused(node, exc.reason) from exc
     except (OSError, Unkillable, DamagedFile) as exc:
         raise Transient(f"node {node}: {exc}") from exc
+
+
+def _last_words(task: TaskView) -> tuple[str, bool]:
+    """Of one that was stopped there are none: it did not die of what it wrote."""
+    if task.stop_code == "UserInitiated":
+        return "", False
+    from ..health.judge import training_log  # a table of patterns, which a mere command never needs
+
+    try:
+        with open(task.log, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_END))
+            end = log.read(_LOG_END).decode(errors="replace")
+    except OSError:
+        return "", False  # it wrote none, or the disk is gone: the exit code stands
+    words, echo = training_log.last_words(end.splitlines())
+    return "".join(c if c.isprintable() else " " for c in words), echo
 
 
 def environment(job: Job, rank: Rank) -> dict[str, str]:

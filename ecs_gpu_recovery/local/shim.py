@@ -262,8 +262,9 @@ class Shim:
         for pid in processes.descendants(os.getpid()):
             statm = read_proc(f"/proc/{pid}/statm")
             pages += int(statm.split()[1]) if statm else 0
-        if pages * os.sysconf("SC_PAGE_SIZE") > int(limit) * 1024 * 1024:
-            self.end_by_force(137, OUT_OF_MEMORY)
+        used = pages * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
+        if used > int(limit):
+            self.end_by_force(137, f"{OUT_OF_MEMORY}: it used {used} MiB, its limit is {limit} MiB")
 
     def end_by_force(self, exit_code: int, reason: str) -> None:
         """Kill the whole tree now, and remember what to report instead of the kill."""

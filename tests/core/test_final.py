@@ -118,7 +118,7 @@ def test_the_message_says_what_happened_the_evidence_what_was_done_and_what_to_d
     (message,) = job.orders
     assert isinstance(message, Notify)
     assert message.node == "n0"
-    assert "retry budget spent" in message.subject
+    assert "no restart is left" in message.subject
     assert "Xid 79" in message.evidence
     assert "n1 released" in message.done
     assert "n0 marked failed" in message.done

@@ -70,7 +70,10 @@ def test_the_bad_node_need_not_be_the_one_whose_rank_died_first() -> None:
 
 def test_all_healthy_means_no_gpu_fault_the_job_fails_and_the_nodes_are_free() -> None:
     job = a_job_under_test(nodes=2).check_says(HEALTHY)
-    assert (job.status, job.job.outcome) == (JobStatus.FAILED, "no GPU fault found")
+    assert (job.status, job.job.outcome) == (
+        JobStatus.FAILED,
+        "rank 0 on n0 died with exit code 1; no GPU fault found",
+    )
     assert job.node_statuses == [NodeStatus.AVAILABLE] * 2
     assert job.orders == [like(Notify, key="j/notify/failed")]
     assert job.job.attempt == 0, "the retry is not spent"
@@ -93,7 +96,7 @@ def test_a_node_to_replace_is_failed_without_a_reboot_and_ends_the_job() -> None
 def test_a_fault_with_no_retry_left_fails_the_job_and_the_node() -> None:
     job = a_job_in_its_second_attempt(nodes=2).fails(0).stops().check_says(REBOOT, 0).check_says(HEALTHY, 1)
     assert (job.status, job.job.attempt) == (JobStatus.FAILED, 1)
-    assert "retry budget spent (1 of 1 used)" in job.job.outcome
+    assert "GPU fault on n0; no restart is left (1 of 1 used)" in job.job.outcome
     assert job.node_statuses == [NodeStatus.FAILED, NodeStatus.AVAILABLE]
     assert job.orders == [like(Notify)]
 

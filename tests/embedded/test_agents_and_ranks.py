@@ -82,7 +82,7 @@ def test_a_killed_rank_ends_the_job_and_its_gang(
         kill_9(rank_pid(live, "job", 1))
         job = live.ends("job", JobStatus.FAILED)
         assert [rank.exit_code for rank in job.ranks] == [143, 137]
-        assert "exit code 137" in job.outcome
+        assert job.outcome == "rank 1 on node-2 was killed (SIGKILL), which no reboot cures"
         assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
         eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
         assert len(live.cluster.processes()) == 2, "only the agents are left"
@@ -109,10 +109,17 @@ def test_a_killed_supervisor_costs_its_job_one_retry_and_no_node_a_reboot(
 
 def test_a_rank_that_fails_by_itself_takes_no_node_out_of_service(tmp_path: Path) -> None:
     with live_controller(tmp_path) as live:
-        program = "import os, sys, time; time.sleep(0.3); sys.exit(int(os.environ['RANK']))"
+        program = (
+            "import os, sys, time; time.sleep(0.3); print('ValueError: no such batch')\n"
+            "sys.exit(int(os.environ['RANK']))"
+        )
         live.submit("job", (sys.executable, "-c", program))
         job = live.ends("job", JobStatus.FAILED)
-        assert job.outcome == "no GPU fault found"
+        assert job.outcome == (
+            "rank 1 on node-2 died with exit code 1 (ValueError: no such batch); no GPU fault found"
+        )
+        (message,) = live.side.notices(1)
+        assert "it wrote last: ValueError: no such batch" in message["evidence"]
         eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
 
 

@@ -27,7 +27,7 @@ STORIES = {
     "app": [
         "Xid 31",
         "IN_PROGRESS -> PENDING_HEALTHCHECK",
-        "FAILED: no GPU fault found",
+        "no GPU fault found",
         "message to people",
     ],
     "gpu": [
@@ -42,11 +42,11 @@ STORIES = {
     ],
     "gpu-permanent": [
         "breaks for good",
-        "FAILED: node-2 must be replaced",
+        "node-2 must be replaced",
         "gpu-recovery node release node-2",
     ],
     "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
-    "oom": ["out of memory", "FAILED: rank 1 on node-2 out of memory", "message to people"],
+    "oom": ["out of memory", "FAILED: rank 1 on node-2 ran out of memory", "message to people"],
 }
 
 

@@ -101,7 +101,7 @@ def test_an_exit_with_only_a_programs_xids_is_the_programs_fault(world: World, c
     world.fail_rank(0)
     job = world.run()
     assert job.status is JobStatus.FAILED
-    assert job.outcome.startswith(f"no GPU fault found; the program failed on {names[0]}: Xid {code} on GPU")
+    assert f"; no GPU fault found; the program failed on {names[0]}: Xid {code} on GPU" in job.outcome
     assert told(job, PROGRAM_FAULT)
     assert world.sent("SendCommand") == 0, "nothing is rebooted"
     assert f"Xid {code}" in world.messages()[0]
@@ -113,7 +113,7 @@ def test_a_program_is_not_blamed_while_the_driver_blames_a_gpu_too(world: World)
     world.deliver(seen_on(world, names[1], 63))
     world.fail_rank(0)
     job = world.run()
-    assert job.outcome == "no GPU fault found"
+    assert job.outcome.endswith("no GPU fault found")
     assert told(job, PROGRAM_FAULT)
     assert told(job, FAULT)
 
@@ -126,7 +126,7 @@ def test_a_programs_fault_of_an_earlier_attempt_is_not_blamed_for_a_later_one(wo
     world.until(lambda: (world.job().status, world.job().attempt) == (JobStatus.IN_PROGRESS, 1))
     world.cloud.control.health(names[1], verdict=0)
     world.fail_rank(0)
-    assert world.run().outcome == "no GPU fault found"
+    assert world.run().outcome.endswith("no GPU fault found")
 
 
 def test_the_same_event_twice_is_told_once(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -196,7 +197,13 @@ def test_a_task_over_its_memory_limit_is_killed_for_it(node: Cluster) -> None:
     )
     node.start_task("n1", python("t", hungry, memory_mib=100))
     end = end_of(node, "n1", "t")
-    assert (end.exit_code, end.reason) == (137, "OutOfMemoryError: Container killed due to memory usage")
+    assert end.exit_code == 137
+    told = re.fullmatch(
+        r"OutOfMemoryError: Container killed due to memory usage: it used (\d+) MiB, its limit is 100 MiB",
+        end.reason,
+    )
+    assert told, end.reason
+    assert int(told[1]) > 100
 
 
 # faults

@@ -74,7 +74,7 @@ def test_a_message_tells_what_to_do_next(world: World) -> None:
     world.fail_rank(0)
     world.run()
     (message,) = world.messages()
-    assert message.startswith("Job j1 failed: n1 must be replaced\n")
+    assert message.startswith("Job j1 failed: GPU fault that no reboot cures: n1 must be replaced\n")
     for part in (
         "n1",
         "verdict replace",

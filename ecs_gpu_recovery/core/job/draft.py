@@ -15,7 +15,7 @@ from ..effects import CheckNode, Effect, Order, RebootNode, StartTask, StopTask
 from ..errors import Bug
 from ..events import Origin
 from ..exits import our_reason
-from ..model import Ending, Job, JobStatus, NodeStatus, Rank, TaskStatus
+from ..model import Ending, Job, JobSpec, JobStatus, NodeStatus, Rank, TaskStatus
 from ..policy import Policy
 
 
@@ -31,6 +31,8 @@ class Step:
 #: How many earlier tasks a record remembers over all ranks, each rank at least two and at most sixteen: of 1,024 ranks
 #: and a hundred attempts it could not hold them all.
 PAST_TASKS = 2048
+#: Of how many ranks the record keeps the last words: the others of a large gang say the same.
+SPEAKERS = 8
 
 
 class Draft(RecordDraft):
@@ -58,6 +60,10 @@ class Draft(RecordDraft):
     @property
     def answers_wanted(self) -> bool:
         return self.ending is None
+
+    @property
+    def spec(self) -> JobSpec:
+        return self._job.spec
 
     @property
     def retries_left(self) -> bool:
@@ -108,6 +114,8 @@ class Draft(RecordDraft):
             "exit": None,
             "exit_code": None,
             "exit_reason": "",
+            "last_words": "",
+            "echo": False,
             "checks_spent": 0,
             "check_id": "",
             "verdict": None,

@@ -5,19 +5,16 @@ No rule here looks at the fact that came in, only at the record, so every order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from .. import examination, messages, reboot
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from . import causes
 from .draft import Draft, end
 
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
-
-
-#: What ECS writes for every end; it says nothing.
-_NO_NEWS = "Essential container in task exited"
 
 
 def settle(draft: Draft) -> None:
@@ -38,7 +35,7 @@ def running(draft: Draft) -> None:
             f"a person stopped the task of rank {rank.index} on {rank.node}: {rank.exit_reason}",
         )
     if rank := _first(draft, Exit.OUT_OF_MEMORY, Exit.NEVER_STARTED):
-        end(draft, JobStatus.FAILED, f"rank {rank.index} on {rank.node} {rank.exit}: {rank.exit_reason}")
+        end(draft, JobStatus.FAILED, causes.not_run(rank, draft.spec.memory_mib))
     suspects = [r for r in draft.ranks if r.exit in (Exit.SUSPECT, Exit.LOST)]
     if draft.ending is None:
         suspects += [r for r in draft.ranks if r.exit is Exit.STOPPED_BY_US]
@@ -46,13 +43,7 @@ def running(draft: Draft) -> None:
         _examine(draft, suspects)
         return
     if rank := _first(draft, Exit.FAULT):
-        code = f"exit code {rank.exit_code}"
-        end(
-            draft,
-            JobStatus.FAILED,
-            f"rank {rank.index} on {rank.node} ended with {code}, which no reboot cures",
-            firm=False,
-        )
+        end(draft, JobStatus.FAILED, causes.incurable(rank), firm=False)
     if draft.ending is not None:
         _close_when_quiet(draft)
     elif all(r.task_status is TaskStatus.COMPLETE for r in draft.ranks):
@@ -65,14 +56,9 @@ def running(draft: Draft) -> None:
 
 def _examine(draft: Draft, suspects: list[Rank]) -> None:
     """One dead rank hangs the collective: stop them all, and test every node once its task has ended."""
-    first = suspects[0]
-    fate = "was lost" if first.exit is Exit.LOST else f"died with exit code {first.exit_code}"
+    said = [r.last_words for r in suspects] + [r.exit_reason for r in suspects]
     draft.ending = None
-    draft.move(
-        JobStatus.PENDING_HEALTHCHECK,
-        f"rank {first.index} on {first.node} {fate}",
-        _say(r.exit_reason for r in suspects),
-    )
+    draft.move(JobStatus.PENDING_HEALTHCHECK, causes.death(causes.culprit(suspects)), causes.say(said))
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
             draft.order_stop(rank.index, "the job is being recovered")
@@ -120,7 +106,9 @@ def _admit(draft: Draft) -> None:
                 draft.node(
                     rank.index, NodeStatus.FAILED, "failed the check before the first start", rank.findings
                 )
-        _close(draft, JobStatus.FAILED, "refused by the check before the first start", _verdicts(refused))
+        _close(
+            draft, JobStatus.FAILED, "refused by the check before the first start", causes.verdicts(refused)
+        )
         return
     draft.preflight = False
     draft.move(JobStatus.IN_PROGRESS, "every node passed the check before the first start")
@@ -135,20 +123,18 @@ def _conclude(draft: Draft) -> None:
     bad = [r for r in draft.ranks if r.verdict is Verdict.REBOOT]
     dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
     lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
-    evidence = _verdicts(draft.ranks)
+    evidence = causes.verdicts(draft.ranks)
     if (bad or lost) and not dead and draft.retries_left:
         _recover(draft, bad, lost, evidence)
         return
     for rank in (*bad, *dead):
         draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
     if dead:
-        why = f"{_names(dead)} must be replaced"
+        why = causes.beyond_repair(dead)
     elif bad or lost:
-        why = f"retry budget spent ({draft.attempt} of {draft.max_retries} used); {_names([*bad, *lost])} at fault"
+        why = causes.worn_out(bad, lost, draft.attempt, draft.max_retries)
     else:
-        doubt = [r for r in draft.ranks if r.verdict is Verdict.INCONCLUSIVE]
-        why = "no GPU fault found" + (f"; {_names(doubt)} could not be tested" if doubt else "")
-        why += _blame(draft)
+        why = causes.no_fault(draft.ranks, _blame(draft))
     if all(rank.quiet for rank in draft.ranks):
         _close(draft, JobStatus.FAILED, why, evidence)
     else:
@@ -166,9 +152,8 @@ def _blame(draft: Draft) -> str:
 
 def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:
     """The retry is spent in the very commit that leaves the check, so nothing can spend it twice."""
-    parts = ([f"GPU fault on {_names(bad)}"] if bad else []) + ([f"lost {_names(lost)}"] if lost else [])
     draft.attempt += 1
-    draft.move(JobStatus.PENDING_RESTART, "; ".join(parts), evidence)
+    draft.move(JobStatus.PENDING_RESTART, causes.at_fault(bad, lost), evidence)
     for rank in list(draft.ranks):
         if rank.verdict is Verdict.REBOOT:
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
@@ -188,7 +173,7 @@ def awaited(draft: Draft) -> None:
             end(
                 draft,
                 JobStatus.FAILED,
-                f"{_names(failed)} could not be brought back: {_say(r.findings for r in failed)}",
+                f"{causes.names(failed)} could not be brought back: {causes.say(r.findings for r in failed)}",
             )
     if draft.ending is not None:
         _close_when_quiet(draft)
@@ -254,7 +239,7 @@ def restarting(draft: Draft) -> None:
         lost = [r for r in draft.ranks if r.exit is Exit.LOST and not r.ended]
         draft.move(
             JobStatus.IN_PROGRESS,
-            f"lost {_names(lost)} while starting again"
+            f"lost {causes.names(lost)} while starting again"
             if lost
             else f"every rank has been started again (attempt {draft.attempt})",
         )
@@ -282,7 +267,7 @@ def _close_when_quiet(draft: Draft) -> None:
             draft,
             draft.ending.status,
             draft.ending.why,
-            _say(r.exit_reason for r in draft.ranks if r.exit is not Exit.STOPPED_BY_US),
+            causes.say(r.exit_reason for r in draft.ranks if r.exit is not Exit.STOPPED_BY_US),
         )
 
 
@@ -305,26 +290,3 @@ def _close(draft: Draft, status: JobStatus, why: str, evidence: str = "") -> Non
 
 def _first(draft: Draft, *kinds: Exit) -> Rank | None:
     return next((r for r in draft.ranks if r.exit in kinds), None)
-
-
-def _names(ranks: Iterable[Rank]) -> str:
-    return ", ".join(r.node for r in ranks)
-
-
-def _verdicts(ranks: Iterable[Rank]) -> str:
-    """What was found, the bad news first; healthy nodes are only counted up by name."""
-    ranks = list(ranks)
-    said = [
-        f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "")
-        for r in ranks
-        if r.verdict is not Verdict.HEALTHY
-    ]
-    healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
-    told = [r.findings for r in healthy if r.findings]
-    if healthy:
-        said.append(f"{_names(healthy)}: healthy" + (f" ({_say(told)})" if told else ""))
-    return "; ".join(said)[:2000]
-
-
-def _say(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(_NO_NEWS)))[:2000]

@@ -24,7 +24,7 @@ from ..events import (
 )
 from ..exits import classify, host_gone, is_passing
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from .draft import Draft, end
+from .draft import SPEAKERS, Draft, end
 from .sightings import lose, rank_on
 
 
@@ -163,6 +163,8 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         exit_code=ev.exit_code,
         exit_reason=draft.cut(ev.reason or ev.stop_code),
     )
+    if sum(bool(other.last_words) for other in draft.ranks) < SPEAKERS:
+        draft.set(rank.index, last_words=draft.cut(ev.last_words), echo=ev.echo)
     if not (draft.status is JobStatus.PENDING_RESTART or rank.verdict is not None):
         draft.set(rank.index, deadline=None)
     if host_gone(ev):  # it must be seen again before it counts as back

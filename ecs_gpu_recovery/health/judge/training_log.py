@@ -64,3 +64,23 @@ def signature(line: str) -> str | None:
     if not any(word in small for word in _TELLING) and not _NOT_A_NUMBER.search(small):
         return None
     return next((code for code, pattern in _SIGNATURES if pattern.search(line)), None)
+
+
+#: What a rank says because another has died.
+_ECHOES = frozenset({"echo", "peer-gone", "network"})
+#: Where no line tells, so many of the last ones are given.
+_LAST = 3
+
+
+def last_words(lines: Iterable[str]) -> tuple[str, bool]:
+    """What the end of a log tells of the end of its program, and whether it only tells of another's.
+
+    The first line that complains is nearest to the cause; one that repeats what befell another rank comes after all
+    others. A log without any such line speaks by its last lines.
+    """
+    said = [line.strip()[:_LONGEST] for line in lines if line.strip()]
+    known = [(line, code in _ECHOES) for line in said if (code := signature(line))]
+    own = [line for line, echo in known if not echo]
+    if own or known:
+        return (own[0], False) if own else (known[0][0], True)
+    return " | ".join(said[-_LAST:]), False

@@ -1,0 +1,135 @@
+"""Why a job ends, in words: the cause first, with its rank and its node; then what the GPUs say.
+
+The rules decide that a job ends. What is said about it is made here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..model import Exit, Rank, Verdict
+
+#: By the number that a shell adds to 128.
+_SIGNALS = {
+    **{
+        1: "SIGHUP",
+        2: "SIGINT",
+        3: "SIGQUIT",
+        4: "SIGILL",
+        5: "SIGTRAP",
+        6: "SIGABRT",
+        7: "SIGBUS",
+        8: "SIGFPE",
+    },
+    **{
+        9: "SIGKILL",
+        10: "SIGUSR1",
+        11: "SIGSEGV",
+        12: "SIGUSR2",
+        13: "SIGPIPE",
+        14: "SIGALRM",
+        15: "SIGTERM",
+    },
+    **{24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS"},
+}
+#: What ECS writes for every end; it says nothing.
+_NO_NEWS = "Essential container in task exited"
+#: How ECS begins the reason of a container that took too much memory.
+OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
+#: As much of a rank's last words as fits into a headline.
+_WORDS = 160
+
+
+def exit_words(code: int | None) -> str:
+    """An exit code as people call it."""
+    if code is None:
+        return "ended without an exit code"
+    signal = _SIGNALS.get(code - 128)
+    return f"was killed ({signal})" if signal else f"died with exit code {code}"
+
+
+def culprit(ranks: Iterable[Rank]) -> Rank:
+    """Of those that failed, the one to name: not one whose last words only tell of another's death."""
+    return min(ranks, key=lambda rank: (rank.echo, rank.index))
+
+
+def death(rank: Rank) -> str:
+    """How a rank ended, without its last words."""
+    return f"{_who(rank)} " + ("was lost" if rank.exit is Exit.LOST else exit_words(rank.exit_code))
+
+
+def told(rank: Rank) -> str:
+    """How a rank ended, and what it said last."""
+    return death(rank) + (f" ({_short(rank.last_words)})" if rank.last_words else "")
+
+
+def incurable(rank: Rank) -> str:
+    """An exit code that no GPU fault causes."""
+    words = f": {_short(rank.last_words)}" if rank.last_words else ""
+    return f"{_who(rank)} {exit_words(rank.exit_code)}, which no reboot cures{words}"
+
+
+def not_run(rank: Rank, limit_mib: int) -> str:
+    """A rank that ran out of memory, or never started."""
+    if rank.exit is not Exit.OUT_OF_MEMORY:
+        return f"{_who(rank)} {rank.exit}: {rank.exit_reason}"
+    reason = rank.exit_reason.removeprefix(OUT_OF_MEMORY).strip(" ;:").removesuffix(_NO_NEWS).strip(" ;:")
+    limit = f"its limit is {limit_mib} MiB" if limit_mib and "limit" not in reason else ""
+    said = "; ".join(filter(None, (limit, reason)))
+    return f"{_who(rank)} ran out of memory" + (f": {said}" if said else "")
+
+
+def worn_out(bad: Sequence[Rank], lost: Sequence[Rank], attempt: int, most: int) -> str:
+    """Nodes at fault again, and no restart left."""
+    return f"{at_fault(bad, lost)}; no restart is left ({attempt} of {most} used)"
+
+
+def at_fault(bad: Sequence[Rank], lost: Sequence[Rank]) -> str:
+    parts = ([f"GPU fault on {names(bad)}"] if bad else []) + ([f"lost {names(lost)}"] if lost else [])
+    return "; ".join(parts)
+
+
+def beyond_repair(dead: Sequence[Rank]) -> str:
+    return f"GPU fault that no reboot cures: {names(dead)} must be replaced"
+
+
+def no_fault(ranks: Sequence[Rank], program: str) -> str:
+    """All GPUs are well. `program`: what the driver said of the program, and of no GPU."""
+    failed = [rank for rank in ranks if rank.exit is Exit.SUSPECT]
+    doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
+    parts = [told(culprit(failed))] if failed else []
+    parts.append("no GPU fault found")
+    parts += [f"{names(doubt)} could not be tested"] if doubt else []
+    return "; ".join(parts) + program
+
+
+def verdicts(ranks: Iterable[Rank]) -> str:
+    """What was found, the bad news first; healthy nodes are only counted up by name."""
+    ranks = list(ranks)
+    said = [
+        f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "")
+        for r in ranks
+        if r.verdict is not Verdict.HEALTHY
+    ]
+    healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
+    found = [r.findings for r in healthy if r.findings]
+    if healthy:
+        said.append(f"{names(healthy)}: healthy" + (f" ({say(found)})" if found else ""))
+    return "; ".join(said)[:2000]
+
+
+def names(ranks: Iterable[Rank]) -> str:
+    return ", ".join(r.node for r in ranks)
+
+
+def say(texts: Iterable[str]) -> str:
+    """Each once, and none that says nothing."""
+    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(_NO_NEWS)))[:2000]
+
+
+def _who(rank: Rank) -> str:
+    return f"rank {rank.index} on {rank.node}"
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
