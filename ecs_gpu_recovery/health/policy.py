@@ -92,6 +92,19 @@ class Limits:
     min_free_percent: float
     min_free_gib: float
     max_clock_offset_s: float
+    pulse_window_s: float
+    held_mib: float
+    idle_utilization: float
+    spin_utilization: float
+    flat_power_share: float
+    flat_power_w: float
+    flat_fall: float
+    quiet_bytes_s: float
+    quiet_share: float
+    host_bytes_s: float
+    host_cores: float
+    spin_cores: float
+    best_half_life_s: float
 
 
 class Policy:

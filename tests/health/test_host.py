@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.policy import Limits, Policy
 from ecs_gpu_recovery.health.sources import commands, host
 
@@ -29,9 +31,8 @@ def heard() -> Heard:
     return Heard()
 
 
-def limits(**different: float) -> Limits:
-    values = {"burst_s": 1.0, "min_free_percent": 0.0, "min_free_gib": 0.0, "max_clock_offset_s": 1.0}
-    return Limits(**(values | different))
+def limits() -> Limits:
+    return replace(policy.load().limits, min_free_percent=0.0, min_free_gib=0.0)
 
 
 def test_a_disk_with_room_is_fine(heard: Heard, tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_a_disk_with_room_is_fine(heard: Heard, tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_is_told(heard: Heard, tmp_path: Path) -> None:
-    host.disk([str(tmp_path)], limits(min_free_percent=101), heard)
+    host.disk([str(tmp_path)], replace(limits(), min_free_percent=101), heard)
     assert "disk-full" in heard.facts
 
 

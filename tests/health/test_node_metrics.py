@@ -90,7 +90,7 @@ def test_bytes_are_those_since_the_last_line(monkeypatch: pytest.MonkeyPatch) ->
         {"ticks": 100 * n, "busy": 25 * n, **dict.fromkeys(("DiskRead", "NetworkSent"), sent)}
         for n, sent in enumerate((5_000, 7_000, 1_000))
     )
-    monkeypatch.setattr(node_metrics, "_counters", lambda: next(counted))
+    monkeypatch.setattr(node_metrics, "counters", lambda: next(counted))
     metrics = made(no_driver)
     first = told(metrics)
     assert (first["Cpu"], first["DiskRead"], first["NetworkSent"]) == (25, 2_000, 2_000)

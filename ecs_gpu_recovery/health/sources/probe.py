@@ -92,6 +92,20 @@ def poll(child: Running) -> Outcome | None:
     return _ended(child)
 
 
+def take(child: Running) -> tuple[list[dict[str, object]], bool]:
+    """What a child that streams has sent since the last time, in whole messages; whether it still sends."""
+    open_still = True
+    try:
+        while chunk := os.read(child.pipe, 1 << 16):
+            child.data += chunk
+        open_still = False
+    except BlockingIOError:
+        pass
+    whole, newline, rest = bytes(child.data).rpartition(b"\n")
+    child.data = bytearray(rest)
+    return _messages(bytearray(whole + newline)), open_still
+
+
 def start(probe: Probe) -> Running:
     """Fork a child that asks the question, and sends what it learns through its pipe, which does not block us."""
     reader, writer = os.pipe()

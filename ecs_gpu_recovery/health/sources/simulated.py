@@ -10,6 +10,7 @@ import json
 import time
 from pathlib import Path
 
+from ecs_gpu_recovery.health.sources import samples
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
 from ecs_gpu_recovery.health.sources.probe import Emit
@@ -68,6 +69,17 @@ class SimulatedNode:
         for gpu in gpus:
             if isinstance(gpu, dict) and gpu.get("present", True):
                 emit({"gpu": _state(gpu).to_json()})
+
+    def read_samples(self, emit: Emit) -> None:
+        """What the GPUs do, as their file tells it."""
+        same = ("index", "power_w", "memory_used_mib", "utilization")
+
+        def one_round(emit: Emit) -> None:
+            gpus = self._json("gpus.json").get("gpus")
+            for gpu in gpus if isinstance(gpus, list) else ():
+                emit({"sample": {"at": time.time(), **{key: gpu.get(key) for key in same}}})
+
+        samples.stream(one_round, emit)
 
     def read_kernel_log(self, emit: Emit) -> None:
         """The lines the simulated driver wrote."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from ecs_gpu_recovery.health.sources import probe
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.probe import Emit, Probe, Running
+from ecs_gpu_recovery.health.watch.pulse import NodePulse
 from ecs_gpu_recovery.health.watch.sinks import NotTold, Place
 
 NAMESPACE = "EcsGpuRecovery/Nodes"
@@ -38,6 +39,8 @@ UNITS = {
 }
 _OF_GPU = ("index", "utilization", "memory_used_mib", "memory_total_mib", "temperature_c", "power_w")
 _SECTOR = 512
+#: In which the kernel counts processor time.
+TICKS_S = os.sysconf("SC_CLK_TCK")
 _PROC, _SYS = Path("/proc"), Path("/sys")
 Line = dict[str, object]
 
@@ -52,12 +55,14 @@ class NodeMetrics:
         place: Callable[[], Place],
         disks: Sequence[Path],
         every_s: float = EVERY_S,
+        pulse: Callable[[], NodePulse | None] = lambda: None,
     ) -> None:
-        """`place` tells the cluster of the node, and may raise NotTold."""
+        """`place` tells the cluster of the node, and may raise NotTold. `pulse` is what its GPUs were last seen to do."""
+        self._pulse = pulse
         self._read_driver, self._node, self._place, self._disks = read_driver, node, place, disks
         self._every_s, self._due = every_s, time.monotonic() + every_s
         self._child: Running | None = None
-        self._before = _counters()
+        self._before = counters()
 
     def news(self) -> Line | None:
         if self._child is None:
@@ -75,10 +80,10 @@ class NodeMetrics:
             cluster = self._place().get("cluster", "")
         except NotTold:  # the events wait for the same answer, and complain of it
             return None
-        return line(cluster, self._node, gpus, self._host(), time.time())
+        return line(cluster, self._node, gpus, self._host(), time.time(), self._pulse())
 
     def _host(self) -> dict[str, float]:
-        now = _counters()
+        now = counters()
         moved = {name: now[name] - self._before[name] for name in now}
         self._before = now
         ticks, busy = moved.pop("ticks"), moved.pop("busy")
@@ -94,7 +99,15 @@ class NodeMetrics:
             probe.kill(self._child)
 
 
-def line(cluster: str, node: str, gpus: Sequence[GpuState], host: dict[str, float], at: float) -> Line:
+def line(  # noqa: PLR0913 - all that a line says
+    cluster: str,
+    node: str,
+    gpus: Sequence[GpuState],
+    host: dict[str, float],
+    at: float,
+    pulse: NodePulse | None = None,
+) -> Line:
+    seen = {gpu.index: gpu.to_json() for gpu in pulse.gpus} if pulse is not None else {}
     values = {**_of_gpus(gpus), **host}
     metrics = [{"Name": name, "Unit": unit} for name, unit in UNITS.items() if name in values]
     where = {"Namespace": NAMESPACE, "Dimensions": [["Cluster", "Node"]], "Metrics": metrics}
@@ -103,7 +116,11 @@ def line(cluster: str, node: str, gpus: Sequence[GpuState], host: dict[str, floa
         "Cluster": cluster,
         "Node": node,
         **{name: round(value, 2) for name, value in values.items()},
-        "gpus": [{key: getattr(gpu, key) for key in _OF_GPU} for gpu in gpus],
+        "gpus": [
+            {**{key: getattr(gpu, key) for key in _OF_GPU}, **seen.get(-1 if gpu.index is None else gpu.index, {})}
+            for gpu in gpus
+        ],
+        **({"pulse": pulse.state.value} if pulse is not None else {}),
     }
 
 
@@ -127,7 +144,7 @@ def _of_gpus(gpus: Sequence[GpuState]) -> dict[str, float]:
     return found
 
 
-def _counters() -> dict[str, int]:
+def counters() -> dict[str, int]:
     """What only grows: processor time, and the traffic of real disks and network ports."""
     cpu = [int(ticks) for ticks in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     found = {"ticks": sum(cpu), "busy": sum(cpu) - cpu[3] - cpu[4]}

@@ -14,6 +14,8 @@ Place = dict[str, str]
 
 SOURCE = "gpu-recovery.watch"
 DETAIL_TYPE = "GPU fault seen"
+PULSE, PULSE_TYPE = "gpu-pulse/1", "GPU pulse"
+"""The schema of what is told of GPUs that stand still, and the kind of event it travels as."""
 ECS_AGENT = "http://127.0.0.1:51678/v1/metadata"
 """Where the ECS agent answers questions of its own host."""
 _AT_ONCE = 10
@@ -137,7 +139,7 @@ class EventBridgeSink:
         instance = event.get("containerInstanceArn")
         return {
             "Source": SOURCE,
-            "DetailType": DETAIL_TYPE,
+            "DetailType": PULSE_TYPE if event.get("schema") == PULSE else DETAIL_TYPE,
             "Detail": json.dumps(event),
             "EventBusName": self._bus,
             "Time": event["at"],

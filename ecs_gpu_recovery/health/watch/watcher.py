@@ -30,6 +30,7 @@ from ecs_gpu_recovery.health.sources.kernel_log import KernelEvent
 from ecs_gpu_recovery.health.sources.machine import Machine, booted_at
 from ecs_gpu_recovery.health.watch.node_metrics import NodeMetrics
 from ecs_gpu_recovery.health.watch.sinks import (
+    PULSE,
     EcsAgent,
     Event,
     EventBridgeSink,
@@ -38,6 +39,7 @@ from ecs_gpu_recovery.health.watch.sinks import (
     Place,
     Sink,
 )
+from ecs_gpu_recovery.health.watch.stalls import Stalls
 
 SCHEMA = "gpu-health-event/1"
 NO_LOG = 3
@@ -54,6 +56,8 @@ _TEXT = """\
 Follows the kernel log and tells of every Xid and SXid as it happens: one line of JSON each, on standard
 output and, if asked, to a file or to EventBridge. A fault that repeats itself within minutes is told once.
 Faults of programs (Xid 13, 31, 43, 45, 94 and their like) are told as such: their action is "application".
+With --pulse it also samples the GPUs every five seconds, and says so each minute while a program holds them and none of
+them works: they spin in a collective that does not end ("flat"), or rest ("idle").
 It runs until SIGTERM or SIGINT.
 """
 
@@ -146,9 +150,12 @@ class Telling:
         self._wait_s, self._next, self._said = 0.0, 0.0, ""
 
     def add(self, event: Event) -> None:
+        """Of pulses only the newest is worth telling: an old one says how it was, not how it is."""
         report.say(json.dumps(event))
         if self._sinks:
-            self.unsent = [*self.unsent, event][-_MOST_UNSENT:]
+            old = event.get("schema") == PULSE
+            stays = [one for one in self.unsent if not (old and one.get("schema") == PULSE)]
+            self.unsent = [*stays, event][-_MOST_UNSENT:]
 
     def try_now(self) -> None:
         """Offer what waits, unless it was refused a moment ago."""
@@ -191,13 +198,24 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     here = {"cluster": options.cluster} if options.cluster else {}
     place = EcsAgent() if options.ecs else lambda: here
     telling = Telling(_sinks(options, place), unsent if isinstance(unsent, list) else [])
-    metrics = NodeMetrics(node.read_driver, options.node, place, options.disk) if options.metrics else None
+    pulse = Stalls(node.read_samples, rules.limits, options.node) if options.pulse else None
+    metrics = _metrics(options, node, place, pulse) if options.metrics else None
     try:
-        _follow(options, logs, watch, telling, metrics, stop)
+        _follow(options, logs, watch, telling, metrics, pulse, stop)
     finally:
-        for part in [*logs, *filter(None, [metrics])]:
+        for part in [*logs, *filter(None, [metrics, pulse])]:
             part.close()
     return 0
+
+
+def _metrics(
+    options: argparse.Namespace,
+    node: Machine | simulated.SimulatedNode,
+    place: Callable[[], Place],
+    pulse: Stalls | None,
+) -> NodeMetrics:
+    latest = (lambda: None) if pulse is None else (lambda: pulse.latest)
+    return NodeMetrics(node.read_driver, options.node, place, options.disk, pulse=latest)
 
 
 Log = follow.FileFollower | follow.KernelFollower | driver_events.DriverEvents
@@ -209,6 +227,7 @@ def _follow(
     watch: Watch,
     telling: Telling,
     metrics: NodeMetrics | None,
+    pulse: Stalls | None,
     stop: threading.Event,
 ) -> None:
     saved: dict[str, object] = {}
@@ -217,6 +236,8 @@ def _follow(
             for line in log.lines():
                 for event in watch.take(line, log.name):
                     telling.add(event)
+        if pulse is not None and (stalled := pulse.news()) is not None:
+            telling.add(stalled)
         telling.try_now()
         if metrics is not None and (numbers := metrics.news()) is not None:
             report.say(json.dumps(numbers))
@@ -299,6 +320,7 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add("--node", default=name, metavar="NAME", help="what this node is called (GPU_RECOVERY_NODE)")
     add("--cluster", default="", metavar="NAME", help="whose node this is, where --ecs does not tell")
     add("--metrics", action="store_true", help="also print the node's numbers once a minute, for CloudWatch")
+    add("--pulse", action="store_true", help="also tell each minute that the GPUs stand still, while they do")
     add(
         "--disk",
         type=Path,
