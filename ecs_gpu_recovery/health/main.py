@@ -24,7 +24,7 @@ from ecs_gpu_recovery.health.sources.machine import Machine
 
 NOT_TESTED = 3
 USAGE = 2
-COMMANDS = ("check", "explain", "rules", "collective", "watch")
+COMMANDS = ("check", "explain", "rules", "collective", "watch", "ras")
 
 _RECORDINGS = {
     "kernel-log": "dmesg, journalctl -k, /var/log/messages, /dev/kmsg",
@@ -56,6 +56,7 @@ other commands:
   gpu-health rules        the rule table
   gpu-health collective   do the nodes of a job reach each other, fast enough?
   gpu-health watch        tell of a fault the moment the kernel log does
+  gpu-health ras          which rank do the others wait for? NCCL's own answer
 
 examples:
   gpu-health --expect-gpus 8
@@ -97,6 +98,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         "rules": _rules,
         "collective": _collective,
         "watch": _watch,
+        "ras": _ras,
     }
     try:
         return does[command](arguments)
@@ -225,6 +227,12 @@ def _watch(argv: Sequence[str]) -> int:
     from ecs_gpu_recovery.health.watch import watcher
 
     return watcher.run(argv, _Parser(prog="gpu-health watch"))
+
+
+def _ras(argv: Sequence[str]) -> int:
+    from ecs_gpu_recovery.health.collective import ras
+
+    return ras.run(argv, _Parser(prog="gpu-health ras"))
 
 
 def _check_parser() -> _Parser:

@@ -41,7 +41,11 @@ def resting(at: float) -> dict[str, float]:
 
 
 def watch(
-    *loads: tuple[Load, float], limits: Limits = LIMITS, bytes_s: float = 0, cores: float = 0.2, held: float = 40_000
+    *loads: tuple[Load, float],
+    limits: Limits = LIMITS,
+    bytes_s: float = 0,
+    cores: float = 0.2,
+    held: float = 40_000,
 ) -> NodePulse | None:
     """One GPU through several loads, each for so many seconds; how it is judged at the end."""
     pulses, at, pulse = Pulses(limits), 0.0, None
@@ -100,7 +104,10 @@ PROTECTED: dict[str, tuple[tuple[tuple[Load, float], ...], dict[str, float], dic
         {"flat_power_share": 0.2},
     ),
     "a few watts up and down on a small GPU": (
-        ((changed(training, power_w=60), 300), (lambda at: {**spinning(at), "power_w": 40 + 2 * math.sin(at)}, 300)),
+        (
+            (changed(training, power_w=60), 300),
+            (lambda at: {**spinning(at), "power_w": 40 + 2 * math.sin(at)}, 300),
+        ),
         {},
         {"flat_power_w": 5},
     ),

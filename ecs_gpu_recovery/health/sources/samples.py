@@ -97,6 +97,9 @@ def _sample(nvml: Any, handle: Any) -> dict[str, float | None]:
         except (nvml.NVMLError, AttributeError):  # this GPU, or this binding, does not know the question
             return None
 
+    def memory() -> float:  # the older question counts what the driver keeps for itself, too
+        return float(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used / _MIB)
+
     def pcie() -> float:  # the driver counts for 20 ms each way
         return float(sum(nvml.nvmlDeviceGetPcieThroughput(handle, way) for way in (0, 1)) * _KIB)
 
@@ -111,7 +114,7 @@ def _sample(nvml: Any, handle: Any) -> dict[str, float | None]:
         "power_w": ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
         "utilization": ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
         "sm_mhz": ask(lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-        "memory_used_mib": ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB),
+        "memory_used_mib": ask(memory),
         "pcie_bytes_s": ask(pcie),
         "nvlink_bytes": ask(links),
     }

@@ -117,7 +117,10 @@ def line(  # noqa: PLR0913 - all that a line says
         "Node": node,
         **{name: round(value, 2) for name, value in values.items()},
         "gpus": [
-            {**{key: getattr(gpu, key) for key in _OF_GPU}, **seen.get(-1 if gpu.index is None else gpu.index, {})}
+            {
+                **{key: getattr(gpu, key) for key in _OF_GPU},
+                **seen.get(-1 if gpu.index is None else gpu.index, {}),
+            }
             for gpu in gpus
         ],
         **({"pulse": pulse.state.value} if pulse is not None else {}),

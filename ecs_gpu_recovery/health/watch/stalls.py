@@ -67,6 +67,4 @@ def event(node: str, pulse: NodePulse, at: datetime) -> Event:
 def _host() -> HostSample:
     now = counters()
     moved = sum(now[name] for name in ("DiskRead", "DiskWritten", "NetworkReceived", "NetworkSent"))
-    return HostSample(
-        at=time.time(), bytes_moved=moved + infiniband_bytes(), busy_s=now["busy"] / TICKS_S
-    )
+    return HostSample(at=time.time(), bytes_moved=moved + infiniband_bytes(), busy_s=now["busy"] / TICKS_S)

@@ -1,0 +1,108 @@
+"""One rank of a real training loop over NCCL that hangs, or pauses, when it is told to. For `tools.hang_trial` only.
+
+Two of these share one GPU: NCCL takes them for two machines that talk over sockets. Rank 0 reads what to do from a file
+and tells the others with each step, so that all change at the same step.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+MODES = (
+    "train", "asleep", "other-collective", "endless", "evaluation", "checkpoint", "data-stall", "small-model",
+    "accumulation", "compilation", "end",
+)  # fmt: skip
+PAUSE_S = float(os.environ.get("PAUSE_S") or 45)
+SIZE, PARAMETERS = 4096, 8
+
+
+def burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10_000))
+
+
+def compute(weights: list[Any], x: Any, rounds: int = 4) -> None:
+    for _ in range(rounds):
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+
+
+def pause(mode: str, rank: int, weights: list[Any], x: Any, folder: Path) -> None:
+    """What one rank does before it comes to the next collective, where the other already waits."""
+    if mode == "asleep" and rank == 1:
+        time.sleep(3600)
+    elif mode == "other-collective" and rank == 1:
+        dist.all_gather([torch.empty_like(x), torch.empty_like(x)], x)
+        torch.cuda.synchronize()
+    elif mode == "endless" and rank == 1:
+        torch.cuda._sleep(1 << 60)
+    elif mode == "evaluation" and rank == 0:
+        end = time.monotonic() + PAUSE_S
+        while time.monotonic() < end:
+            compute(weights, x)
+            torch.cuda.synchronize()
+            time.sleep(0.05)
+    elif mode == "checkpoint" and rank == 0:
+        end, block = time.monotonic() + PAUSE_S, os.urandom(1 << 20)
+        with open(folder / "checkpoint.bin", "wb") as file:
+            while time.monotonic() < end:
+                file.write(block * 16)
+                os.fsync(file.fileno())
+                time.sleep(0.5)
+    elif mode == "data-stall":
+        time.sleep(PAUSE_S)
+    elif mode == "compilation" and rank == 0:
+        workers = [multiprocessing.Process(target=burn, args=(PAUSE_S,)) for _ in range(6)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    elif mode == "accumulation":
+        end = time.monotonic() + PAUSE_S
+        while time.monotonic() < end:
+            compute(weights, x, 20)
+            torch.cuda.synchronize()
+
+
+def main() -> None:
+    rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", timeout=timedelta(minutes=60))
+    weights = [torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) / 64 for _ in range(PARAMETERS)]
+    x = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
+    what = torch.zeros(1, device="cuda", dtype=torch.int32)
+    step = 0
+    while True:
+        step += 1
+        if rank == 0:
+            what.fill_(MODES.index((folder / "mode").read_text().strip()))
+        dist.broadcast(what, 0)
+        mode = MODES[int(what.item())]
+        if mode == "end":
+            break
+        if mode == "small-model":
+            (x[:256, :256] @ weights[0][:256, :256]).sum().item()
+            time.sleep(0.05)
+        else:
+            pause(mode, rank, weights, x, folder)
+            compute(weights, x)
+            for weight in weights:
+                dist.all_reduce(weight.clone())
+            torch.cuda.synchronize()
+        if step % 10 == 0 or mode not in ("train", "small-model"):
+            print(f"rank {rank} step {step} {mode}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
