@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,41 +38,52 @@ def compute(weights: list[Any], x: Any, rounds: int = 4) -> None:
             x = torch.tanh(x @ weight)
 
 
-def pause(mode: str, rank: int, weights: list[Any], x: Any, folder: Path) -> None:
-    """What one rank does before it comes to the next collective, where the other already waits."""
-    if mode == "asleep" and rank == 1:
+def hang(mode: str, x: Any) -> None:
+    """What rank 1 does instead of coming to the next collective, where rank 0 already waits."""
+    if mode == "asleep":
         time.sleep(3600)
-    elif mode == "other-collective" and rank == 1:
+    elif mode == "other-collective":
         dist.all_gather([torch.empty_like(x), torch.empty_like(x)], x)
         torch.cuda.synchronize()
-    elif mode == "endless" and rank == 1:
+    elif mode == "endless":
         torch.cuda._sleep(1 << 60)
-    elif mode == "evaluation" and rank == 0:
-        end = time.monotonic() + PAUSE_S
-        while time.monotonic() < end:
-            compute(weights, x)
-            torch.cuda.synchronize()
-            time.sleep(0.05)
-    elif mode == "checkpoint" and rank == 0:
-        end, block = time.monotonic() + PAUSE_S, os.urandom(1 << 20)
+
+
+def work(seconds: float, once: Callable[[], None]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        once()
+
+
+def pause(mode: str, rank: int, weights: list[Any], x: Any, folder: Path) -> None:
+    """What takes a while and is no hang. Mostly rank 0 is busy, and rank 1 waits for it."""
+
+    def evaluate() -> None:
+        compute(weights, x)
+        torch.cuda.synchronize()
+        time.sleep(0.05)
+
+    def write() -> None:
         with open(folder / "checkpoint.bin", "wb") as file:
-            while time.monotonic() < end:
-                file.write(block * 16)
-                os.fsync(file.fileno())
-                time.sleep(0.5)
-    elif mode == "data-stall":
-        time.sleep(PAUSE_S)
-    elif mode == "compilation" and rank == 0:
+            file.write(os.urandom(1 << 20) * 16)
+            os.fsync(file.fileno())
+        time.sleep(0.5)
+
+    def compile_it() -> None:
         workers = [multiprocessing.Process(target=burn, args=(PAUSE_S,)) for _ in range(6)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    elif mode == "accumulation":
-        end = time.monotonic() + PAUSE_S
-        while time.monotonic() < end:
-            compute(weights, x, 20)
-            torch.cuda.synchronize()
+
+    def accumulate() -> None:
+        compute(weights, x, 20)
+        torch.cuda.synchronize()
+
+    everyone = {"data-stall": lambda: time.sleep(1), "accumulation": accumulate}
+    first = {"evaluation": evaluate, "checkpoint": write, "compilation": compile_it}
+    if does := {**everyone, **(first if rank == 0 else {})}.get(mode):
+        work(PAUSE_S, does)
 
 
 def main() -> None:
@@ -95,6 +107,8 @@ def main() -> None:
             time.sleep(0.05)
         else:
             pause(mode, rank, weights, x, folder)
+            if rank == 1:
+                hang(mode, x)
             compute(weights, x)
             for weight in weights:
                 dist.all_reduce(weight.clone())

@@ -80,7 +80,7 @@ def test_a_gpu_that_trained_and_then_spins_is_flat_since_the_moment_it_stopped_t
     assert (told["state"], told["since"]) == ("flat", "1970-01-01T00:05:05+00:00")
 
 
-#: A limit, what it protects against, and the value that would not. Each load works: it must never be called flat or idle.
+#: What a limit protects against, and the value that would not. Each load works: it must never be called flat or idle.
 PROTECTED: dict[str, tuple[tuple[tuple[Load, float], ...], dict[str, float], dict[str, float]]] = {
     "a step that ends within the window": (
         (TRAINED, (lambda at: training(at) if 0 < at % 50 < 25 else spinning(at), 300)),

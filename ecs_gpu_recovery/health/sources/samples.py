@@ -1,7 +1,7 @@
 """Samples of the GPUs every few seconds, asked by one child that stays, because any question may hang.
 
-The child is asked nothing: it streams. One that falls silent is stuck in the driver; it is ended and begun again, unless
-it can't be ended: a second one would only get stuck beside it.
+The child is asked nothing: it streams. One that falls silent is stuck in the driver: it is ended and begun again. If it
+can't be ended it is left alone, since a second one would only get stuck beside it.
 """
 
 from __future__ import annotations

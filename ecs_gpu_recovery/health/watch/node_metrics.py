@@ -57,7 +57,7 @@ class NodeMetrics:
         every_s: float = EVERY_S,
         pulse: Callable[[], NodePulse | None] = lambda: None,
     ) -> None:
-        """`place` tells the cluster of the node, and may raise NotTold. `pulse` is what its GPUs were last seen to do."""
+        """`place` tells the cluster of the node, and may raise NotTold. `pulse`: what its GPUs were seen to do."""
         self._pulse = pulse
         self._read_driver, self._node, self._place, self._disks = read_driver, node, place, disks
         self._every_s, self._due = every_s, time.monotonic() + every_s
@@ -99,7 +99,7 @@ class NodeMetrics:
             probe.kill(self._child)
 
 
-def line(  # noqa: PLR0913 - all that a line says
+def line(
     cluster: str,
     node: str,
     gpus: Sequence[GpuState],

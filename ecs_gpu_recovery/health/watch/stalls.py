@@ -1,6 +1,6 @@
 """What the watch tells of a node whose GPUs stand still: a level, repeated each minute while it lasts.
 
-Nobody is told of a node that trains: silence means that there is no witness. When a node moves again, that is told once.
+Nobody is told of a node that trains: silence means that there is no witness. That a node moves again is told once.
 """
 
 from __future__ import annotations

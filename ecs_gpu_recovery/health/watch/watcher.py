@@ -203,7 +203,7 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     try:
         _follow(options, logs, watch, telling, metrics, pulse, stop)
     finally:
-        for part in [*logs, *filter(None, [metrics, pulse])]:
+        for part in (*logs, *((metrics,) if metrics else ()), *((pulse,) if pulse else ())):
             part.close()
     return 0
 
