@@ -314,6 +314,14 @@ NODE = (
         "02be…",
     ),
     Attribute(
+        "handed",
+        "S",
+        False,
+        "under this key its job handed the node over, and its own record decides; absent if it did not",
+        "作业以此键移交了该节点，由节点自己的记录决定；未移交时不存在",
+        "train-7/1/0/reboot",
+    ),
+    Attribute(
         "story",
         "L",
         False,

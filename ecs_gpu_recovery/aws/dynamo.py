@@ -191,11 +191,13 @@ class Dynamo:
         condition = f"attribute_not_exists(#{fence}) OR #{fence} < :{fence}"
         return {"Update": {"TableName": table, "ConditionExpression": condition, **update}}
 
-    def shown(self, table: str, item: Item, *, fence: str, same: Item, format: int, story: Item) -> Item:
+    def shown(
+        self, table: str, item: Item, *, fence: str, same: Item, without: str, format: int, story: Item
+    ) -> Item:
         """These attributes over an item with a smaller number in `fence`, and its next version, without reading it.
 
         What else is in it stays as it is: its `record` is then a version behind. Attributes in `same` must be equal,
-        and its `format` must not be a newer one.
+        the one named by `without` must not be there, and its `format` must not be a newer one.
         `story` is added to the list of that name, while that is short: whoever opens the record takes it in.
         """
         update = assignment(item, key=self._keys[table])
@@ -203,8 +205,8 @@ class Dynamo:
         values |= {f":{name}": value for name, value in same.items()}
         equal = (f"#{name} = :{name}" for name in same)
         # What is not there is not greater.
-        known = "NOT #format > :format"
-        where = " AND ".join(("attribute_exists(#record)", known, f"#{fence} < :{fence}", *equal))
+        known = ("attribute_exists(#record)", "attribute_not_exists(#without)", "NOT #format > :format")
+        where = " AND ".join((*known, f"#{fence} < :{fence}", *equal))
         if story["L"]:
             update["UpdateExpression"] += ", #story = list_append(if_not_exists(#story, :none), :story)"
             update["ExpressionAttributeNames"]["#story"] = "story"
@@ -215,6 +217,7 @@ class Dynamo:
             "#version": "version",
             "#record": "record",
             "#format": "format",
+            "#without": without,
             **{f"#{name}": name for name in same},
         }
         update["ExpressionAttributeValues"] |= values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -269,31 +269,11 @@ class EcsFleet:
     # -- what can be seen --------------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
-        away: set[str] = set()
         shown: dict[str, str] = {}
-        for fact in self.see_instances({r.instance: r.node for r in job.ranks if r.instance}, shown):
-            if isinstance(fact, NodeSeen) and not fact.connected:
-                away.add(fact.node)
-            yield fact
-        self._mend_labels([node_of(job, rank) for rank in job.ranks], shown)
+        held = [rank for rank in job.ranks if not rank.handed]
+        yield from self.see_instances({r.instance: r.node for r in held if r.instance}, shown)
+        self._mend_labels([node_of(job, rank) for rank in held], shown)
         yield from self._see_tasks(job)
-        since = self._now() - REBOOT_DELIVERY
-        down = {
-            r.node for r in job.ranks if r.node in away and (r.away_since is None or r.away_since > since)
-        }
-        yield from self.observe_reboots(job, besides=down)
-
-    def observe_reboots(self, job: Job, node: str = "", besides: Collection[str] = ()) -> Iterator[Fact]:
-        """Which of the job's ordered reboots are proven, or have failed; of one node or of all.
-
-        `besides`: nodes that are on their way down or up, so that there is nothing to learn of them yet.
-        """
-        for rank in job.ranks:
-            if rank.node in besides or node not in ("", rank.node):
-                continue
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                key = keys.reboot(job.id, job.attempt, rank.index)
-                yield from self._see_reboot(rank.node, self.host_of(rank), key)
 
     def _mend_labels(self, nodes: Sequence[Node], shown: Mapping[str, str]) -> None:
         """A label that was missed, or came late, is put right on the way: the answer shows it."""
@@ -304,11 +284,14 @@ class EcsFleet:
         has let the node in again."""
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
+        away: set[str] = set()
         for fact in self.see_instances(
             {instance: node.name for instance, node in by_instance.items()}, shown
         ):
+            if isinstance(fact, NodeSeen) and not fact.connected:
+                away.add(fact.node)
             yield getattr(fact, "node", ""), fact
-        self._mend_labels(list(by_instance.values()), shown)
+        self._mend_labels([node for node in by_instance.values() if not node.job_id], shown)
         checking = {
             node.check_id: node
             for node in nodes
@@ -323,9 +306,14 @@ class EcsFleet:
         for node in nodes:
             if node.status is NodeStatus.FAILED and node.updated_at > self._now() - CALLED_BACK_FOR:
                 self._reboots.call_back(self.host_of(node), self._now())
-            if node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key:
-                for told in self._see_reboot(node.name, self.host_of(node), node.reboot_key):
+            waits = node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key
+            if waits and not (node.name in away and self._is_young(node.away_since)):
+                for told in self.see_reboot(node):
                     yield node.name, told
+
+    def _is_young(self, absence: datetime | None) -> bool:
+        """Of a node that is on its way down or up there is nothing to learn yet."""
+        return absence is None or absence > self._now() - REBOOT_DELIVERY
 
     def see_instances(self, names: Mapping[str, str], labels: dict[str, str] | None = None) -> Iterator[Fact]:
         """`names` by instance; `labels` is filled with what each node's instance says of its status."""
@@ -369,9 +357,11 @@ class EcsFleet:
                 if failure.get("reason") == "MISSING":
                     yield {"taskArn": failure.get("arn", ""), "lastStatus": "MISSING"}
 
-    def _see_reboot(self, node: str, host: str, key: str) -> Iterator[Fact]:
+    def see_reboot(self, node: Node) -> Iterator[Fact]:
+        """Whether the reboot that a node waits for is proven, or has failed."""
+        host, key = self.host_of(node), node.reboot_key
         found = self._reboots.find(host, key, self._now()) if host else None
-        fact = outcome(found, node, key, self._now()) if found else None
+        fact = outcome(found, node.name, key, self._now()) if found else None
         if fact is not None:
             yield fact
 

@@ -6,7 +6,7 @@ An event that is not ours, or makes no sense, is logged and dropped: it can't be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from ..core import keys
 from ..core.errors import NotFound
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
+from ..core.model import Node, NodeStatus, Rank
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report, Sweeper
 from ..engine.troubles import ALL
@@ -184,7 +184,7 @@ class Intake:
         node = self._node(seen) if seen.instance else None
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance or 'named'}")
-        job = self._runtime.store.job(node.job_id) if node.job_id else None
+        job = None if node.own else self._runtime.store.job(node.job_id)
         records: Sequence[Rank | Node] = [node] if job is None else job.ranks
         known = next((record for record in records if record.check_id == seen.task_id), None)
         if known is None:
@@ -277,20 +277,13 @@ class Intake:
 
     def _proof(self, node: Node) -> list[Fact]:
         """A rebooting node showed up: ask at once whether its reboot is proven, instead of waiting for the sweeper."""
-        if not node.job_id:
-            return [fact for _, fact in self._fleet.observe_nodes([node])]
-        proof = [*self._fleet.observe_reboots(self._known(node.job_id), node.name)]
-        return [*self._now(node.instance, node.name), *proof] if proof else []
+        proof = list(self._fleet.see_reboot(node))
+        return [*self._now(node), *proof] if proof else []
 
-    def _now(self, instance: str, name: str) -> Iterator[Fact]:
+    def _now(self, node: Node) -> Iterable[Fact]:
         """A node whose reboot is over, as it is now: what is heard later of how it went down is old news, by its
         version. An event that led to the proof may itself be from before the reboot."""
-        return self._fleet.see_instances({instance: name} if instance else {})
-
-    def _known(self, job_id: str) -> Job:
-        """The record as this process wrote it last, or else as it is now: for what does not change, or may be asked
-        in vain."""
-        return self._runtime.store.last(job_id) or self._runtime.store.job(job_id)
+        return self._fleet.see_instances({node.instance: node.name} if node.instance else {})
 
     def _command(self, seen: Parsed, at: datetime) -> Answer | Errand:
         """A reboot of ours ended on its host. Its comment tells for whom."""
@@ -318,30 +311,28 @@ class Intake:
         """The record that waits for this reboot: the one that the key names, if the host is its node's."""
         key = keys.parse(command.key)
         if key is None or key.kind != "reboot":
-            taken = self._waiting_jobs()
+            taken = self._rebooting_nodes()
             return Answer(seen.kind, True, seen.why, taken) if taken else None
-        if key.node:
-            node = self._runtime.store.node(key.node)
-            fact = outcome(command, key.node, command.key, at)
-            if fact is None or self._fleet.host_of(node) != command.host:
-                return None
-            return self._to_node(seen, at, node, [fact])
-        ranks = self._known(key.job).ranks  # a rank keeps its node, so any version of the record will do
-        mine = ranks[key.rank] if key.rank < len(ranks) else None
-        fact = outcome(command, mine.node, command.key, at) if mine is not None else None
-        if mine is None or fact is None or self._fleet.host_of(mine) != command.host:
+        name = key.node or self._node_of_rank(key.job, key.rank)
+        node = self._runtime.store.node(name) if name else None
+        fact = outcome(command, name, command.key, at)
+        if node is None or fact is None or self._fleet.host_of(node) != command.host:
             return None
-        return self._to_job(seen, at, key.job, [*self._now(mine.instance, mine.node), fact])
+        return self._to_node(seen, at, node, [*self._now(node), fact])
 
-    def _waiting_jobs(self) -> str:
-        """The comment had no room for the key: look at the few jobs that wait for a reboot."""
+    def _node_of_rank(self, job_id: str, rank: int) -> str:
+        """A rank keeps its node, so any version of the record will do."""
+        ranks = (self._runtime.store.last(job_id) or self._runtime.store.job(job_id)).ranks
+        return ranks[rank].node if rank < len(ranks) else ""
+
+    def _rebooting_nodes(self) -> str:
+        """The comment had no room for the key: look at the few nodes that wait for a reboot."""
         taken = ""
-        for line in self._runtime.store.jobs(status=JobStatus.PENDING_RESTART, limit=100).jobs:
-            job = self._runtime.store.job(line.id)
-            facts = list(self._fleet.observe_reboots(job))
+        for node in self._runtime.store.nodes():
+            facts = self._proof(node) if node.own and node.status is NodeStatus.REBOOTING else []
             if facts:
-                self._runtime.handle(job.id, facts, job)
-                taken = job.id
+                self._runtime.handle_node(node.name, facts, node)
+                taken = node.job_id or node.name
         return taken
 
 

@@ -24,7 +24,7 @@ Item = dict[str, Any]
 READABLE = 16_000
 #: Attributes an item has only while they mean something. Absent, they keep it out of the sparse indexes.
 JOB_SPARSE = ("wake_at", "live", "rows_owed")
-NODE_SPARSE = ("wake_at", "job_id", "container_instance_id", "story")
+NODE_SPARSE = ("wake_at", "job_id", "container_instance_id", "story", "handed")
 #: Whoever owes rows pays them at once. If it died, the sweeper finds the job due after this time.
 PAY_WITHIN = timedelta(minutes=1)
 _STATUSES = {status.value: status for status in NodeStatus}
@@ -74,6 +74,8 @@ def node_item(node: Node, lost_after: timedelta, writer: Codec = CODEC) -> Item:
         item["wake_at"] = text(stamp(wake_at))
     if node.job_id:
         item["job_id"] = text(node.job_id)
+        if node.own:  # what its job would show of it is not the truth now
+            item["handed"] = text(node.handed)
     # An index refuses an empty key.
     if not node.instance:
         del item["container_instance_id"]

@@ -107,20 +107,29 @@ class DynamoStore(RecordTables):
             self._recent.pop(next(iter(self._recent)), None)
         return job
 
-    def commit(self, old: Job, new: Job) -> Job:
+    def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
         """The rows travel with the record in one transaction, unless they are too many or have to be read first.
 
-        A rank whose rows are owed is not written out of turn: what was said of its node before would be left out.
+        A rank whose rows are owed is not written out of turn: what was said of its node before would be left out. Nodes
+        that are handed over are written with the record, or, where they are more than fit, the first of them before it.
         """
         if any(rows.forgets(old, new, index) for index in old.owed):
             self._pay(old)
         changes = rows.changes(old, new)
-        fits = 0 < len(changes.tasks) + len(changes.nodes) < MOST_ACTIONS
+        nodes = [self._next_node(node) for node in handed]
+        while len(nodes) >= MOST_ACTIONS:
+            self._together(nodes[:MOST_ACTIONS], new)
+            del nodes[:MOST_ACTIONS]
+        fits = 0 < len(changes.tasks) + len(changes.nodes) + len(nodes) < MOST_ACTIONS
         fits = fits and not changes.opens and changes.ranks.isdisjoint(old.owed)
-        if fits and self._commit_with(new, changes):
+        if fits and self._commit_with(new, changes, nodes):
             return self._keep(new)
         new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
         item = self._job_item(new)
+        if nodes:
+            self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
+            self._together([self._db.next(self._jobs, item, sparse=items.JOB_SPARSE), *nodes], new)
+            return self._keep(new)
         self.writes.spent(items.units(item))
         try:
             self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE)
@@ -130,7 +139,13 @@ class DynamoStore(RecordTables):
             raise VersionConflict(str(exc), self._job_in(found) if ours else None) from exc  # type: ignore[arg-type]
         return self._keep(new)
 
-    def _commit_with(self, job: Job, changes: rows.Changes) -> bool:
+    def _together(self, actions: Sequence[Item], job: Job) -> None:
+        try:
+            self._db.transact(actions, f"job {job.id} and nodes that it hands over")
+        except Cancelled as exc:
+            raise VersionConflict(f"job {job.id}, or a node of it, was moved by somebody else") from exc
+
+    def _commit_with(self, job: Job, changes: rows.Changes, handed: Sequence[Item]) -> bool:
         """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
         item = self._job_item(job)
         self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
@@ -138,9 +153,9 @@ class DynamoStore(RecordTables):
         tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
         nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
         try:
-            self._db.transact([record, *tasks, *nodes], f"job {job.id} and its rows")
+            self._db.transact([record, *handed, *tasks, *nodes], f"job {job.id} and its rows")
         except Cancelled as exc:
-            if exc.failed(0) or CONFLICT in exc.codes:
+            if any(map(exc.failed, range(1 + len(handed)))) or CONFLICT in exc.codes:
                 raise VersionConflict(f"job {job.id} was moved by somebody else") from exc
             return False
         return True
@@ -238,6 +253,7 @@ class DynamoStore(RecordTables):
             fence="job_version",
             same={"job_id": text(job.id)},
             format=self._codec.format,
+            without="handed",
             story=items.story(lines),
         )
 

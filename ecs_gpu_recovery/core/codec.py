@@ -20,8 +20,9 @@ from .model import Entry, Job, Node
 
 T = TypeVar("T")
 #: Written into every record. It is raised only when an older release must not touch a record any more: a field that
-#: an older release may leave as it is needs no new number. A record without a number is of format 1.
-FORMAT = 1
+#: an older release may leave as it is needs no new number. A record without a number is of format 1. In format 2 jobs
+#: hand nodes over, whose own records decide then.
+FORMAT = 2
 #: In what is written, and no field of a record: the kind of an order, the format of a record.
 _DO, _FORMAT = "do", "format"
 #: The field of every part that holds what this release does not know of it.

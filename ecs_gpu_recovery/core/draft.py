@@ -79,9 +79,6 @@ class RecordDraft(Outbox, ABC):
     def check_key(self, index: int = 0) -> str: ...
 
     @abstractmethod
-    def reboot_key(self, index: int = 0) -> str: ...
-
-    @abstractmethod
     def check_order(self, index: int, level: str) -> CheckNode:
         """Of the check that the record counts now; the level is the record's own where none is named."""
 
@@ -112,7 +109,15 @@ class RecordDraft(Outbox, ABC):
     # -- the timeline ------------------------------------------------------------------------------------------
 
     def note(
-        self, subject: str, before: str, after: str, why: str, evidence: str = "", at: datetime | None = None
+        self,
+        subject: str,
+        before: str,
+        after: str,
+        why: str,
+        evidence: str = "",
+        at: datetime | None = None,
+        *,
+        retold: bool = False,
     ) -> None:
         """`at`: under another clock than the record's."""
         self._new.append(
@@ -125,6 +130,7 @@ class RecordDraft(Outbox, ABC):
                 evidence=evidence,
                 attempt=self.attempt,
                 policy=self.policy.version,
+                retold=retold,
             )
         )
 

@@ -57,7 +57,6 @@ class RebootNode(Stored):
 
     key: str
     node: str
-    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,6 +136,49 @@ class RebootFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver(Fact):
+    """A job has given its node over for repair. Whatever becomes of the node, its own record decides."""
+
+    node: str
+    job: str
+    key: str
+    verdict: Verdict
+    findings: str = ""
+    task: str = ""  #: the job's task there, if it is not known to have ended
+    anew: bool = False  #: nobody will report its end: the machine has registered anew
+    level: str = ""
+    salt: str = ""
+    first: bool = False  #: the others of the gang meet there, so it must be known where it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTaskEnded(Fact):
+    """What ran on a node when its job handed it over under this key has ended."""
+
+    node: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRepaired(Fact):
+    """The node that was handed over under this key may be used again. `machine` is how its own record saw it last."""
+
+    node: str
+    key: str
+    machine: MachineRecord
+    address: str = ""  #: where it is reached now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGivenUp(Fact):
+    """The node that was handed over under this key needs a person."""
+
+    node: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen(Fact):
     """How the cluster sees a node now. `version` orders sightings; 0 means unordered."""
 
@@ -250,8 +293,8 @@ JOB_EVENTS: tuple[type[Fact], ...] = (
     CheckStarted,
     CheckRefused,
     NodeChecked,
-    RebootProven,
-    RebootFailed,
+    NodeRepaired,
+    NodeGivenUp,
     NodeSeen,
     FaultSeen,
     Tick,
@@ -266,6 +309,8 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     NodeChecked,
     RebootProven,
     RebootFailed,
+    HandedOver,
+    OldTaskEnded,
     NodeSeen,
     FaultSeen,
     Tick,

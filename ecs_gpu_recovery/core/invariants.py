@@ -12,7 +12,10 @@ _RELEASED = frozenset({NodeStatus.AVAILABLE, NodeStatus.FAILED, NodeStatus.UNKNO
 
 def broken(job: Job) -> list[str]:
     """Every rule this record breaks, in words. Empty when all is well."""
-    return [*_structure(job), *_retries(job), *_ending(job), *_waiting(job), *_orders(job)]
+    return [
+        *(*_structure(job), *_retries(job), *_ending(job)),
+        *(*_waiting(job), *_orders(job), *_handed(job)),
+    ]
 
 
 def _structure(job: Job) -> list[str]:
@@ -40,11 +43,7 @@ def _ending(job: Job) -> list[str]:
     said = [
         f"ended, yet holds {r.node} as {r.node_status}" for r in job.ranks if r.node_status not in _RELEASED
     ]
-    said += [
-        f"ended, yet rank {r.index} has a deadline"
-        for r in job.ranks
-        if r.deadline is not None and r.node_status is not NodeStatus.REBOOTING
-    ]
+    said += [f"ended, yet rank {r.index} has a deadline" for r in job.ranks if r.deadline is not None]
     said += [f"ended, yet rank {r.index} may still run" for r in job.ranks if not r.quiet]
     if job.ending is not None:
         said.append("ended, yet still ending")
@@ -59,11 +58,26 @@ def _waiting(job: Job) -> list[str]:
         idle = [r for r in job.ranks if r.live and r.deadline is None]
         if idle and job.ending is None:
             return [f"rank {r.index} may run on for ever though others have finished" for r in idle]
-    if any(r.deadline is not None or r.away_since is not None for r in job.ranks) or job.outbox:
+    if any(r.deadline is not None or r.away_since is not None or r.handed for r in job.ranks) or job.outbox:
         return []
     if job.status is JobStatus.IN_PROGRESS and any(r.live for r in job.ranks):
         return []
     return [f"{job.status} with nothing to wait for"]
+
+
+def _handed(job: Job) -> list[str]:
+    """A node is repaired only while its job waits for it, and for a reason that the record names."""
+    said = []
+    for rank in job.ranks:
+        if rank.handed and job.status not in (
+            JobStatus.PENDING_RESTART,
+            JobStatus.FAILED,
+            JobStatus.USER_STOPPED,
+        ):
+            said.append(f"{rank.node} is handed over while the job is {job.status}")
+        if rank.handed and rank.verdict is Verdict.REBOOT and not rank.ended:
+            said.append(f"{rank.node} is handed over for a reboot, over a running task")
+    return said
 
 
 def _orders(job: Job) -> list[str]:
@@ -77,12 +91,8 @@ def _orders(job: Job) -> list[str]:
                 said.append("a start is pending though the job ends")
         if isinstance(effect, CheckNode) and (job.status.final or job.ending is not None):
             said.append("a check is pending though the job ends")
-        if isinstance(effect, RebootNode) and not job.status.final:
-            rank = next((r for r in job.ranks if r.node == effect.node), None)
-            if rank is None or rank.verdict is not Verdict.REBOOT or not rank.ended:
-                said.append(
-                    f"a reboot of {effect.node} is pending without its verdict, or over a running task"
-                )
+        if isinstance(effect, RebootNode):
+            said.append(f"a reboot of {effect.node} is ordered by a job")
     if job.status is JobStatus.COMPLETE and any(r.exit is not Exit.DONE for r in job.ranks):
         said.append("COMPLETE, yet a rank did not end with success")
     return said

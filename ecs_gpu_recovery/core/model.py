@@ -105,7 +105,6 @@ class MachineRecord(Stored):
     check_id: str = ""
     verdict: Verdict | None = None
     findings: str = ""
-    rebooted: bool = False  #: the ordered reboot is proven
     #: What it waits for ends here; never empty while it waits for the outside world.
     deadline: datetime | None = None
 
@@ -121,6 +120,13 @@ class MachineRecord(Stored):
     @property
     def fit(self) -> bool:
         return self.connected and self.all_gpus_back
+
+    @property
+    def absence(self) -> str:
+        """What to say of it when the time in which it had to be back is over."""
+        if self.connected and not self.all_gpus_back:
+            return f"came back with {self.gpus_seen} of {self.gpus} GPUs"
+        return "did not come back in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,9 @@ class Rank(MachineRecord):
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
+    handed: str = (
+        ""  #: under this key its node was handed over: the node's own record decides until it is back
+    )
 
     @property
     def vacant(self) -> bool:
@@ -195,6 +204,7 @@ class Entry(Stored):
     attempt: int = 0
     policy: str = ""
     job: str = ""  #: in a node's own timeline: the job that held it
+    retold: bool = False  #: in a job's: the node's own record has told it before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +275,7 @@ class Hold(Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node(MachineRecord):
-    """A node. Held by a job, its status is a copy from the job record; free, it is its own aggregate."""
+    """A node. Held by a job, its status is a copy from the job record. Free, or handed over, it decides for itself."""
 
     name: str
     cluster: str
@@ -277,7 +287,18 @@ class Node(MachineRecord):
     job_id: str = ""  #: who holds it
     job_version: int = 0  #: fence: which version of that job wrote the status
     hold: Hold | None = None
-    reboot_key: str = ""  #: of its last reboot, its own or that of the job that gave it back
+    #: Its job handed it over under the first of these keys; they are equal once it is back in the job's hands.
+    handed: str = ""
+    returned: str = ""
+    task: str = (
+        ""  #: what may still run there of the job that handed it over; it is not let back before that ended
+    )
+    anew: bool = False  #: it registered anew over such a task, whose end nobody will ever report
+    level: str = ""  #: how deep the job has its nodes examined
+    salt: str = ""  #: of the tokens of its checks: that of the job that handed it over last
+    first: bool = False  #: the others of that job's gang meet here
+    reboot_key: str = ""  #: of its last reboot
+    rebooted: bool = False  #: that reboot is proven
     errands: int = 0  #: counts this node's own orders, so that each has its own key
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
@@ -290,12 +311,17 @@ class Node(MachineRecord):
     def wake_at(self, lost_after: timedelta) -> datetime | None:
         """Like a job's; a node that a job holds has no errands of its own."""
         times = [order.due for order in self.outbox]
-        if not self.job_id:
+        if self.own:
             if self.deadline is not None:
                 times.append(self.deadline)
             if self.away_since is not None and self.status is NodeStatus.AVAILABLE:
                 times.append(self.away_since + lost_after)
         return min(times, default=None)
+
+    @property
+    def own(self) -> bool:
+        """Whether its own record decides: no job holds it, or the job has handed it over."""
+        return not self.job_id or self.handed != self.returned
 
     @property
     def claimable(self) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from . import keys
+from . import keys, messages
 from .effects import Order
-from .model import Entry, Job, Node, NodeStatus, Rank, TaskStatus
+from .model import Entry, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from .timeline import NODE_LINES, archive, shortened
 
 #: A claim this young may belong to a job that is being recorded right now.
@@ -45,6 +45,8 @@ def changes(old: Job, new: Job) -> Changes:
         if before is not rank:
             tasks += _task_changes(old, new, before, rank)
         moved = before.instance != rank.instance or before.node_status is not rank.node_status
+        if rank.handed or before.handed:  # its own record tells; the job only lets go of it in the end
+            moved, lines = False, ()
         if (moved or lines or ends) and not old.status.final:
             nodes.append((rank, lines))
             opens = opens or before.instance != rank.instance
@@ -73,7 +75,7 @@ def _said(old: Job, new: Job) -> dict[str, tuple[Entry, ...]]:
     if new.timeline != old.timeline:
         known = set(old.timeline)
         for entry in new.timeline:
-            if entry.subject != "job" and entry not in known:
+            if entry.subject != "job" and entry not in known and not entry.retold:
                 said[entry.subject] = (*said.get(entry.subject, ()), replace(entry, job=new.id))
     return said
 
@@ -142,12 +144,14 @@ def node_row(node: Node) -> dict[str, str]:
 def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Node | None:
     """The node as this version of its job says; None when that is old news or none of its business.
 
-    `lines` is what is new in its story, as far as the caller knows it. A job that ended gives the node back, with
-    whatever the node still has to do: an unfinished reboot goes on as the node's own errand.
+    `lines` is what is new in its story, as far as the caller knows it. A job that ended gives the node back. If it had
+    handed the node over, it has nothing more to say of it: an unfinished repair goes on.
     """
     rank = next((r for r in job.ranks if r.node == node.name), None)
     if rank is None or node.job_id != job.id or node.job_version >= job.version:
         return None
+    if node.own or (rank.handed and rank.handed == node.handed):
+        return _let_go(node, job) if job.status.final else None
     if lines is None or (lines[0].before if lines else rank.node_status.value) != node.status.value:
         lines = _untold(node, job)  # or the record could not be read for a while, and missed some
     if not lines and node.status is not rank.node_status:
@@ -161,24 +165,39 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
     )
     if not job.status.final:
         return node
-    rebooting = rank.node_status is NodeStatus.REBOOTING
     return replace(
         node,
         job_id="",
         job_version=0,
         verdict=rank.verdict if rank.node_status is NodeStatus.FAILED else None,
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
-        reboot_key=keys.reboot(job.id, job.attempt, rank.index) if rebooting else node.reboot_key,
-        rebooted=rank.rebooted if rebooting else False,
-        deadline=rank.deadline if rebooting else None,
     )
 
 
+def _let_go(node: Node, job: Job) -> Node:
+    """Nobody waits for it any more. A repair goes on; one that is missing is not waited for, and what the job has not
+    told people of it, it tells them itself."""
+    node = replace(
+        node,
+        job_id="",
+        job_version=0,
+        task="",
+        errands=node.errands + 1,
+        deadline=None if node.status is NodeStatus.UNKNOWN else node.deadline,
+        updated_at=job.updated_at,
+        version=node.version + 1,
+    )
+    if node.status is not NodeStatus.FAILED or job.status is JobStatus.FAILED:
+        return node
+    message = messages.node_failed(node.name, node.findings, node.verdict, node.errands)
+    return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))
+
+
 def _untold(node: Node, job: Job) -> tuple[Entry, ...]:
-    """What the job's timeline says of the node after the last line that the node knows."""
+    """What the job's timeline says of the node after the last line that the node knows, or has told itself."""
     said = [replace(entry, job=job.id) for entry in job.timeline if entry.subject == node.name]
     known = set(node.timeline)
-    last = max((i for i, entry in enumerate(said) if entry in known), default=-1)
+    last = max((i for i, entry in enumerate(said) if entry in known or entry.retold), default=-1)
     return tuple(said[last + 1 :])
 
 
@@ -245,6 +264,9 @@ def claimed_node(node: Node, job: Job) -> Node:
         verdict=None,
         findings="",
         deadline=None,
+        handed="",
+        returned="",
+        level="",
     )
 
 

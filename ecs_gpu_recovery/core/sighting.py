@@ -24,6 +24,13 @@ def changes(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[str, Any]
     }
 
 
+def known(record: MachineRecord) -> dict[str, Any]:
+    """What one record has seen of a machine, for the one that decides on it next."""
+    place = ("instance", "host", "ibdev", "registered_at", "gone", "boot_id")
+    names = (*place, "connected", "away_since", "gpus_seen", "seen_version")
+    return {name: getattr(record, name) for name in names}
+
+
 def says_nothing_new(
     record: MachineRecord, ev: NodeSeen, status: NodeStatus, changed: dict[str, Any]
 ) -> bool:

@@ -77,8 +77,11 @@ class Store(Protocol):
         A guess: somebody else may have moved on. The next commit puts it to the test.
         """
 
-    def commit(self, old: Job, new: Job) -> Job:
+    def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
         """Write version n over version n - 1, and the rows that differ.
+
+        `handed` are the nodes that this step hands over, each version n over n - 1 too: all is written or nothing.
+        Where they are too many for one write, nodes go first, and some may be written though the job is not.
 
         Gives back the record as it is stored. What did not fit into one write is `owed`: it is kept beside the record,
         and the job is due until it is paid.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from ..core import handover
 from ..core.effects import LabelNodes, Order, StartTask
 from ..core.errors import NotFound, Transient
-from ..core.events import CheckStarted, Fact, NodeAsked, NodeChecked, OrderFailed, OrdersClaimed, StopAsked
+from ..core.events import Fact, FaultSeen, NodeSeen, OrderFailed, OrdersClaimed, StopAsked
 from ..core.job.table import decide, submit
 from ..core.model import Entry, Job, JobSpec, Node
 from ..core.node.table import decide_node
@@ -23,7 +24,7 @@ from ..core.outbox import latest
 from ..core.policy import Policy
 from .dispatch import Dispatcher, owner_of
 from .ports import Fleet, Notifier, Store
-from .records import R, Records
+from .records import Moved, R, Records
 
 log = logging.getLogger("ecs_gpu_recovery")
 log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
@@ -40,7 +41,7 @@ def in_turn(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list
 
 
 class Runtime:
-    """Decides on facts and sends the orders. It holds no state."""
+    """Decides on facts and sends the orders."""
 
     def __init__(
         self,
@@ -61,6 +62,9 @@ class Runtime:
         self._dispatch_now = dispatch
         self._clock = clock
         self._on_commit = on_commit
+        self._handed: dict[
+            str, Node
+        ] = {}  #: nodes that were just handed over, until their first orders are sent
         self._jobs: Records[Job] = Records(
             read=store.job,
             last=store.last,
@@ -110,7 +114,7 @@ class Runtime:
         self._say(step.job.timeline, step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
-        self._send_all(self._jobs, step.job, step.orders, at, [])
+        self._send_all(self._jobs, step.job, step.orders, at, [], [])
         return step.job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
@@ -118,25 +122,26 @@ class Runtime:
         return self._work(self._jobs, job_id, list(facts), job)
 
     def handle_node(self, name: str, facts: Iterable[Fact], node: Node | None = None) -> None:
-        """Apply facts to a node, as just read where the caller has it; a job that holds it hears of them too."""
+        """Apply facts to a node, as just read where the caller has it; what is seen of it, its job hears too."""
         self.handle_nodes([(node or self.store.node(name), list(facts))])
 
     def handle_nodes(self, seen: Iterable[tuple[Node, Sequence[Fact]]]) -> None:
-        """Apply facts to nodes, just read. A job that holds some of them hears of all in one commit.
-
-        Checks are the exception: a job's check names its job. One that does not is the node's own, and old news to
-        whoever has claimed the node since.
-        """
+        """Apply facts to nodes, just read. A job that holds some of them hears in one commit what is seen of them, and
+        in another what became of those that it handed over."""
         seen = list(seen)
         shared: dict[str, list[Fact]] = {}
         for node, facts in seen:
-            if node.job_id:
-                own = NodeAsked | CheckStarted | NodeChecked
-                shared.setdefault(node.job_id, []).extend(f for f in facts if not isinstance(f, own))
+            if not node.own:
+                seen_of_it = [fact for fact in facts if isinstance(fact, NodeSeen | FaultSeen)]
+                shared.setdefault(node.job_id, []).extend(seen_of_it)
         over = {job_id for job_id, facts in shared.items() if facts and self._told(job_id, facts)}
+        news: dict[str, list[Fact]] = {}
         for node, facts in seen:
             # If the job has written its row, the commit says so. One that ended has given the node away.
-            self._work(self._nodes, node.name, facts, None if node.job_id in over else node)
+            known = None if node.job_id in over else node
+            self._work(self._nodes, node.name, facts, known, news=news)
+        for job_id, facts in news.items():
+            self._told(job_id, facts)
 
     def _told(self, job_id: str, facts: Sequence[Fact]) -> bool:
         """Tell a job of its nodes; whether it has ended."""
@@ -165,13 +170,52 @@ class Runtime:
         facts: Sequence[Fact],
         known: R | None,
         trouble: list[Exception] | None = None,
+        news: dict[str, list[Fact]] | None = None,
     ) -> R:
-        """`trouble` is what nobody foresaw so far. It is raised at the end, when all is recorded and sent."""
+        """`trouble` is what nobody foresaw so far. It is raised at the end, when all is recorded and sent. `news` is
+        filled with what jobs are to be told; without it, they are told at once."""
         trouble = [] if trouble is None else trouble
         moved = records.apply(name, facts, known)
         record = records.settle(moved.old, moved.record, trouble)
         now = max((fact.clock(record.updated_at) for fact in facts), default=record.updated_at)
-        return self._send_all(records, record, moved.orders, now, trouble)
+        moves = [moved]
+        record = self._send_all(records, record, moved.orders, now, trouble, moves)
+        told: dict[str, list[Fact]] = {} if news is None else news
+        for each in moves:
+            if isinstance(each.old, Job):
+                self._tell_nodes(each.old, each.record, now, told)
+            else:
+                _add_news(told, each.old, each.record)
+        for job_id, some in told.items() if news is None else ():
+            self._told(job_id, some)
+        return record
+
+    def _tell_nodes(self, old: Job, new: Job, at: datetime, told: dict[str, list[Fact]]) -> None:
+        """What a step of a job means for nodes that it hands over, or has handed over: they send their first orders,
+        and hear of tasks that have ended. If this process dies before, the sweeper does it: see `catch_up`."""
+        for rank in handover.handed(old, new):
+            node = self._handed.pop(rank.node, None)
+            if node is not None and node.handed == rank.handed:
+                moves = [Moved(replace(node, handed=""), node)]  # it may be back already
+                self._send_all(self._nodes, node, node.outbox, at, [], moves)
+                for each in moves:
+                    _add_news(told, each.old, each.record)
+        ended: list[tuple[Node, Sequence[Fact]]] = []
+        for before, rank in zip(old.ranks, new.ranks, strict=True):
+            fact = handover.news_for_node(new, rank)
+            if fact is not None and before.handed and not before.quiet:
+                ended.append((self.store.node(rank.node), [fact]))
+        if ended:
+            self.handle_nodes(ended)
+
+    def catch_up(self, job: Job, nodes: Mapping[str, Node]) -> None:
+        """Tell a job and the nodes that it handed over whatever they have not heard of each other."""
+        missed = list(handover.missed(job, nodes, self.store.node))
+        for rank, for_node, _ in missed:
+            if for_node is not None:
+                self.handle_node(rank.node, [for_node])
+        if news := [for_job for _, _, for_job in missed if for_job is not None]:
+            self.handle(job.id, news)
 
     def _decide_job(self, job: Job, fact: Fact) -> tuple[Job, tuple[Order, ...]]:
         step = decide(job, fact, self.policy, self._now())
@@ -182,7 +226,9 @@ class Runtime:
         return step.node, step.orders
 
     def _commit_job(self, old: Job, new: Job) -> Job:
-        new = self.store.commit(old, new)
+        handed = handover.taken(old, new, self.store.node, self.policy, self._now())
+        new = self.store.commit(old, new, handed)
+        self._handed.update({node.name: node for node in handed})
         self._say(_news(old, new), new)
         if self._on_commit is not None:
             self._on_commit(old, new)
@@ -222,10 +268,11 @@ class Runtime:
         orders: Sequence[Order],
         at: datetime,
         trouble: list[Exception],
+        moves: list[Moved[R]],
     ) -> R:
         """Send, learn, decide, until no order is left that belongs to us; then raise what trouble there was.
 
-        Labels come last: the other orders move nodes.
+        Labels come last: the other orders move nodes. Each commit is added to `moves`.
         """
         labels: list[Order]
         others: list[Order]
@@ -240,6 +287,7 @@ class Runtime:
                 if not others and moved.old.version != record.version:
                     self._show(moved.record, labels)  # somebody moved on, and may have put theirs before ours
                 record, orders = records.settle(moved.old, moved.record, trouble), moved.orders
+                moves.append(moved)
         if trouble:
             raise trouble[0]
         return record
@@ -321,6 +369,13 @@ def _apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
     """Labels, and the other orders."""
     labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
     return labels, [order for order in orders if not isinstance(order.effect, LabelNodes)]
+
+
+def _add_news(told: dict[str, list[Fact]], old: Node, new: Node) -> None:
+    """What a step of a node means for the job that has handed it over."""
+    fact = handover.news_for_job(new)
+    if fact is not None and handover.news_for_job(old) is None:
+        told.setdefault(new.job_id, []).append(fact)
 
 
 def _name(record: Job | Node) -> str:

@@ -17,7 +17,7 @@ from ..core.effects import CheckNode, Order, StartTask
 from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
-from ..core.model import Node, NodeStatus
+from ..core.model import Job, Node, NodeStatus
 from ..core.node.table import decide_node
 from .records import R
 from .runtime import Runtime
@@ -75,6 +75,7 @@ class Sweeper:
         self._store = runtime.store
         self._resume = False
         self._troubles = Troubles(runtime.store, runtime.notifier)
+        self._waiting: list[Job] = []  #: jobs that have handed nodes over
 
     def sweep(
         self,
@@ -92,7 +93,7 @@ class Sweeper:
         """
         now = self._runtime.since(now)
         report = Report()
-        self._resume = resume
+        self._resume, self._waiting = resume, []
         live = set(self._store.live_jobs()) if observe else set()
         due = set(self._store.due_jobs(now))
         for job_id in _in_turn(live, due, now):
@@ -100,10 +101,14 @@ class Sweeper:
             act = partial(self._sweep_job, job_id, now, observe=look, report=report)
             report.attempt(("job", job_id), act)
         nodes = self._nodes(report) if observe else []
-        for name in self._late(nodes, now) if observe else self._store.due_nodes(now):
+        late = self._late(nodes, now) if observe else self._store.due_nodes(now)
+        for name in late:
             report.attempt(("node", name), partial(self._sweep_node, name, now, [], report))
         if observe:
-            self._sweep_idle(nodes, live, now, report)
+            fresh = (
+                self._nodes(report) if late else nodes
+            )  # those that were late have moved since they were read
+            self._sweep_idle(fresh, live, now, report)
             report.live = len(live)
             # What is long overdue now was due before.
             report.stuck = len(self._store.due_jobs(now - STUCK_AFTER)) if due else 0
@@ -126,11 +131,11 @@ class Sweeper:
     def _late(self, nodes: Sequence[Node], now: datetime) -> list[str]:
         """Those with an errand that is due; a look at all of them tells it without another question."""
         waits = {node.name: node.wake_at(self._runtime.policy.node_lost_after) for node in nodes}
-        return [name for name, at in waits.items() if at is not None and at <= now]
+        return [name for name, at in waits.items() if at is not None and (at <= now or self._resume)]
 
     def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
-        """Nodes that no living job holds: all are looked at together, and only news is written."""
-        free = {node.name: node for node in nodes if not node.job_id}
+        """Nodes that decide for themselves: all are looked at together, and only news is written."""
+        free = {node.name: node for node in nodes if node.own}
         report.unhealthy = sum(node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) for node in nodes)
         news: dict[str, list[Fact]] = {}
 
@@ -142,6 +147,9 @@ class Sweeper:
         report.attempt(ALL, look)
         for name, facts in news.items():
             report.attempt(("node", name), partial(self._sweep_node, name, now, facts, report))
+        known = {node.name: node for node in nodes if node.name not in news}
+        for job in self._waiting:
+            report.attempt(("job", job.id), partial(self._runtime.catch_up, job, known))
         for node in nodes:
             if node.job_id and node.job_id not in live:
                 release = partial(self._store.release_orphan, node.name, node.job_id, now)
@@ -155,6 +163,8 @@ class Sweeper:
         job = self._resend(job, now, report)
         if job.owed:
             self._store.settle(job)
+        if any(rank.handed for rank in job.ranks):
+            self._waiting.append(job)
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})

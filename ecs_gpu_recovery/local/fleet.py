@@ -125,17 +125,17 @@ class LocalFleet:
 
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         view = self._cluster.node(rank.node)
-        yield from self._see_node(view, rank.boot_id, rank.gpus_seen, connected=rank.connected)
+        if not rank.handed:
+            yield from self._see_node(view, rank.boot_id, rank.gpus_seen, connected=rank.connected)
         tasks = list(self._see_tasks(job, rank))
         # The log is read after the tasks were looked at, and told before them: a fault comes before its death.
-        yield from self._see_faults(view, job.timeline, job.created_at)
+        if not rank.handed:
+            yield from self._see_faults(view, job.timeline, job.created_at)
         yield from tasks
         # While the rank's task lives no check was ordered: the answer that lies there is to an old question.
         if rank.verdict is None and rank.check_try and (job.preflight or rank.quiet):
             check_id = keys.token(keys.check(job.id, rank), job.salt)
             yield from self._see_check(rank.node, check_id, rank.check_try)
-        if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-            yield from self._see_reboot(rank.node, keys.reboot(job.id, job.attempt, rank.index))
 
     def _or_away(self, node: str, seen: Iterator[Fact], *, connected: bool) -> list[Fact]:
         """A node whose folder is gone or can't be read is one that does not answer; the others go on."""
@@ -158,7 +158,9 @@ class LocalFleet:
         yield from self._see_node(view, node.boot_id, node.gpus_seen, connected=node.connected)
         yield from self._see_faults(view, node.timeline, node.created_at, this_boot=True)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
-            yield from self._see_check(node.name, keys.token(keys.node_check(node)), node.check_try)
+            yield from self._see_check(
+                node.name, keys.token(keys.node_check(node), node.salt), node.check_try
+            )
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
             yield from self._see_reboot(node.name, node.reboot_key)
 

@@ -95,7 +95,7 @@ class SqliteStore(Database):
         """None: `job` costs next to nothing, and is never stale."""
         return None
 
-    def commit(self, old: Job, new: Job) -> Job:
+    def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
         changes = rows.changes(old, new)
 
         def act(conn: sqlite3.Connection) -> None:
@@ -104,7 +104,9 @@ class SqliteStore(Database):
                 raise NotFound(f"no job {new.id}")
             if (old.version, new.version) != (found[0], found[0] + 1):
                 raise VersionConflict(f"job {new.id} is at version {found[0]}, not {new.version - 1}")
-            nodes = self._held_nodes(conn, new, changes)
+            for node in handed:
+                _check_next(conn, node)
+            nodes = [*self._held_nodes(conn, new, changes), *handed]
             self._put_job(conn, new)
             for row in changes.tasks:
                 known = row | {"created_at": row["updated_at"]}
@@ -253,11 +255,7 @@ class SqliteStore(Database):
 
     def commit_node(self, node: Node) -> None:
         def act(conn: sqlite3.Connection) -> None:
-            found = conn.execute("SELECT version FROM ecs_node WHERE node_name=?", (node.name,)).fetchone()
-            if found is None:
-                raise NotFound(f"no node {node.name}")
-            if found[0] != node.version - 1:
-                raise VersionConflict(f"node {node.name} is at version {found[0]}, not {node.version - 1}")
+            _check_next(conn, node)
             self._put_node(conn, node)
 
         self.write(act)
@@ -317,6 +315,15 @@ class SqliteStore(Database):
         tell()
         self.write(lambda conn: conn.execute("INSERT OR IGNORE INTO archived VALUES (?)", (key,)))
         return True
+
+
+def _check_next(conn: sqlite3.Connection, node: Node) -> None:
+    """Before anything is written: a refusal takes nothing back."""
+    found = conn.execute("SELECT version FROM ecs_node WHERE node_name=?", (node.name,)).fetchone()
+    if found is None:
+        raise NotFound(f"no node {node.name}")
+    if found[0] != node.version - 1:
+        raise VersionConflict(f"node {node.name} is at version {found[0]}, not {node.version - 1}")
 
 
 def _stamp(at: datetime | None) -> str | None:

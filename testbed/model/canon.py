@@ -21,7 +21,6 @@ from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
 from .bounds import STEP, Bounds
 from .monitors import row_view
 from .state import State, may_have_a_sender
-from .world import Machine
 
 #: No wait of the policy is longer than this many steps.
 FAR = 9
@@ -36,20 +35,20 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     job, now = state.job, state.now
     running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     parts: list[list[object]] = [
-        [_rank(rank, now, bounds, running=running), _machine(machine, rank, now, bounds)]
-        for rank, machine in zip(job.ranks, state.machines, strict=True)
+        [_rank(rank, now, bounds, running=running), *_of_node(state, rank), *_machine(state, rank, bounds)]
+        for rank in job.ranks
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     if job.ending is not None:
         common.append((job.ending.status.value, job.ending.firm))
     common.append(tuple(sorted((name, min(state.told.count(name), 2)) for name in set(state.told))))
-    _sort_orders(job.outbox, now, parts, common, "")
+    _sort_orders(state.orders, now, parts, common, "")
     if state.stalled is not None:
         common.append(_steps(state.stalled.until, now))
         _sort_orders(state.stalled.orders, now, parts, common, "stalled")
-        for fact in state.stalled.facts:
-            where, what = _fact(fact)
-            (common if where is None else parts[where]).append(what)
+        for each in state.stalled.facts:
+            where, what = _fact(each.fact)
+            (common if where is None else parts[where]).append((each.node is None, *what))
     if state.rows is not None:
         _add_rows(state, parts, common)
     return (*common, *sorted((tuple(part) for part in parts), key=repr))
@@ -105,8 +104,31 @@ def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[
         rank.gpus_seen,
         rank.doubted,
         bounds.blind and _ago(rank.back_at, now),
-        rank.rebooted,
+        bool(rank.handed),
         _steps(rank.deadline, now),
+    )
+
+
+def _of_node(state: State, rank: Rank) -> tuple[object, ...]:
+    """What its own record says of it, once that is of account."""
+    node, now = state.nodes[rank.index], state.now
+    if not node.own:
+        return ("held", bool(rank.handed) and node.returned == rank.handed)
+    machine = state.machines[rank.index]
+    return (
+        node.status.value,
+        bool(node.job_id),
+        node.verdict and node.verdict.value,
+        node.rebooted,
+        node.connected,
+        _ago(node.away_since, now),
+        node.gpus_seen,
+        bool(node.task),
+        node.checks_spent,
+        bool(node.check_id),
+        f"boot{machine.sight.boot}" == node.boot_id,
+        machine.version > 1 and min(2, machine.version - node.seen_version),
+        _steps(node.deadline, now),
     )
 
 
@@ -117,10 +139,11 @@ def _exit(kind: Exit | None, *, running: bool) -> str:
     return "over"
 
 
-def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tuple[object, ...]:
+def _machine(state: State, rank: Rank, bounds: Bounds) -> tuple[object, ...]:
     """A task whose end is on record is just over: what it would say once more stands for every way to end."""
+    machine, now = state.machines[rank.index], state.now
     over = rank.task_id if rank.ended else None
-    last = rank.check_try
+    last = {False: rank.check_try, True: state.nodes[rank.index].check_try}
     boot, late = machine.sight.boot, bounds.late_stamps
     return (
         bounds.stale_sights and machine.version > 1 and min(2, machine.version - rank.seen_version),
@@ -146,8 +169,9 @@ def _machine(machine: Machine, rank: Rank, now: datetime, bounds: Bounds) -> tup
         ),
         tuple(
             (
+                c.own,
                 c.attempt,
-                last - c.check_try,
+                last[c.own] - c.check_try,
                 c.copy,
                 c.alive,
                 c.alive and c.stopping,
@@ -174,6 +198,8 @@ def _order(name: str) -> tuple[int | None, str]:
     if key.kind == "ghost":
         rank, of_ours, own = key.last.partition(".")
         return int(rank[1:]) if of_ours else None, f"ghost/{own or rank}"
+    if key.node:
+        return int(key.node[1:]), f"own/{key.kind}/{key.then}"
     if key.kind == "notify":
         return None, name
     return key.rank, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"

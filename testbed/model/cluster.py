@@ -92,11 +92,14 @@ class Cluster:
         )
 
     def check(self, state: State, order: CheckNode) -> Answer:
-        machine = state.machines[order.rank]
+        i = int(order.node[1:])
+        machine = state.machines[i]
         known = machine.check(order.token, ended_too=self.bounds.finds_ended)
         if known is not None:
             return state, (world.check_started(known, state.now),)
-        if self.bounds.finds_ended and any(check.check_try > order.check_try for check in machine.checks):
+        own = order.rank < 0
+        later = (check for check in machine.checks if check.own is own and check.check_try > order.check_try)
+        if self.bounds.finds_ended and any(later):
             return state, ()  # it ended so long ago that the model has forgotten it
         if not machine.connected or machine.busy:
             reason = "RESOURCE:GPU" if machine.connected else "AGENT"
@@ -104,14 +107,14 @@ class Cluster:
                 CheckRefused(at=state.now, node=order.node, check_try=order.check_try, reason=reason),
             )
         copies = sum(check.token == order.token for check in machine.checks)
-        check = Check(order.rank, order.attempt, order.check_try, copies, order.token, at=state.now)
-        state = state.with_machine(order.rank, replace(machine, checks=(*machine.checks, check)))
+        check = Check(i, order.attempt, order.check_try, copies, order.token, at=state.now, own=own)
+        state = state.with_machine(i, replace(machine, checks=(*machine.checks, check)))
         return state, (world.check_started(check, state.now),)
 
     def reboot(self, state: State, order: RebootNode) -> State:
         i = int(order.node[1:])
         machine = state.machines[i]
-        monitors.before_reboot(state.job, order, machine, None if self.bounds.late_stamps else state.now)
+        monitors.before_reboot(state.nodes[i], order, machine, None if self.bounds.late_stamps else state.now)
         if any(reboot.key == order.key for reboot in machine.reboots):
             return state
         return state.with_machine(i, replace(machine, reboots=(*machine.reboots, Reboot(order.key))))
@@ -122,20 +125,31 @@ class Cluster:
         """Level facts: nodes first, then their tasks, checks and reboots."""
         found: list[Fact] = []
         for rank, machine in zip(state.job.ranks, state.machines, strict=True):
-            found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
+            if not rank.handed:
+                found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
             found += self._see_tasks(state, rank, machine)
             if rank.verdict is None and rank.check_try:
                 name = keys.token(keys.check(state.job.id, rank), state.job.salt)
                 check = machine.check(name, ended_too=self.bounds.finds_ended or bool(rank.check_id))
                 if check is not None and check.verdict:
                     found.append(world.checked(check, state.now))
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                key = keys.reboot(state.job.id, state.job.attempt, rank.index)
-                found += [
-                    world.proven(rank.index, reboot, state.now, blind=self.bounds.blind)
-                    for reboot in machine.reboots
-                    if reboot.key == key and reboot.done
-                ]
+        return found
+
+    def observe_node(self, state: State, i: int) -> list[Fact]:
+        """The same for a node that decides for itself."""
+        node, machine = state.nodes[i], state.machines[i]
+        found: list[Fact] = [world.seen_now(i, machine, state.now, blind=self.bounds.blind)]
+        if node.status is NodeStatus.PENDING_HEALTHCHECK:
+            name = keys.token(keys.node_check(node), node.salt)
+            check = machine.check(name, ended_too=self.bounds.finds_ended or bool(node.check_id))
+            if check is not None and check.verdict:
+                found.append(world.checked(check, state.now))
+        if node.status is NodeStatus.REBOOTING and not node.rebooted:
+            found += [
+                world.proven(i, reboot, state.now, blind=self.bounds.blind)
+                for reboot in machine.reboots
+                if reboot.key == node.reboot_key and reboot.done
+            ]
         return found
 
     def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:

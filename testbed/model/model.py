@@ -11,24 +11,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 
+from ecs_gpu_recovery.core import handover, keys
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.events import (
     Fact,
+    NodeSeen,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
     RebootFailed,
+    RebootProven,
     StartRefused,
     Tick,
 )
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.rows import claimed_node, held_node
 
 from . import monitors
 from .bounds import STEP, Bounds
 from .cluster import Cluster
-from .state import Outcome, Stalled, State, may_have_a_sender
+from .state import Learned, Outcome, Stalled, State, may_have_a_sender
 from .world import GPUS, Machine, node_name
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,16 +49,16 @@ class Model:
         self.cluster = Cluster(bounds)
         #: Rows that a commit leaves to be written stay owed until they are. A test turns it off, too.
         self.keeps_what_is_owed = True
-        self._old_news: dict[int, tuple[Job, set[tuple[object, ...]]]] = {}
+        self._old_news: dict[tuple[int, int], tuple[Job, Node, set[tuple[object, ...]]]] = {}
 
-    def old_news(self, job: Job) -> set[tuple[object, ...]]:
-        """What is known to tell this very record nothing. The world moves on more often than the record does."""
-        known = self._old_news.get(id(job))
-        if known is None or known[0] is not job:
+    def old_news(self, job: Job, node: Node) -> set[tuple[object, ...]]:
+        """What is known to tell these very records nothing. The world moves on more often than they do."""
+        known = self._old_news.get((id(job), id(node)))
+        if known is None or known[0] is not job or known[1] is not node:
             if len(self._old_news) > 20_000:
                 self._old_news.clear()
-            known = self._old_news[id(job)] = (job, set())
-        return known[1]
+            known = self._old_news[id(job), id(node)] = (job, node, set())
+        return known[2]
 
     # -- the beginning -----------------------------------------------------------------------------------------
 
@@ -85,14 +91,15 @@ class Model:
             check=b.check_first,
         )
         job = replace(step.job, timeline=(), version=1)
-        state = State(job, (Machine(),) * b.nodes, T0, b.left, rows=job if b.rows else None)
+        held = tuple(replace(claimed_node(node, job), timeline=()) for node in nodes)
+        state = State(job, (Machine(),) * b.nodes, held, T0, b.left, rows=job if b.rows else None)
         orders = tuple(order for order in step.orders if order in job.outbox)
         yield from self.send(state, orders, (), "submit")
 
     # -- the process: decide, commit, send ---------------------------------------------------------------------
 
     def decide(self, state: State, facts: Sequence[Fact]) -> tuple[State, tuple[Order, ...]]:
-        """Apply facts in one commit, as the runtime does."""
+        """Apply facts to the job in one commit, as the runtime does. Nodes that are handed over are part of it."""
         old = job = state.job
         added: dict[str, Order] = {}
         for fact in facts:
@@ -110,14 +117,62 @@ class Model:
         if self.bounds.rows and monitors.row_view(old) != monitors.row_view(job):
             owed = tuple(range(self.bounds.nodes))
         job = replace(job, timeline=(), version=old.version + 1, owed=owed)
-        keys = {order.key for order in job.outbox}
-        return state.with_job(job), tuple(order for order in added.values() if order.key in keys)
+        pending = {order.key for order in job.outbox}
+        orders = [order for order in added.values() if order.key in pending]
+        taken = handover.taken(old, job, lambda name: state.nodes[int(name[1:])], self.policy, state.now)
+        orders += [order for node in taken for order in node.outbox]
+        state = state.with_job(job)
+        for node in taken:
+            monitors.after_node_decision(node)
+            state = state.with_node(int(node.name[1:]), replace(node, timeline=()))
+        if job.status.final and not old.status.final:
+            free = (held_node(replace(node, job_version=0), job) or node for node in state.nodes)
+            state = state.with_job(job, tuple(replace(node, timeline=()) for node in free))
+        return state, tuple(orders)
+
+    def decide_node(self, state: State, i: int, facts: Sequence[Fact]) -> tuple[State, tuple[Order, ...]]:
+        """Apply facts to a node's own record in one commit."""
+        node = old = state.nodes[i]
+        added: dict[str, Order] = {}
+        for fact in facts:
+            step = decide_node(node, fact, self.policy, state.now)
+            if step.changed:
+                monitors.after_node_decision(step.node)
+                node = replace(step.node, timeline=())
+                added.update({order.key: order for order in step.orders})
+        if node is old:
+            return state, ()
+        pending = {order.key for order in node.outbox}
+        orders = tuple(order for order in added.values() if order.key in pending)
+        return state.with_node(i, replace(node, version=old.version + 1)), orders
+
+    def hear(self, state: State, facts: Sequence[Learned]) -> tuple[State, tuple[Order, ...]]:
+        """Each fact reaches its record: one commit for the job, one for each node."""
+        ours = [each.fact for each in facts if each.node is None]
+        state, orders = self.decide(state, ours) if ours else (state, ())
+        for i in sorted({each.node for each in facts if each.node is not None}):
+            some = [each.fact for each in facts if each.node == i]
+            state, more = self.decide_node(state, i, some)
+            orders = (*orders, *more)
+        return state, orders
+
+    def addressed(self, state: State, facts: Sequence[Fact], own: bool = False) -> tuple[Learned, ...]:
+        """Who hears what. A sighting is for the record that decides on the node; a reboot is the node's own."""
+        found: list[Learned] = []
+        for fact in facts:
+            i = int(getattr(fact, "node", "n-1")[1:])
+            if own or isinstance(fact, RebootProven | RebootFailed):
+                found.append(Learned(fact, i))
+                continue
+            sighting = isinstance(fact, NodeSeen) and state.nodes[i].own
+            found.append(Learned(fact, i if sighting else None))
+        return tuple(found)
 
     def send(
         self,
         state: State,
         orders: Sequence[Order],
-        facts: tuple[Fact, ...],
+        facts: tuple[Learned, ...],
         label: str,
         job: Job | None = None,
     ) -> Iterator[Outcome]:
@@ -147,12 +202,12 @@ class Model:
                     yield from self.send(
                         after,
                         rest[1:],
-                        (*facts, answer),
+                        (*facts, Learned(answer, _whose(order.key))),
                         f"{label}; {order.key} meets {type(answer).__name__}",
                         job,
                     )
                 state, news = self._carry_out(state, job, order)
-                facts = (*facts, *news)
+                facts = (*facts, *(Learned(fact, _whose(order.key)) for fact in news))
             if not facts:
                 break
             yield from self._stall(
@@ -160,7 +215,7 @@ class Model:
                 Stalled(job, (), facts, state.now + self.policy.lease),
                 f"{label}; stalls after its last order",
             )
-            before, (state, orders) = state, self.decide(state, facts)
+            before, (state, orders) = state, self.hear(state, facts)
             job, facts = self.as_committed(before, state), ()
             if not orders:
                 break
@@ -203,7 +258,7 @@ class Model:
 
     @staticmethod
     def _wanted(state: State, order: Order) -> bool:
-        return any(order.key == pending.key for pending in state.job.outbox)
+        return any(order.key == pending.key for pending in state.orders)
 
     def _carry_out(self, state: State, job: Job, order: Order) -> tuple[State, tuple[Fact, ...]]:
         effect, at = order.effect, state.now
@@ -231,9 +286,14 @@ class Model:
 
     def _sweep(self, state: State) -> Iterator[Outcome]:
         seen = [] if state.job.status.final else self.cluster.observe(state)
-        first, orders = self.decide(state, [*seen, Tick(at=state.now)])
+        facts = [Learned(fact) for fact in (*seen, Tick(at=state.now))]
+        for i, node in enumerate(state.nodes):
+            if node.own:
+                news = (*self.cluster.observe_node(state, i), Tick(at=state.now))
+                facts += [Learned(fact, i) for fact in news]
+        first, orders = self.hear(state, [*facts, *self.missed(state)])
         for label, after in self.send(first, orders, (), "sweep", self.as_committed(state, first)):
-            due = [order for order in after.job.outbox if order.due <= after.now]
+            due = [order for order in after.orders if order.due <= after.now]
             if after.stalled is not state.stalled or not due:
                 yield label, after
             else:
@@ -241,17 +301,34 @@ class Model:
 
     def _resend(self, state: State, due: Sequence[Order], label: str) -> Iterator[Outcome]:
         """The sweeper first takes a lease of its own. What may still have a sender gets the time of that lease."""
-        claim = OrdersClaimed(at=state.now, keys=tuple(order.key for order in due))
-        before, (state, _) = state, self.decide(state, [claim])
+        owners = dict.fromkeys(_whose(order.key) for order in due)
+        claims = [
+            Learned(
+                OrdersClaimed(at=state.now, keys=tuple(o.key for o in due if _whose(o.key) == whose)), whose
+            )
+            for whose in owners
+        ]
+        before, (state, _) = state, self.hear(state, claims)
         mine = [order for order in due if self._wanted(state, order) and not may_have_a_sender(order)]
         yield from self.send(state, mine, (), label, self.as_committed(before, state))
+
+    @staticmethod
+    def missed(state: State) -> list[Learned]:
+        """What the job and the nodes that it handed over have not told each other, as the sweeper finds it."""
+        found = []
+        known = {node.name: node for node in state.nodes}
+        for rank, for_node, for_job in handover.missed(state.job, known, known.__getitem__):
+            found += [Learned(for_node, rank.index)] if for_node is not None else []
+            found += [Learned(for_job)] if for_job is not None else []
+        return found
 
     # -- time --------------------------------------------------------------------------------------------------
 
     def next_moment(self, state: State) -> datetime | None:
         """The next time at which something is due; nothing depends on the moments in between."""
         job = state.job
-        times = [order.due for order in job.outbox]
+        times = [order.due for order in state.orders]
+        times += [node.deadline for node in state.nodes if node.own and node.deadline is not None]
         if state.stalled is not None:
             times.append(state.stalled.until)
         for rank in () if job.status.final else job.ranks:
@@ -280,3 +357,12 @@ class Model:
     def advance(state: State, to: datetime) -> State:
         dead = state.stalled is not None and state.stalled.until <= to
         return replace(state, now=to, stalled=None if dead else state.stalled)
+
+
+@cache
+def _whose(name: str) -> int | None:
+    """The node whose own order has this key; None for the job's. A node is rebooted under the key of its hand-over."""
+    key = keys.parse(name)
+    if key is not None and key.node:
+        return int(key.node[1:])
+    return key.rank if key is not None and key.kind == "reboot" else None

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.effects import RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
 
 from .world import FORGED, Machine
 
@@ -62,7 +62,8 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
     """A verdict comes from a check of this very attempt."""
     for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
         if after.verdict is not before.verdict and after.verdict in _FOUND:
-            real = any(c.attempt == old.attempt and c.verdict == after.verdict for c in machine.checks)
+            checks = [c for c in machine.checks if c.attempt == old.attempt and not c.own]
+            real = any(c.verdict == after.verdict for c in checks)
             _demand(
                 real,
                 f"{after.node} got the verdict {after.verdict}, which no check of attempt {old.attempt} gave",
@@ -96,7 +97,8 @@ def _all_examined(old: Job, new: Job, machines: Sequence[Machine]) -> None:
         open_checks = [
             c.id
             for c in machine.checks
-            if c.alive and not c.stopping and c.check_try == rank.check_try and c.token not in withdrawn
+            if c.alive and not (c.stopping or c.own) and c.check_try == rank.check_try
+            if c.token not in withdrawn
         ]
         _demand(
             not open_checks or rank.verdict in _FOUND,
@@ -115,8 +117,7 @@ def _all_back(job: Job, machines: Sequence[Machine]) -> None:
         _demand(here, f"restarted while {rank.node} was not back")
         ordered = [r for r in machine.reboots if _attempt_of(r.key) == job.attempt]
         _demand(all(r.done for r in ordered), f"restarted before {rank.node} had really rebooted")
-        pending = [o for o in job.outbox if isinstance(o.effect, RebootNode) and o.effect.node == rank.node]
-        _demand(not pending, f"restarted with the reboot of {rank.node} still to be ordered")
+        _demand(not rank.handed, f"restarted before {rank.node} was given back")
 
 
 def _truly_complete(job: Job, machines: Sequence[Machine]) -> None:
@@ -137,24 +138,38 @@ def before_start(order: StartTask, machines: Sequence[Machine]) -> None:
     _demand(not old, f"attempt {order.attempt} starts while {old} of another attempt lives")
 
 
-def before_reboot(job: Job, order: RebootNode, machine: Machine, now: datetime | None) -> None:
+def after_node_decision(node: Node) -> None:
+    """Judge one commit of a node that decides for itself."""
+    waits = node.own and (
+        node.status in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK)
+        or (node.status is NodeStatus.UNKNOWN and bool(node.job_id))
+    )
+    _demand(
+        not waits or node.deadline is not None, f"{node.name} is {node.status}, and has nothing to wait for"
+    )
+    silent = node.status is NodeStatus.FAILED and not node.job_id and not node.hold
+    told = any(isinstance(order.effect, Notify) for order in node.outbox)
+    _demand(not silent or told or bool(node.errands), f"{node.name} FAILED, and nobody will be told")
+
+
+def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime | None) -> None:
     """Only on a verdict of the attempt that failed, once per verdict, and over no task that is meant to run."""
     if any(reboot.key == order.key for reboot in machine.reboots):
         return
-    proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == order.attempt - 1]
+    attempt = _attempt_of(order.key)
+    proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == attempt - 1 and not c.own]
     _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
-    before = [r.key for r in machine.reboots if _attempt_of(r.key) == order.attempt]
+    before = [r.key for r in machine.reboots if _attempt_of(r.key) == attempt]
     _demand(not before, f"{order.node} is rebooted twice for one verdict")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
-    rank = next(r for r in job.ranks if r.node == order.node)
     _demand(
-        rank.deadline is None or now is None or now < rank.deadline,
+        node.deadline is None or now is None or now < node.deadline,
         f"{order.node} is rebooted after the time for it is over",
     )
     _demand(
-        rank.node_status is NodeStatus.REBOOTING,
-        f"{order.node} is rebooted while the record calls it {rank.node_status}",
+        node.own and node.status is NodeStatus.REBOOTING,
+        f"{order.node} is rebooted while the record calls it {node.status}",
     )
 
 
@@ -168,7 +183,8 @@ def at_rest(state: State, bounds: Bounds) -> None:
     for rank, machine in zip(job.ranks, state.machines, strict=True):
         alive = [run.id for run in machine.runs if run.alive and not run.stopping]
         if alive:
-            watched = rank.node_status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and bool(state.told)
+            here = {rank.node_status, state.nodes[rank.index].status}
+            watched = bool(here & {NodeStatus.UNKNOWN, NodeStatus.FAILED}) and bool(state.told)
             _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
     if state.rows is not None:
         _demand(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from ecs_gpu_recovery.core.events import Fact, StopAsked
+from ecs_gpu_recovery.core.events import StopAsked
 
 from . import world
 from .model import Model
-from .state import Outcome, State
+from .state import Learned, Outcome, State
 from .world import GPUS, Machine, Run, sight
 
 
@@ -43,7 +43,7 @@ def moves(model: Model, state: State) -> Iterator[Move]:
         ask = StopAsked(at=state.now, by="ann")
         yield Move(
             "ask",
-            lambda: deliver(model, state.spend("asks"), "ann stops the job", (ask,)),
+            lambda: deliver(model, state.spend("asks"), "ann stops the job", (Learned(ask),)),
             name="ann stops the job",
         )
     yield from _news(model, state)
@@ -51,8 +51,8 @@ def moves(model: Model, state: State) -> Iterator[Move]:
 
 def _news(model: Model, state: State) -> Iterator[Move]:
     """Something that was true once is told, for the first time or again."""
-    old = model.old_news(state.job)
     for i, machine in enumerate(state.machines):
+        old = model.old_news(state.job, state.nodes[i])
         told = [*world.facts(i, machine, state.now, bounds=model.bounds)]
         if model.bounds.forged:
             told += world.forgeries(state.job, state.job.ranks[i], state.now)
@@ -60,8 +60,12 @@ def _news(model: Model, state: State) -> Iterator[Move]:
             mark = (label, state.now, machine.version)
             if mark not in old:
                 name = f"told: {label}"
-                tell = partial(deliver, model, state, name, facts, partial(old.add, mark))
+                heard = model.addressed(state, facts, own=label.startswith("own"))
+                tell = partial(deliver, model, state, name, heard, partial(old.add, mark))
                 yield Move("deliver", tell, name=name)
+    for each in model.missed(state):
+        name = f"told: {type(each.fact).__name__} of {getattr(each.fact, 'node', '')}"
+        yield Move("deliver", partial(deliver, model, state, name, (each,)), name=name)
 
 
 def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
@@ -73,9 +77,9 @@ def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
 
 
 def deliver(
-    model: Model, state: State, label: str, facts: tuple[Fact, ...], idle: Callable[[], None] | None = None
+    model: Model, state: State, label: str, facts: tuple[Learned, ...], idle: Callable[[], None] | None = None
 ) -> Iterator[Outcome]:
-    after, orders = model.decide(state, facts)
+    after, orders = model.hear(state, facts)
     if after is not state:
         yield from model.send(after, orders, (), label, model.as_committed(state, after))
     elif idle is not None:
@@ -97,7 +101,7 @@ def _resume(model: Model, state: State) -> Iterator[Outcome]:
 def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
     """What the world does by itself, without a fault."""
     for check in machine.checks:
-        if check.alive and not machine.down and not state.job.status.final:
+        if check.alive and not machine.down and (check.own or not state.job.status.final):
             yield from (
                 _answer(state, i, machine, check, verdict, helps=True) for verdict in model.bounds.verdicts
             )
@@ -162,7 +166,8 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
         after = state.spend("deaths").with_machine(i, _go_down(machine, state, end))
         if b.noticed:
             sighting = world.seen_now(i, after.machines[i], state.now, blind=b.blind)
-            yield Move("world", lambda: deliver(model, after, f"n{i} goes down, and is seen to", (sighting,)))
+            told = model.addressed(after, (sighting,))
+            yield Move("world", lambda: deliver(model, after, f"n{i} goes down, and is seen to", told))
         else:
             yield Move("world", _once(f"n{i} goes down", after))
         gone = _go_down(machine, state, "host gone", told=True)

@@ -7,10 +7,18 @@ from datetime import datetime
 
 from ecs_gpu_recovery.core.effects import CheckNode, Order, StartTask
 from ecs_gpu_recovery.core.events import Fact
-from ecs_gpu_recovery.core.model import Job
+from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
 
 from .bounds import Left
 from .world import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A fact, and the record that hears it: the job's, or a node's by its number."""
+
+    fact: Fact
+    node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +27,7 @@ class Stalled:
 
     job: Job  #: the record as it committed it
     orders: tuple[Order, ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[Learned, ...]
     until: datetime
 
 
@@ -29,6 +37,7 @@ class State:
 
     job: Job
     machines: tuple[Machine, ...]
+    nodes: tuple[Node, ...]  #: their own records; of account once the job has handed them over
     now: datetime
     left: Left
     stalled: Stalled | None = None
@@ -39,20 +48,32 @@ class State:
 
     def spend(self, what: str) -> State:
         left = self.left._replace(**{what: getattr(self.left, what) - 1})
-        return State(self.job, self.machines, self.now, left, self.stalled, self.told, self.rows)
+        return State(self.job, self.machines, self.nodes, self.now, left, self.stalled, self.told, self.rows)
 
     def with_machine(self, rank: int, machine: Machine) -> State:
         machines = (*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :])
-        return State(self.job, machines, self.now, self.left, self.stalled, self.told, self.rows)
+        return State(self.job, machines, self.nodes, self.now, self.left, self.stalled, self.told, self.rows)
 
-    def with_job(self, job: Job) -> State:
-        return State(job, self.machines, self.now, self.left, self.stalled, self.told, self.rows)
+    def with_job(self, job: Job, nodes: tuple[Node, ...] | None = None) -> State:
+        nodes = self.nodes if nodes is None else nodes
+        return State(job, self.machines, nodes, self.now, self.left, self.stalled, self.told, self.rows)
+
+    def with_node(self, rank: int, node: Node) -> State:
+        return self.with_job(self.job, (*self.nodes[:rank], node, *self.nodes[rank + 1 :]))
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Everything that is still to be sent."""
+        return (*self.job.outbox, *(order for node in self.nodes for order in node.outbox))
 
     @property
     def at_rest(self) -> bool:
-        return self.job.status.final and not (self.job.outbox or self.job.owed) and self.stalled is None
+        over = self.job.status.final and not self.job.owed and self.stalled is None
+        return over and not self.orders and all(node.status not in BUSY for node in self.nodes)
 
 
+#: A node that is being repaired or examined.
+BUSY = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
 #: What was done, and where that led.
 Outcome = tuple[str, State]
 

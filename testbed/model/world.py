@@ -70,7 +70,7 @@ class Run(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A health check on a node."""
+    """A health check on a node. `own`: of the node's own record."""
 
     rank: int
     attempt: int
@@ -81,10 +81,11 @@ class Check(NamedTuple):
     stopping: bool = False
     verdict: str = ""  #: empty while it runs, and for ever if it was stopped
     at: datetime | None = None
+    own: bool = False
 
     @property
     def id(self) -> str:
-        return f"c{self.rank}.{self.check_try}.{self.copy}"
+        return f"{'own' if self.own else 'c'}{self.rank}.{self.check_try}.{self.copy}"
 
 
 class Reboot(NamedTuple):

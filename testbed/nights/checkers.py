@@ -42,6 +42,7 @@ class Judge:
         self._asked: set[str] = set()  #: reboots that a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
+        self._nodes: dict[str, Node] = {}  #: as their own rules have left them last
         self._starts: set[str] = set()  #: every start that was ever ordered
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.carried_out: Counter[str] = Counter()
@@ -84,6 +85,7 @@ class Judge:
             t.id
             for t in meant
             if t.machine is task.machine and t.job != task.job and (t.job, t.rank) not in self._given_up
+            if not (task.check and t.forgotten)  # to find it is what the check is for
         ]
         demand(not here, f"{task.id} shares {task.machine.name} with {here}")
         if task.check or not task.job:
@@ -136,7 +138,7 @@ class Judge:
             effect = order.effect
             if isinstance(effect, StartTask):
                 self._starts.add(effect.key)
-            if isinstance(effect, StopTask | RebootNode | Notify | Archive):
+            if isinstance(effect, StopTask | Notify | Archive):
                 self._ordered[effect.key] = type(effect).__name__
         if old is None or old.status is not new.status:
             self._world.note("job", new.id, str(new.status), new.attempt)
@@ -161,13 +163,23 @@ class Judge:
         if old.status is not new.status:
             self._moved(old, new)
 
-    def committed_node(self, node: Node) -> None:
-        self._is_real(node.check_id)
-
     def _is_real(self, *ids: str) -> None:
         """A task that a record names was started by its order, and by nobody else."""
         for name in filter(None, ids):
             demand(name in self._world.tasks, f"{name} counts as ours, and a neighbour has started it")
+
+    def committed_node(self, node: Node) -> None:
+        """A node's own step, or that of a job that hands it over."""
+        self._is_real(node.check_id)
+        self._nodes[node.name] = node
+        for order in node.outbox:
+            said = keys.parse(order.key)
+            if isinstance(order.effect, Notify | Archive) or (said and said.kind == "reboot" and said.job):
+                self._ordered[order.key] = type(order.effect).__name__
+        busy = node.own and node.status in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK)
+        demand(not busy or node.deadline is not None, f"{node.name} is {node.status} and may be so for ever")
+        late = node.job_id and node.own and node.status is NodeStatus.UNKNOWN and node.deadline is None
+        demand(not late, f"{node.name} was handed over, and may be missed for ever")
 
     def _moved(self, old: Job, new: Job) -> None:
         if (
@@ -234,8 +246,11 @@ class Judge:
         )
         reboot = machine.reboots.get(keys.reboot(job.id, job.attempt, rank.index))
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
-        due = any(isinstance(o.effect, RebootNode) and o.effect.node == rank.node for o in job.outbox)
-        demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
+        node = self._nodes.get(rank.node)
+        if node is not None and node.job_id == job.id:
+            due = any(isinstance(order.effect, RebootNode) for order in node.outbox)
+            demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
+            demand(not node.own, f"job {job.id} restarts, but {rank.node} has not been given back")
 
     def kept(self, kind: str, name: str, text: str) -> None:
         """A field that a later release has written is still there, whoever wrote the record since."""

@@ -192,13 +192,12 @@ class SimulatedCluster:
         self._night.before("look", job.id)
         for rank in job.ranks:
             machine = self._world.machines[rank.node]
-            yield self.seen(machine)
+            if not rank.handed:
+                yield self.seen(machine)
             if not rank.quiet:
                 yield from self._see_task(job, rank, machine)
             if rank.check_id and rank.verdict is None:
                 yield from self._see_check(rank.node, rank.check_id, rank.check_try)
-            if rank.node_status is NodeStatus.REBOOTING and not rank.rebooted:
-                yield from self._see_reboot(machine, keys.reboot(job.id, job.attempt, rank.index))
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         self._night.before("look", "nodes")

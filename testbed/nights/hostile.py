@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core.effects import Archive, Notify
+from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
 from ecs_gpu_recovery.engine.ports import Nodes, Page, Store
 
@@ -46,11 +48,21 @@ class HostileStore:
     def last(self, job_id: str) -> Job | None:
         return self._store.last(job_id)
 
-    def commit(self, old: Job, new: Job) -> Job:
+    def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
+        """Where a hand-over does not fit into one write, its nodes are written first, and the job may not follow."""
         self._night.before("commit", new.id)
-        newest = self._store.job(new.id)
-        new = self._store.commit(old, marked_job(new))
+        store, handed = self._store, [marked_node(node) for node in handed]
+        if handed and isinstance(store, MemoryStore) and store.owes and self._night.dies():
+            with suppress(VersionConflict):
+                store.commit_node(handed[0])
+                self._night.judge.committed_node(handed[0])
+            self._night.die("hand over", new.id)
+        newest = store.job(new.id)
+        new = store.commit(old, marked_job(new), handed)
         self._night.judge.committed(newest, new)
+        for node in handed:
+            self._night.judge.committed_node(node)
+            self._written("node", node.name)
         self._written("job", new.id)
         self._night.after("commit", new.id)
         return new

@@ -129,14 +129,18 @@ class MemoryStore:
     def last(self, job_id: str) -> Job | None:
         return None
 
-    def commit(self, old: Job, new: Job) -> Job:
+    def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
         with self._lock:
             held = self.job(new.id)
             if (old.version, new.version) != (held.version, held.version + 1):
                 raise VersionConflict(f"job {new.id} is at version {held.version}, not {new.version - 1}")
-            return self.put(old, new)
+            if any(self.node(node.name).version != node.version - 1 for node in handed):
+                raise VersionConflict(f"a node of job {new.id} was moved by somebody else")
+            return self.put(old, new, handed)
 
-    def put(self, old: Job, new: Job) -> Job:
+    def put(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
+        for node in handed:
+            self._keep_node(node)
         if any(rows.forgets(old, new, index) for index in old.owed):
             self.pay(old)
         changes = rows.changes(old, new)

@@ -5,18 +5,21 @@ A mutant changes one thing for the time of a `with` block. A checker that lets i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import codec, exits
-from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded
-from ecs_gpu_recovery.core.job import joint, rules, sightings
-from ecs_gpu_recovery.core.job import table as machine
+from ecs_gpu_recovery.core import codec, exits, handover
+from ecs_gpu_recovery.core.events import Fact, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core.job import joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node import rules as node_rules
+from ecs_gpu_recovery.core.node import table as node_table
+from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Report, Sweeper
@@ -29,12 +32,13 @@ from .night import Outcome, run
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`where.name` is replaced by `by`."""
+    """`where.name` is replaced by `by`. It is looked for under a sky that shows it."""
 
     title: str
     where: Any
     name: str
     by: Any
+    sky: str = "any"
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -42,9 +46,9 @@ class Mutant:
             yield
 
 
-def _commit_anyway(store: MemoryStore, old: Job, new: Job) -> Job:
+def _commit_anyway(store: MemoryStore, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
     """No version condition: the last writer wins."""
-    return store.put(old, new)
+    return store.put(old, new, handed)
 
 
 def _examined_early(draft: Draft) -> None:
@@ -58,9 +62,9 @@ def _examined_early(draft: Draft) -> None:
 
 _examined = joint.examined
 _classify = exits.classify
-_ran_out = rules._ran_out
-_node_seen = sightings.node_seen
-_look_at = joint._look_at
+_tick = node_rules.tick
+_node_seen = node_rules.node_seen
+_taken = handover._taken
 
 
 def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
@@ -68,10 +72,10 @@ def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
     return _classify(ev, doubted=doubted and ev.exit_code != 0, policy=policy)
 
 
-def _no_reboot_deadline(draft: Draft, rank: Rank) -> None:
+def _no_reboot_deadline(d: NodeDraft, ev: Tick) -> None:
     """A reboot may take for ever."""
-    if draft.status is not JobStatus.PENDING_RESTART:
-        _ran_out(draft, rank)
+    if d.node.status is not NodeStatus.REBOOTING:
+        _tick(d, ev)
 
 
 def _send_nothing_again(sweeper: Sweeper, record: Job | Node, *args: object) -> Job | Node:
@@ -79,26 +83,41 @@ def _send_nothing_again(sweeper: Sweeper, record: Job | Node, *args: object) -> 
     return record
 
 
-def _disconnect_is_reboot(draft: Draft, ev: NodeSeen) -> None:
+def _disconnect_is_reboot(d: NodeDraft, ev: NodeSeen) -> None:
     """A node that went away and came back must have rebooted."""
-    away = {rank.node for rank in draft.ranks if not rank.connected}
-    _node_seen(draft, ev)
-    for rank in list(draft.ranks):
-        if (
-            rank.node == ev.node
-            and rank.node in away
-            and ev.connected
-            and rank.node_status is NodeStatus.REBOOTING
-        ):
-            draft.drop(draft.reboot_key(rank.index))
-            draft.set(rank.index, rebooted=True)
+    away = not d.node.connected
+    _node_seen(d, ev)
+    if away and ev.connected:
+        d.drop(d.node.reboot_key)
+        d.set(rebooted=True)
 
 
-def _start_without(draft: Draft, rank: Rank) -> None:
+def _start_without(draft: Draft) -> None:
     """A lost node is as good as any other."""
-    if rank.node_status is NodeStatus.UNKNOWN and rank.quiet and not rank.connected:
-        draft.set(rank.index, connected=True)
-    _look_at(draft, draft.ranks[rank.index])
+    for rank in list(draft.ranks):
+        if rank.node_status is NodeStatus.UNKNOWN and rank.quiet and not rank.connected:
+            draft.node(rank.index, NodeStatus.AVAILABLE, "as good as any other")
+            draft.set(rank.index, connected=True, handed="")
+    joint.awaited(draft)
+
+
+def _hand_over_again(
+    job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | None
+) -> Iterator[Node]:
+    """Each try to hand a node over has a name of its own, so a second one is another cause to reboot."""
+    name = f"{job.id}/{job.attempt + job.version}/{rank.index}/reboot"
+    for taken in _taken(job, replace(rank, handed=name), node, policy, now):
+        yield replace(taken, handed=rank.handed)
+
+
+def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
+    """What a job and its node have not told each other at once is never told."""
+
+
+def _with(rules: dict[type[Fact], node_table.Rule]) -> dict[NodeStatus, dict[type[Fact], node_table.Rule]]:
+    """The table of nodes with other rules for one that reboots."""
+    reboots = {**node_table.TABLE[NodeStatus.REBOOTING], **rules}
+    return {**node_table.TABLE, NodeStatus.REBOOTING: reboots}
 
 
 def _load_known(kind: type[Any], data: Mapping[str, Any]) -> Any:
@@ -121,37 +140,30 @@ MUTANTS: tuple[Mutant, ...] = (
         {**joint.JOINT, JobStatus.PENDING_HEALTHCHECK: _examined_early},
     ),
     Mutant("trust exit 0 after a reboot", rules, "classify", _believe_zero),
-    Mutant("skip a deadline", rules, "_ran_out", _no_reboot_deadline),
+    Mutant("skip a deadline", node_table, "TABLE", _with({Tick: _no_reboot_deadline})),
     Mutant("forget the outbox", Sweeper, "_resend", _send_nothing_again),
+    Mutant("count a disconnect as a reboot", node_table, "TABLE", _with({NodeSeen: _disconnect_is_reboot})),
     Mutant(
-        "count a disconnect as a reboot",
-        machine,
-        "TABLE",
-        {
-            **machine.TABLE,
-            JobStatus.PENDING_RESTART: {
-                **machine.TABLE[JobStatus.PENDING_RESTART],
-                NodeSeen: _disconnect_is_reboot,
-            },
-        },
+        "restart with a node missing",
+        joint,
+        "JOINT",
+        {**joint.JOINT, JobStatus.PENDING_RESTART: _start_without},
     ),
-    Mutant("restart with a node missing", joint, "_look_at", _start_without),
+    Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
+    Mutant("forget what was not told", Runtime, "catch_up", _tell_nobody),
     Mutant("re-send a start without looking", SimulatedCluster, "looks", False),
     Mutant("do not compare the token", Origin, "has_token", lambda origin, token: True),
     Mutant("do not compare the instance", Origin, "is_on", lambda origin, instance: True),
     Mutant("do not compare the family", Origin, "is_of", lambda origin, family: True),
     Mutant("drop the fields of a later release", codec, "_load", _load_known),
     Mutant("stop the sweep at a bad record", Report, "attempt", _end_the_sweep),
-    Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None),
+    Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None, "late-functions"),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 
 
-def hunt(
-    mutant: Mutant, *, first: int = 0, most: int = 1000, nights: Callable[[int], Outcome] = run
-) -> Outcome | None:
+def hunt(mutant: Mutant, *, most: int = 1000) -> Outcome | None:
     """The first night that notices the mutant; none if it lives through them all."""
     with mutant.planted():
-        return next(
-            (outcome for seed in range(first, first + most) if (outcome := nights(seed)).violation), None
-        )
+        nights = (run(seed, sky=mutant.sky) for seed in range(most))
+        return next((outcome for outcome in nights if outcome.violation), None)

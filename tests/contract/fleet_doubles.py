@@ -109,6 +109,7 @@ class ModelFleet:
         return self._do(None, lambda state: self._behind.model.cluster.stop(state, order))
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        self._behind.state = self._behind.state.with_node(0, node)
         return self._do(None, lambda state: (self._behind.model.cluster.reboot(state, order), ()))
 
     def label_nodes(self, nodes: Sequence[Node]) -> None:
@@ -119,7 +120,9 @@ class ModelFleet:
         return self._behind.model.cluster.observe(self._behind.state)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
-        raise NotImplementedError("the model has no node that no job holds")
+        (node,) = nodes
+        self._behind.state = self._behind.state.with_node(0, node)
+        return [("n0", fact) for fact in self._behind.model.cluster.observe_node(self._behind.state, 0)]
 
     def _do(self, job: Job | None, act: Callable[[Any], tuple[Any, tuple[Fact, ...]]]) -> list[Fact]:
         state = self._behind.state if job is None else self._behind.state.with_job(job)
@@ -145,7 +148,7 @@ class ModelSearch:
         job = submit(
             job_id="j", cluster="c", spec=self.spec, nodes=[self._node(T0)], policy=POLICY, at=T0, check=False
         ).job
-        self.state = State(job, (Machine(),), T0, self.model.bounds.left)
+        self.state = State(job, (Machine(),), (self._node(T0),), T0, self.model.bounds.left)
 
     @staticmethod
     def _node(at: datetime, boot: int = 0) -> Node:

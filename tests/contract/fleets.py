@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import CheckNode, Effect, RebootNode, StartTask, StopTask
-from ecs_gpu_recovery.core.events import Fact, StopAsked
+from ecs_gpu_recovery.core.events import Fact, NodeSeen, RebootProven, StopAsked
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, Node
+from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.core.rows import claimed_node
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.worlds import a_node
 
@@ -70,15 +73,23 @@ class Story:
             check=check,
         )
         self.job: Job = step.job
+        self.node = claimed_node(behind.node(), self.job)
         self.given: list[Effect] = [order.effect for order in step.orders]
         self.heard: list[Fact] = []
 
     def hears(self, facts: Iterable[Fact]) -> list[Fact]:
         told = list(facts)
         for fact in told:
-            step = decide(self.job, fact, POLICY)
+            if isinstance(fact, RebootProven | NodeSeen) and self.node.own:
+                self.node = decide_node(self.node, fact, POLICY).node
+                continue
+            before, step = self.job, decide(self.job, fact, POLICY)
             self.job = step.job
             self.given += [order.effect for order in step.orders]
+            held = self.node
+            for node in handover.taken(before, self.job, lambda name, held=held: held, POLICY):
+                self.node = node
+                self.given += [order.effect for order in node.outbox]
         self.heard += told
         return told
 
@@ -100,10 +111,14 @@ class Story:
         return self.hears(self.fleet.stop_task(self.job.id, self.order(StopTask)))
 
     def reboots(self, *, again: bool = False) -> list[Fact]:
-        return self.hears(self.fleet.reboot_node(self.behind.node(), self.order(RebootNode), again=again))
+        return self.hears(self.fleet.reboot_node(self.node, self.order(RebootNode), again=again))
 
     def looks(self) -> list[Fact]:
-        return self.hears(self.fleet.observe_job(self.job))
+        """At the job, and at the node once the job has handed it over."""
+        seen = list(self.fleet.observe_job(self.job))
+        if self.node.own:
+            seen += [fact for _, fact in self.fleet.observe_nodes([self.node])]
+        return self.hears(seen)
 
     def until(self, kind: type[Any], holds: Callable[[Any], bool] = lambda fact: True) -> Any:
         """Look now and then, until such a fact is told; there are no events here."""

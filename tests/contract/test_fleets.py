@@ -30,7 +30,6 @@ from tests.contract.fleets import Behind, Story, ecs, embedded
 FLEETS = {"embedded": embedded, "ecs": ecs, "nights": nights, "model": model}
 
 CANNOT = {
-    ("model", "test_a_node_that_no_job_holds_is_observed_too"): "it has the nodes of one job and no others",
     (
         "model",
         "test_a_start_on_a_node_in_use_is_refused_for_its_gpus",

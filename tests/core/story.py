@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import Effect, Order, RebootNode, StopTask
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
@@ -32,7 +33,9 @@ from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.job.draft import Step
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.core.rows import claimed_node, held_node
 
 T0 = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 POLICY = Policy()
@@ -94,11 +97,12 @@ class Story:
             check=check,
         )
         self.job = step.job
+        self.nodes = {node.name: claimed_node(node, step.job) for node in some_nodes(nodes, **about_nodes)}
         self._keep(step)
         assert broken(self.job) == []
 
     def _keep(self, step: Step) -> None:
-        self.orders = [order.effect for order in step.orders]
+        self.orders += [order.effect for order in step.orders]
         self.moves = [(e.subject, e.before, e.after) for e in step.job.timeline]
         self.job = step.job
 
@@ -111,13 +115,21 @@ class Story:
     def rank(self, index: int) -> Rank:
         return self.job.ranks[index]
 
+    def node(self, index: int) -> Node:
+        return self.nodes[f"n{index}"]
+
+    def _check_try(self, index: int) -> int:
+        """Of the check that is asked for: the node's own where the job has handed it over."""
+        return self.node(index).check_try if self.rank(index).handed else self.rank(index).check_try
+
     @property
     def node_statuses(self) -> list[NodeStatus]:
-        return [rank.node_status for rank in self.job.ranks]
+        return [self.nodes[r.node].status if r.handed else r.node_status for r in self.job.ranks]
 
     @property
     def outbox(self) -> list[Effect]:
-        return [order.effect for order in self.job.outbox]
+        """What is still to be sent: by the job, and by the nodes that it has handed over."""
+        return [order.effect for record in (self.job, *self.nodes.values()) for order in record.outbox]
 
     def order(self, kind: type[Effect], **wanted: Any) -> Order:
         return next(order for order in self.job.outbox if order.effect == Like(kind, **wanted))
@@ -126,19 +138,58 @@ class Story:
 
     def hears(self, *facts: Fact) -> Story:
         for fact in facts:
-            before = self.job
-            step = decide(before, fact, self.policy)
-            assert step.changed is (step.job is not before)
-            assert broken(step.job) == []
-            assert step.job.attempt >= before.attempt
-            if before.status.final:
-                assert step.job.status is before.status
-            self._keep(step)
+            self.orders = []
+            node = self.nodes.get(getattr(fact, "node", "")) or self._sender(getattr(fact, "key", ""))
+            alone = (
+                isinstance(fact, RebootProven | RebootFailed | OrderSent | OrderFailed) and node is not None
+            )
+            alone = alone or (
+                isinstance(fact, CheckStarted | CheckRefused | NodeChecked | NodeSeen)
+                and node is not None
+                and node.own
+            )
+            if not alone:
+                self._job_hears(fact)
+            if node is not None and (alone or isinstance(fact, NodeSeen)):
+                self._node_hears(self.nodes[node.name], fact)
+            for node in self.nodes.values() if isinstance(fact, Tick) else ():
+                self._node_hears(node, fact)
         return self
+
+    def _sender(self, key: str) -> Node | None:
+        """The node that has this order in its outbox."""
+        return next((n for n in self.nodes.values() if any(o.key == key for o in n.outbox)), None)
+
+    def _job_hears(self, fact: Fact) -> None:
+        before = self.job
+        step = decide(before, fact, self.policy)
+        assert step.changed is (step.job is not before)
+        assert broken(step.job) == []
+        assert step.job.attempt >= before.attempt
+        if before.status.final:
+            assert step.job.status is before.status
+        self._keep(step)
+        for node in handover.taken(before, step.job, self.nodes.__getitem__, self.policy):
+            self.nodes[node.name] = node
+            self.orders += [order.effect for order in node.outbox]
+        for rank in step.job.ranks:
+            news = handover.news_for_node(step.job, rank)
+            if news is not None and self.nodes[rank.node].task:
+                self._node_hears(self.nodes[rank.node], news)
+        if step.job.status.final and not before.status.final:
+            self.nodes = {name: held_node(node, step.job) or node for name, node in self.nodes.items()}
+
+    def _node_hears(self, node: Node, fact: Fact) -> None:
+        step = decide_node(node, fact, self.policy)
+        self.nodes[node.name] = step.node
+        self.orders += [order.effect for order in step.orders]
+        news = handover.news_for_job(step.node)
+        if news is not None and handover.news_for_job(node) is None:
+            self._job_hears(news)
 
     def after(self, wait: timedelta) -> Story:
         """The stops and reboots are sent, time passes, and the sweeper looks."""
-        orders = [order.key for order in self.job.outbox if isinstance(order.effect, StopTask | RebootNode)]
+        orders = [effect.key for effect in self.outbox if isinstance(effect, StopTask | RebootNode)]
         return self.sent(*orders).sweeps_after(wait)
 
     def sweeps_after(self, wait: timedelta) -> Story:
@@ -216,26 +267,23 @@ class Story:
                 CheckStarted(
                     at=self.now,
                     node=f"n{r}",
-                    check_id=f"c{r}.{self.job.ranks[r].check_try}",
-                    check_try=self.job.ranks[r].check_try,
+                    check_id=f"c{r}.{self._check_try(r)}",
+                    check_try=self._check_try(r),
                 )
             )
         return self
 
     def check_is_refused(self, rank: int, reason: str) -> Story:
         return self.hears(
-            CheckRefused(
-                at=self.now, node=f"n{rank}", check_try=self.job.ranks[rank].check_try, reason=reason
-            )
+            CheckRefused(at=self.now, node=f"n{rank}", check_try=self._check_try(rank), reason=reason)
         )
 
     def checked(self, rank: int, verdict: Verdict, findings: str = "") -> NodeChecked:
-        at = self.job.ranks[rank]
         return NodeChecked(
             at=self.now,
-            node=at.node,
-            check_id=f"c{rank}.{at.check_try}",
-            check_try=at.check_try,
+            node=f"n{rank}",
+            check_id=f"c{rank}.{self._check_try(rank)}",
+            check_try=self._check_try(rank),
             verdict=verdict,
             findings=findings,
         )

@@ -24,6 +24,7 @@ from ecs_gpu_recovery.core.events import (
 )
 from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import Hold, Job, JobSpec, JobStatus, Verdict
+from ecs_gpu_recovery.core.rows import claimed_node
 from tests.core.story import POLICY, T0, Story, a_job_awaiting_reboot, a_new_job, some_nodes
 from tests.core.walks import stories
 
@@ -134,6 +135,7 @@ class Largest:
             at=T0,
             check=False,
         ).job
+        self.story.nodes = {node.name: claimed_node(node, self.story.job) for node in nodes}
         self.sizes: dict[str, int] = {}
         self.stages = 0
 

@@ -14,15 +14,15 @@ from ecs_gpu_recovery.core.events import (
     Fact,
     FaultSeen,
     NodeChecked,
+    NodeGivenUp,
+    NodeRepaired,
     NodeSeen,
-    RebootFailed,
-    RebootProven,
     StartRefused,
     TaskEnded,
     TaskStarted,
     Tick,
 )
-from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import JobStatus, MachineRecord, NodeStatus, Verdict
 from tests.core.story import (
     POLICY,
     T0,
@@ -55,8 +55,8 @@ LATE_NEWS: list[Fact] = [
     CheckStarted(at=T0, node="n0", check_id="c0.1", check_try=1),
     CheckRefused(at=T0, node="n0", check_try=1, reason="AGENT"),
     NodeChecked(at=T0, node="n0", check_id="c0.1", check_try=1, verdict=Verdict.REBOOT),
-    RebootProven(at=T0, node="n0", key="j/1/0/reboot"),
-    RebootFailed(at=T0, node="n0", key="j/1/0/reboot", reason="late"),
+    NodeRepaired(at=T0, node="n0", key="j/1/0/reboot", machine=MachineRecord()),
+    NodeGivenUp(at=T0, node="n0", key="j/1/0/reboot", reason="late"),
     NodeSeen(at=T0, node="n0", connected=False, gone=True),
     FaultSeen(at=T0, node="n0", evidence="Xid 79"),
     Tick(at=T0 + 100 * POLICY.reboot_timeout),

@@ -49,8 +49,9 @@ BROKEN = [
         replace(RUNNING, outbox=(START,), ending=Ending(status=JobStatus.FAILED, why="x")),
     ),
     ("a check is pending", replace(DONE, outbox=(CHECK,))),
-    ("without its verdict", replace(RUNNING, outbox=(REBOOT,))),
-    ("over a running task", with_rank(replace(RUNNING, outbox=(REBOOT,)), 0, verdict=Verdict.REBOOT)),
+    ("is ordered by a job", replace(RUNNING, outbox=(REBOOT,))),
+    ("is handed over while the job is IN_PROGRESS", with_rank(RUNNING, 0, handed="j/1/0/reboot")),
+    ("over a running task", with_rank(RUNNING, 0, handed="j/1/0/reboot", verdict=Verdict.REBOOT)),
     ("did not end with success", with_rank(DONE, 0, exit=Exit.LOST)),
 ]
 

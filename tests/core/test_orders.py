@@ -12,7 +12,6 @@ from ecs_gpu_recovery.core.effects import (
     CheckNode,
     LabelNodes,
     Notify,
-    RebootNode,
     StartTask,
     StopTask,
 )
@@ -56,12 +55,10 @@ def test_a_verdict_takes_a_check_out_of_the_outbox_even_if_nobody_saw_it_start()
     assert not [o for o in job.outbox if isinstance(o, CheckNode)]
 
 
-def test_a_stop_and_a_reboot_leave_the_outbox_when_they_are_sent() -> None:
+def test_a_stop_leaves_the_outbox_when_it_is_sent() -> None:
     job = a_running_job(nodes=2).fails(0)
     job.sent(job.order(StopTask).key)
     assert not [o for o in job.outbox if isinstance(o, StopTask)]
-    job = a_job_awaiting_reboot(nodes=1)
-    assert not [o for o in job.sent(job.order(RebootNode).key).outbox if isinstance(o, RebootNode)]
 
 
 def test_an_order_that_could_not_be_sent_is_tried_again_and_the_wait_grows_to_a_limit() -> None:

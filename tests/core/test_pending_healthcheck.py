@@ -52,9 +52,9 @@ def test_nothing_is_decided_on_the_first_verdict(first: Verdict) -> None:
 def test_a_gpu_fault_reboots_the_bad_node_only_and_spends_a_retry() -> None:
     job = a_job_under_test(nodes=3).check_says(REBOOT, 1, findings="Xid 79").check_says(HEALTHY, 0, 2)
     assert (job.status, job.job.attempt) == (JobStatus.PENDING_RESTART, 1)
-    assert job.orders == [like(RebootNode, node="n1", attempt=1)]
+    assert job.orders == [like(RebootNode, node="n1", key="j/1/1/reboot")]
     assert job.node_statuses == [NodeStatus.AVAILABLE, NodeStatus.REBOOTING, NodeStatus.AVAILABLE]
-    assert job.rank(1).deadline == T0 + POLICY.reboot_timeout
+    assert job.node(1).deadline == T0 + POLICY.reboot_timeout
 
 
 def test_several_bad_nodes_are_rebooted_together_for_one_retry() -> None:
@@ -110,7 +110,7 @@ def test_a_job_with_more_retries_is_recovered_again() -> None:
         .check_says(HEALTHY, 1)
     )
     assert (job.status, job.job.attempt) == (JobStatus.PENDING_RESTART, 2)
-    assert job.orders == [like(RebootNode, node="n0", attempt=2)]
+    assert job.orders == [like(RebootNode, node="n0", key="j/2/0/reboot")]
 
 
 # -- checks that don't answer --------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_node_lost_during_the_examination_gets_its_verdict_and_its_check_is_wi
 def test_a_lost_node_is_awaited_and_never_ordered_to_reboot() -> None:
     job = a_running_job(nodes=2).loses(0).stops(1).check_says(HEALTHY, 1)
     assert (job.status, job.job.attempt, job.orders) == (JobStatus.PENDING_RESTART, 1, [])
-    assert job.rank(0).deadline == job.now + POLICY.reboot_timeout
+    assert job.node(0).deadline == job.now + POLICY.reboot_timeout
 
 
 def test_an_exit_that_arrives_now_is_noted_and_changes_nothing_else() -> None:

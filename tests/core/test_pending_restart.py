@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, RebootNode, StartTask, StopTask
-from ecs_gpu_recovery.core.events import RebootProven, TaskEnded, TaskStarted
+from ecs_gpu_recovery.core.events import RebootProven, TaskEnded, TaskStarted, Tick
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
 from tests.core.story import (
-    MINUTE,
     POLICY,
     T0,
     a_job_awaiting_reboot,
@@ -126,7 +125,20 @@ def test_a_late_refusal_of_a_proven_reboot_changes_nothing() -> None:
 def test_the_job_fails_while_another_node_still_reboots_and_that_node_goes_on_by_itself() -> None:
     job = a_job_awaiting_reboot(nodes=2, bad=(0, 1)).reboot_fails(0, "refused")
     assert (job.status, job.node_statuses) == (JobStatus.FAILED, [NodeStatus.FAILED, NodeStatus.REBOOTING])
-    assert job.rank(1).deadline is not None, "its deadline goes along"
+    assert job.node(1).deadline is not None, "it has its own deadline"
+    assert not job.node(1).job_id
+
+
+def test_a_job_of_an_older_release_that_waits_for_a_reboot_hands_its_node_over_under_the_same_key() -> None:
+    job = a_job_awaiting_reboot(nodes=2, bad=(0,))
+    reboot, deadline = job.node(0).outbox, job.node(0).deadline
+    ranks = (replace(job.rank(0), handed="", deadline=deadline), job.rank(1))
+    job.job = replace(job.job, ranks=ranks, outbox=reboot)
+    job.nodes["n0"] = replace(job.node(0), handed="", outbox=(), reboot_key="", job_version=0)
+    job.hears(Tick(at=T0))
+    assert [order.effect for order in job.job.outbox] == []
+    assert [order.effect for order in job.node(0).outbox] == [like(RebootNode, key="j/1/0/reboot")]
+    assert job.reboots(0).status is JobStatus.RESTARTING
 
 
 # -- lost nodes ----------------------------------------------------------------------------------------------------
@@ -182,13 +194,16 @@ def test_a_person_can_stop_a_job_that_waits_for_a_reboot() -> None:
         JobStatus.USER_STOPPED,
         [NodeStatus.REBOOTING, NodeStatus.AVAILABLE],
     )
-    assert job.rank(0).deadline is not None, "the reboot goes on as the node's own errand, with its deadline"
+    assert job.node(0).deadline is not None, "the reboot goes on, with its deadline"
 
 
 def test_a_reboot_left_behind_by_a_stopped_job_is_withdrawn_when_its_time_is_over() -> None:
-    job = a_job_awaiting_reboot(nodes=1).person_stops_it().sweeps_after(POLICY.reboot_timeout - MINUTE)
-    assert like(RebootNode, node="n0") in job.outbox
-    assert like(RebootNode, node="n0") not in job.sweeps_after(MINUTE).outbox
+    job = a_job_awaiting_reboot(nodes=1).person_stops_it().sweeps_after(POLICY.reboot_timeout)
+    assert like(RebootNode, node="n0") in job.outbox, "it was not sent, so its time has not begun"
+    for _ in range(POLICY.alarm_tries):
+        job.sweeps_after(POLICY.reboot_timeout)
+    assert like(RebootNode, node="n0") not in job.outbox
+    assert job.node(0).status is NodeStatus.FAILED
 
 
 # -- with a check after the reboot ---------------------------------------------------------------------------------
@@ -197,7 +212,7 @@ def test_a_reboot_left_behind_by_a_stopped_job_is_withdrawn_when_its_time_is_ove
 def test_with_a_check_after_the_reboot_the_node_is_examined_once_more() -> None:
     job = a_job_awaiting_reboot(nodes=2, bad=(0,), policy=CHECKS_AFTER).reboots(0)
     assert (job.status, job.node_statuses[0]) == (JobStatus.PENDING_RESTART, NodeStatus.PENDING_HEALTHCHECK)
-    assert job.outbox[-1] == like(CheckNode, rank=0, check_try=2, attempt=1)
+    assert job.outbox[-1] == like(CheckNode, node="n0", key="node/n0/check/1")
     assert job.check_says(Verdict.HEALTHY, 0).status is JobStatus.RESTARTING
 
 
@@ -215,11 +230,12 @@ def test_a_node_that_the_reboot_did_not_cure_is_failed() -> None:
 def test_a_check_after_the_reboot_that_never_answers_proves_nothing_against_the_node() -> None:
     job = a_job_awaiting_reboot(nodes=1, policy=CHECKS_AFTER).reboots(0).check_starts(0)
     job.after(POLICY.check_timeout)
-    assert job.orders == [like(StopTask, node="n0"), like(CheckNode, check_try=3)]
+    assert job.orders == [like(StopTask, node="n0"), like(CheckNode, check_try=2)]
     assert job.check_starts(0).after(POLICY.check_timeout).status is JobStatus.RESTARTING
 
 
-def test_a_person_can_stop_a_job_during_the_check_after_the_reboot() -> None:
+def test_a_job_that_is_stopped_during_the_check_after_the_reboot_leaves_the_node_to_it() -> None:
     job = a_job_awaiting_reboot(nodes=1, policy=CHECKS_AFTER).reboots(0).check_starts(0).person_stops_it()
-    assert (job.status, job.node_statuses) == (JobStatus.USER_STOPPED, [NodeStatus.AVAILABLE])
-    assert job.orders == [like(StopTask, task_id="c0.2")]
+    assert (job.status, job.node_statuses) == (JobStatus.USER_STOPPED, [NodeStatus.PENDING_HEALTHCHECK])
+    assert not job.node(0).job_id
+    assert job.check_says(Verdict.HEALTHY, 0).node_statuses == [NodeStatus.AVAILABLE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecs_gpu_recovery.core.effects import Archive
-from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Entry, Job, Node, NodeStatus, Verdict
 from ecs_gpu_recovery.core.rows import changes, claimed_node, held_node, job_row, node_row, task_row
 from tests.core.story import T0, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job, some_nodes
 
@@ -79,14 +79,16 @@ def test_a_failed_node_is_given_back_with_its_verdict() -> None:
 
 
 def test_an_unfinished_reboot_goes_on_as_the_nodes_own_errand() -> None:
-    job = a_job_awaiting_reboot(nodes=1).person_stops_it().job
-    node = held_node(held_by(job), job)
-    assert job.status is JobStatus.USER_STOPPED
+    story = a_job_awaiting_reboot(nodes=1)
+    before = story.node(0)
+    node = held_node(before, story.person_stops_it().job)
     assert node is not None
-    assert (node.status, node.reboot_key, node.deadline) == (
+    assert (node.job_id, node.status, node.reboot_key, node.deadline, node.outbox) == (
+        "",
         NodeStatus.REBOOTING,
         "j/1/0/reboot",
-        job.ranks[0].deadline,
+        before.deadline,
+        before.outbox,
     )
     assert not node.claimable
 

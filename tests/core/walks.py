@@ -13,11 +13,11 @@ from ecs_gpu_recovery.core.events import (
     Fact,
     FaultSeen,
     NodeChecked,
+    NodeGivenUp,
+    NodeRepaired,
     NodeSeen,
     OrderFailed,
     OrderSent,
-    RebootFailed,
-    RebootProven,
     StartRefused,
     StopAsked,
     TaskEnded,
@@ -25,7 +25,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.exits import our_reason
-from ecs_gpu_recovery.core.model import Job, Rank, Verdict
+from ecs_gpu_recovery.core.model import Job, MachineRecord, Rank, Verdict
 from tests.core.story import MINUTE, OOM, T0, Story, with_retries
 
 ENDS: list[tuple[int | None, str, str]] = [
@@ -95,8 +95,8 @@ def _about(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
                 at=at, node=rank.node, check_id=name, check_try=check_try, verdict=verdict, findings="seen"
             )
     key = f"j/{job.attempt}/{rank.index}/reboot"
-    yield RebootProven(at=at, node=rank.node, key=key, boot_id="boot-2")
-    yield RebootFailed(at=at, node=rank.node, key=key, reason="not managed")
+    yield NodeRepaired(at=at, node=rank.node, key=key, machine=MachineRecord(boot_id="boot-2"))
+    yield NodeGivenUp(at=at, node=rank.node, key=key, reason="not managed")
     yield from (
         NodeSeen(at=at, node=rank.node, connected=up, boot_id=boot)
         for up in (True, False)

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ecs_gpu_recovery.core import exits, keys, reboot
-from ecs_gpu_recovery.core.draft import RecordDraft, ignore
+from ecs_gpu_recovery.core import exits, handover, keys
+from ecs_gpu_recovery.core.draft import ignore
 from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded, Tick
-from ecs_gpu_recovery.core.job import joint, rules, sightings
+from ecs_gpu_recovery.core.job import joint, rules
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
+from ecs_gpu_recovery.core.node import reboot
+from ecs_gpu_recovery.core.node import rules as node_rules
+from ecs_gpu_recovery.core.node import table as node_table
+from ecs_gpu_recovery.core.node.draft import NodeDraft
 from testbed.model.bounds import Bounds, quick_policy
 from testbed.model.model import Model
 from testbed.model.state import Outcome, Stalled, State
@@ -61,9 +65,9 @@ def believes_a_look_before_the_agent_has_reported(patch: Patch, model: Model) ->
 def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
     real = reboot.order
 
-    def order(draft: RecordDraft, index: int = 0) -> None:
-        real(draft, index)
-        draft.set(index, deadline=None)
+    def order(d: NodeDraft, key: str) -> None:
+        real(d, key)
+        d.set(deadline=None)
 
     patch.setattr(reboot, "order", order)
 
@@ -79,13 +83,12 @@ def loses_the_outbox_in_a_crash(patch: Patch, model: Model) -> None:
 
 
 def takes_a_disconnect_for_a_reboot(patch: Patch, model: Model) -> None:
-    def node_seen(draft: Draft, ev: NodeSeen) -> None:
-        sightings.node_seen(draft, ev)
-        for rank in draft.ranks:
-            if rank.node == ev.node and rank.node_status is NodeStatus.REBOOTING and not ev.connected:
-                draft.set(rank.index, rebooted=True)
+    def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
+        node_rules.node_seen(d, ev)
+        if not ev.connected:
+            d.set(rebooted=True)
 
-    patch.setitem(machine.TABLE[JobStatus.PENDING_RESTART], NodeSeen, node_seen)
+    patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], NodeSeen, node_seen)
 
 
 def restarts_with_a_node_missing(patch: Patch, model: Model) -> None:
@@ -150,7 +153,7 @@ def reboots_without_waiting_for_the_tasks_to_stop(patch: Patch, model: Model) ->
             if rank.exit is not None and rank.verdict is None:
                 draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "no need to test")
                 draft.node(rank.index, NodeStatus.REBOOTING, "surely its fault")
-                reboot.order(draft, rank.index)
+                draft.set(rank.index, handed=keys.reboot(draft.id, draft.attempt, rank.index))
 
     patch.setattr(joint, "_examine", examine)
 
@@ -163,8 +166,22 @@ def changes_its_mind_after_the_end(patch: Patch, model: Model) -> None:
 
 
 def sends_a_reboot_after_its_time(patch: Patch, model: Model) -> None:
-    """The job is over and its node in other hands when the sweeper finds the order."""
-    patch.setitem(machine.TABLE[JobStatus.USER_STOPPED], Tick, ignore("planted"))
+    """The time for it is over, and the node may be in other hands, when the sweeper finds the order."""
+    patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], Tick, ignore("planted"))
+
+
+def never_hears_that_a_node_is_back(patch: Patch, model: Model) -> None:
+    patch.setattr(handover, "news_for_job", lambda node: None)
+
+
+def lets_a_lost_node_back_before_its_task_has_ended(patch: Patch, model: Model) -> None:
+    real = node_rules.settle
+
+    def settle(d: NodeDraft) -> None:
+        d.set(task="")
+        real(d)
+
+    patch.setattr(node_rules, "settle", settle)
 
 
 def lets_what_was_not_sent_run_out(patch: Patch, model: Model) -> None:
@@ -206,7 +223,9 @@ MUTANTS: dict[str, Mutant] = {
     "takes a disconnect for a reboot": Mutant(
         takes_a_disconnect_for_a_reboot, replace(RECOVERY, flaps=1, nodes=1), "before n0 had really rebooted"
     ),
-    "restarts with a node missing": Mutant(restarts_with_a_node_missing, RECOVERY, "was not back"),
+    "restarts with a node missing": Mutant(
+        restarts_with_a_node_missing, RECOVERY, "is handed over while the job is RESTARTING"
+    ),
     "sends a start again without looking": Mutant(
         sends_a_start_again_without_looking, replace(RECOVERY, nodes=1, stalls=1), "a second task for rank"
     ),
@@ -223,7 +242,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "tells nobody": Mutant(tells_nobody, QUICK["two verdicts and no retry"], "nobody will be told"),
     "reboots without waiting for the tasks to stop": Mutant(
-        reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "without its verdict"
+        reboots_without_waiting_for_the_tasks_to_stop, RECOVERY, "is handed over while the job is"
     ),
     "changes its mind after the end": Mutant(
         changes_its_mind_after_the_end, QUICK["two verdicts and no retry"], "became USER_STOPPED"
@@ -243,6 +262,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "compares no instance": Mutant(
         compares_no_instance, QUICK["a neighbour forges tasks"], "of a neighbour counts as ours"
+    ),
+    "never hears that a node is back": Mutant(
+        never_hears_that_a_node_is_back, RECOVERY, "nothing more happens here"
+    ),
+    "lets a lost node back before its task has ended": Mutant(
+        lets_a_lost_node_back_before_its_task_has_ended, replace(LOSS, deaths=0, flaps=1), "lives"
     ),
     "forgets which rows are owed": Mutant(
         forgets_which_rows_are_owed,

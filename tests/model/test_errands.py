@@ -33,7 +33,7 @@ def test_a_reboot_sent_after_its_time_is_found(
     record_property("mutants", 1)
 
     def tick(d: NodeDraft, ev: Tick) -> None:
-        pending = d.pending(d.reboot_key())
+        pending = d.pending(d.node.reboot_key)
         rules.tick(d, ev)
         if d.node.status is NodeStatus.FAILED and pending is not None:
             d.order(pending.effect)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ecs_gpu_recovery.core.events import NodeSeen
-from ecs_gpu_recovery.core.job import joint, sightings
-from ecs_gpu_recovery.core.job.draft import Draft
-from ecs_gpu_recovery.core.model import NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.model import NodeStatus
+from ecs_gpu_recovery.core.node import rules
+from ecs_gpu_recovery.core.node.draft import NodeDraft
+from ecs_gpu_recovery.core.node.table import TABLE
 from testbed.nights.night import run
 
 
@@ -24,22 +25,26 @@ def found(violation: str) -> bool:
 
 
 def test_a_task_that_nobody_reports_must_not_be_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trust(draft: Draft, rank: Rank) -> None:
-        draft.set(rank.index, task_status=TaskStatus.TERMINATED, deadline=None)
-        draft.node(rank.index, NodeStatus.AVAILABLE, "registered again")
+    real = rules.settle
 
-    monkeypatch.setattr(joint, "_examine_anew", trust)
+    def trust(d: NodeDraft) -> None:
+        if d.node.status is NodeStatus.UNKNOWN and d.node.fit:
+            d.set(anew=False, task="")
+        real(d)
+
+    monkeypatch.setattr(rules, "settle", trust)
     assert found("are both rank")
 
 
 def test_a_new_registration_must_not_count_as_a_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sightings._registered_anew
+    real = rules.node_seen
 
-    def proof(draft: Draft, rank: Rank, ev: NodeSeen) -> None:
-        real(draft, rank, ev)
-        if rank.node_status is NodeStatus.REBOOTING:
-            draft.drop(draft.reboot_key(rank.index))
-            draft.set(rank.index, rebooted=True)
+    def proof(d: NodeDraft, ev: NodeSeen) -> None:
+        anew = ev.succeeds(d.node)
+        real(d, ev)
+        if anew:
+            d.drop(d.node.reboot_key)
+            d.set(rebooted=True)
 
-    monkeypatch.setattr(sightings, "_registered_anew", proof)
+    monkeypatch.setitem(TABLE[NodeStatus.REBOOTING], NodeSeen, proof)
     assert found("has not rebooted yet")

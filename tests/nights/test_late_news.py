@@ -12,11 +12,14 @@ from ecs_gpu_recovery.core.job import sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.node import rules
+from ecs_gpu_recovery.core.node.draft import NodeDraft
+from ecs_gpu_recovery.core.node.table import TABLE
 from testbed.nights.cluster import SimulatedCluster
 from testbed.nights.night import run
 
 #: Seeds of nights in which it matters.
-ENDED, AWAY = (1958, 4641, 5872), (764,)
+ENDED, AWAY = (1958, 4641, 5872), (2690, 4132)
 
 
 def test_the_common_sky_has_such_nights_too() -> None:
@@ -51,6 +54,12 @@ def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyP
             if replace(new, seen_version=old.seen_version) == old:
                 draft.ranks[old.index] = old
 
+    def forgetful_node(d: NodeDraft, ev: NodeSeen) -> None:
+        before = d.node
+        rules.node_seen(d, ev)
+        if replace(d.node, seen_version=before.seen_version) == before:
+            d.node = before
+
     assert not shown("has not been back", AWAY)
     for status in (
         JobStatus.IN_PROGRESS,
@@ -59,4 +68,6 @@ def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyP
         JobStatus.RESTARTING,
     ):
         monkeypatch.setitem(machine.TABLE[status], NodeSeen, forgetful)
+    for row in TABLE.values():
+        monkeypatch.setitem(row, NodeSeen, forgetful_node)
     assert shown("has not been back", AWAY)

@@ -64,14 +64,14 @@ def test_the_embedded_store_stands_in_for_the_one_in_memory(tmp_path: Path) -> N
 
 def test_a_night_that_ends_badly_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.nights.night.PATIENCE_S", -1e9)
-    outcome = run(3)
+    outcome = run(4)
     assert "never ended" in outcome.violation
-    assert str(outcome).endswith("python -m testbed.nights --seed 3")
+    assert str(outcome).endswith("python -m testbed.nights --seed 4")
 
 
 def test_an_error_that_nobody_foresaw_is_a_night_that_ended_badly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ecs_gpu_recovery.engine.sweeper.Sweeper.sweep", lambda *args: 1 / 0)
-    assert run(3).violation == "ZeroDivisionError: division by zero"
+    assert run(4).violation == "ZeroDivisionError: division by zero"
 
 
 def test_the_nights_are_troubled_enough() -> None:

@@ -40,11 +40,11 @@ def test_the_tests_that_count_are_found_by_what_they_say() -> None:
 def test_a_night_that_ended_badly_is_remembered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.nights.night.PATIENCE_S", -1e9)
     file = tmp_path / "regressions.txt"
-    file.write_text("# nights\n3 late-news  # another\n")
+    file.write_text("# nights\n4 late-news  # another\n")
     for _ in range(2):
-        remember(run(3), file)
-    assert file.read_text().splitlines()[2:] == [f"3  # {run(3).violation}"]
-    assert "never ended" in run(3).violation
+        remember(run(4), file)
+    assert file.read_text().splitlines()[2:] == [f"4  # {run(4).violation}"]
+    assert "never ended" in run(4).violation
 
 
 def test_a_run_that_was_cut_off_goes_on_where_it_stopped(

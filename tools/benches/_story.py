@@ -10,12 +10,12 @@ from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
     NodeChecked,
-    RebootProven,
+    NodeRepaired,
     TaskEnded,
     TaskStarted,
 )
 from ecs_gpu_recovery.core.exits import our_reason
-from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Job, MachineRecord, Node, NodeStatus, Verdict
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RANKS = 4
@@ -84,7 +84,8 @@ def facts(job_id: str, number: int) -> list[Fact]:
                     findings="Xid 79",
                 )
             )
-        tell(RebootProven(at=later(), node=f"j{number}-n2", key=f"{job_id}/1/2/reboot"))
+        repaired = MachineRecord(gpus=8, connected=True)
+        tell(NodeRepaired(at=later(), node=f"j{number}-n2", key=f"{job_id}/1/2/reboot", machine=repaired))
     for rank in range(RANKS):
         tell(TaskEnded(at=later(), task_id=f"{job_id}-1-{rank}", attempt=1, rank=rank, exit_code=0))
     return told

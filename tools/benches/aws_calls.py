@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ecs_gpu_recovery.aws.items import job_item
 from ecs_gpu_recovery.core.errors import VersionConflict
-from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.model import Job, JobStatus, Node
 from tests.aws.ministack import local_aws
 from tests.aws.test_store_cost import a_bad_night, after_a_hundred_attempts, size
 from tests.contract.worlds import a_job, a_node, running
@@ -136,9 +136,9 @@ def conflicts() -> dict[str, float]:
             side.fleet._pace.wait = lambda: None  # type: ignore[method-assign]
             commit = side.store.commit
 
-            def counted(old: Job, new: Job, commit: Callable[[Job, Job], Job] = commit) -> Job:
+            def counted(old: Job, new: Job, handed: Sequence[Node] = (), commit: Any = commit) -> Job:
                 try:
-                    return commit(old, new)
+                    return cast(Job, commit(old, new, handed))
                 except VersionConflict:
                     lost.append(1)
                     raise

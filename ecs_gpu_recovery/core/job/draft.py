@@ -48,6 +48,9 @@ class Draft(RecordDraft):
         self.preflight = job.preflight
         self.ranks = list(job.ranks)
         self._job = job
+        for order in job.outbox:  # of an older release: its node is handed over instead, under the same key
+            if isinstance(order.effect, RebootNode):
+                self.drop(order.key)
 
     @property
     def id(self) -> str:
@@ -121,7 +124,6 @@ class Draft(RecordDraft):
             "verdict": None,
             "findings": "",
             "doubted": False,
-            "rebooted": False,
             "anew": False,
             "deadline": None,
         }
@@ -140,7 +142,7 @@ class Draft(RecordDraft):
             raise Bug(
                 f"job {self.id} node {rank.node}: {rank.node_status} -> {status} is no move that exists"
             )
-        self.note(rank.node, rank.node_status.value, status.value, why, evidence)
+        self.note(rank.node, rank.node_status.value, status.value, why, evidence, retold=bool(rank.handed))
         self.set(index, node_status=status)
 
     @property
@@ -233,22 +235,17 @@ class Draft(RecordDraft):
             return
         if isinstance(effect, StopTask) and effect.key == keys.stop(self.id, rank) and not rank.ended:
             self.wait_longer(rank.index, self.policy.stop_timeout)
-        if isinstance(effect, RebootNode) and rank.node_status is NodeStatus.REBOOTING:
-            self.wait_longer(rank.index, self.policy.reboot_timeout)
 
     def never_sent(self, rank: Rank) -> bool:
         """Whether what a rank waits for can't have begun, because the order for it was not sent.
 
         A start that is tried again keeps its deadline: it has been sent before.
         """
-        orders = [keys.stop(self.id, rank), self.check_key(rank.index), self.reboot_key(rank.index)]
+        orders = [keys.stop(self.id, rank), self.check_key(rank.index)]
         return self.unsent(*orders, *([] if rank.start_try > 1 else [self.start_key(rank)]))
 
     def check_key(self, index: int = 0) -> str:
         return keys.check(self.id, self.ranks[index])
-
-    def reboot_key(self, index: int = 0) -> str:
-        return keys.reboot(self.id, self.attempt, index)
 
     def check_order(self, index: int, level: str) -> CheckNode:
         rank, key = self.ranks[index], self.check_key(index)
@@ -260,7 +257,6 @@ class Draft(RecordDraft):
             rank=index,
             attempt=self.attempt,
             check_try=rank.check_try,
-            idle=rank.anew,
         )
 
     # -- closing -----------------------------------------------------------------------------------------------
@@ -273,6 +269,7 @@ class Draft(RecordDraft):
             new.node
             for old, new in zip(job.ranks, self.ranks, strict=True)
             if (old.node_status, old.instance) != (new.node_status, new.instance)
+            if not (old.handed and new.handed)  # it shows itself
         ]
         self.label(version, moved)
         timeline = self.told(version)

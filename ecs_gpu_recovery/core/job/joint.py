@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import examination, messages, reboot
+from .. import examination, keys, messages
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
@@ -157,15 +157,15 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
     for rank in list(draft.ranks):
         if rank.verdict is Verdict.REBOOT:
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
-            reboot.order(draft, rank.index)
-        elif rank.verdict is Verdict.LOST:
-            draft.set(rank.index, deadline=draft.now + draft.policy.reboot_timeout)
-        else:
+        elif rank.verdict is not Verdict.LOST:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
 
 
 def awaited(draft: Draft) -> None:
-    """PENDING_RESTART: every node back, connected, with all its GPUs, and nothing of the old attempt alive."""
+    """PENDING_RESTART: every node back, connected, with all its GPUs, and nothing of the old attempt alive.
+
+    How a node that was handed over is repaired, and how long that may take, is its own record's business.
+    """
     if draft.ending is None:
         for rank in list(draft.ranks):
             _look_at(draft, rank)
@@ -185,44 +185,13 @@ def awaited(draft: Draft) -> None:
 
 
 def _look_at(draft: Draft, rank: Rank) -> None:
-    fit = rank.fit
-    if rank.node_status is NodeStatus.REBOOTING and rank.rebooted and fit:
-        if draft.policy.post_reboot_check:
-            draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "rebooted; examined once more")
-            examination.begin(draft, rank.index)
-        else:
-            draft.node(rank.index, NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
-            draft.set(rank.index, deadline=None)
-    elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.anew:
-        _examine_anew(draft, rank)
-    elif rank.node_status is NodeStatus.UNKNOWN and fit and rank.quiet:
-        draft.node(rank.index, NodeStatus.AVAILABLE, "heard from again")
-        draft.set(rank.index, deadline=None)
-    elif rank.node_status is NodeStatus.PENDING_HEALTHCHECK and rank.verdict is not None:
-        again = "registered again" if rank.anew else "after the reboot"
-        if rank.anew and rank.verdict is not Verdict.HEALTHY:
-            draft.node(rank.index, NodeStatus.FAILED, f"{again}: verdict {rank.verdict}", rank.findings)
-            if rank.verdict is Verdict.INCONCLUSIVE:
-                told = f"it registered again, and its old task may still run there ({rank.findings})"
-                draft.set(rank.index, findings=draft.cut(told))
-        elif rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
-            draft.node(rank.index, NodeStatus.FAILED, "the reboot did not cure it", rank.findings)
-        else:
-            draft.node(rank.index, NodeStatus.AVAILABLE, f"{again}: verdict {rank.verdict}", rank.findings)
-    rank = draft.ranks[rank.index]
-    if rank.node_status is NodeStatus.AVAILABLE and fit is (rank.deadline is not None):
-        draft.set(rank.index, deadline=None if fit else draft.now + draft.policy.reboot_timeout)
-
-
-def _examine_anew(draft: Draft, rank: Rank) -> None:
-    """Nobody will report the end of the old task, so the machine itself is asked: only a clean answer lets it back.
-
-    A check that could not be made is none: something may still run there.
-    """
-    if not rank.ended:
+    """A node that is not well is handed over; one that only waits for the others may go away for a while."""
+    if rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN) and not rank.handed:
+        draft.set(rank.index, handed=keys.reboot(draft.id, draft.attempt, rank.index), deadline=None)
+    if rank.anew and not rank.quiet:  # nobody will report its end, so its node looks for it
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
-    draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
-    examination.begin(draft, rank.index)
+    elif rank.node_status is NodeStatus.AVAILABLE and rank.fit is (rank.deadline is not None):
+        draft.set(rank.index, deadline=None if rank.fit else draft.now + draft.policy.reboot_timeout)
 
 
 def restarting(draft: Draft) -> None:
@@ -276,8 +245,7 @@ def _close(draft: Draft, status: JobStatus, why: str, evidence: str = "") -> Non
     for rank in list(draft.ranks):
         if rank.node_status not in _KEEP:
             draft.node(rank.index, NodeStatus.AVAILABLE, "its job ended")
-        if rank.node_status is not NodeStatus.REBOOTING:  # its deadline goes along to the node's own record
-            draft.set(rank.index, deadline=None)
+        draft.set(rank.index, deadline=None)
     draft.ending = None
     draft.outcome = why
     draft.move(status, why, evidence)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from .. import examination, keys, reboot
+from .. import examination, keys, sighting
 from ..errors import Refused
 from ..events import (
     CheckRefused,
     CheckStarted,
     NodeChecked,
-    RebootFailed,
-    RebootProven,
+    NodeGivenUp,
+    NodeRepaired,
     StartRefused,
     StopAsked,
     TaskEnded,
@@ -220,19 +220,27 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
     examination.answered(draft, rank.index, ev)
 
 
-def reboot_proven(draft: Draft, ev: RebootProven) -> None:
-    """The boot id changed for our order. Whether the node is fit for use is concluded jointly."""
+def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
+    """The node is the job's again. If its old task was not known to have ended, its own check has found it idle."""
     rank = rank_on(draft, ev.node)
-    if rank is not None:
-        reboot.proven(draft, rank.index, ev)
+    if rank is None or rank.handed != ev.key or rank.node_status is NodeStatus.FAILED:
+        return
+    why = "heard from again" if rank.verdict is Verdict.LOST else "repaired, connected, all GPUs there"
+    draft.node(rank.index, NodeStatus.AVAILABLE, why)
+    newer = ev.machine.instance != rank.instance or ev.machine.seen_version >= rank.seen_version
+    if newer and ev.machine.host != rank.host:
+        draft.set(rank.index, address=ev.address)
+    draft.set(rank.index, handed="", deadline=None, **(sighting.known(ev.machine) if newer else {}))
+    if not rank.quiet:
+        draft.set(rank.index, task_status=TaskStatus.TERMINATED)
 
 
-def reboot_failed(draft: Draft, ev: RebootFailed) -> None:
-    """The order was refused or did not work: a person must look at the node."""
+def node_given_up(draft: Draft, ev: NodeGivenUp) -> None:
+    """The node needs a person. It stays with its own record."""
     rank = rank_on(draft, ev.node)
-    if rank is not None and reboot.failed(draft, rank.index, ev):
-        draft.node(rank.index, NodeStatus.FAILED, "the reboot could not be carried out", ev.reason)
-        draft.set(rank.index, findings=draft.cut(f"reboot failed: {ev.reason}"), deadline=None)
+    if rank is not None and rank.handed == ev.key and rank.node_status is not NodeStatus.FAILED:
+        draft.node(rank.index, NodeStatus.FAILED, "could not be brought back", ev.reason)
+        draft.set(rank.index, findings=draft.cut(ev.reason))
 
 
 def tick(draft: Draft, ev: Tick) -> None:
@@ -264,7 +272,7 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
                 exit=Exit.LOST,
                 exit_reason="never confirmed to have stopped",
             )
-            if rank.node_status not in (NodeStatus.FAILED, NodeStatus.REBOOTING):
+            if rank.node_status is not NodeStatus.FAILED and not rank.handed:
                 draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
     elif status is JobStatus.IN_PROGRESS and rank.live and draft.finishing:
         why = "others of its gang have finished, and it was not seen to run since"
@@ -280,37 +288,12 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
     elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
         draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time")
         draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
-    elif (
-        rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN, NodeStatus.AVAILABLE)
-        and status is JobStatus.PENDING_RESTART
-    ):
-        why = (
-            "did not come back in time"
-            if not rank.connected or not rank.rebooted
-            else "did not come back with all its GPUs"
-        )
-        if rank.connected and rank.gpus_seen is not None and rank.gpus_seen < rank.gpus:
-            why = f"came back with {rank.gpus_seen} of {rank.gpus} GPUs"
-        draft.set(rank.index, findings=why)
-        draft.drop(
-            draft.reboot_key(rank.index)
-        )  # one that was never sent must not reach the node later, in other hands
-        if rank.node_status is NodeStatus.AVAILABLE:
-            draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
-        draft.node(rank.index, NodeStatus.FAILED, why)
+    elif status is JobStatus.PENDING_RESTART:
+        draft.set(rank.index, findings=rank.absence)
+        draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
+        draft.node(rank.index, NodeStatus.FAILED, rank.absence)
     else:
         examination.ran_out(draft, rank.index)
-
-
-def give_up_reboots(draft: Draft, ev: Tick) -> None:
-    """The job is over. A reboot that could not be ordered in time is withdrawn: the node has gone its own way since."""
-    for rank in draft.ranks:
-        if (
-            rank.node_status is NodeStatus.REBOOTING
-            and rank.deadline is not None
-            and draft.now >= rank.deadline
-        ):
-            draft.drop(draft.reboot_key(rank.index))
 
 
 def stop_asked(draft: Draft, ev: StopAsked) -> None:

@@ -21,12 +21,12 @@ from ..events import (
     Fact,
     FaultSeen,
     NodeChecked,
+    NodeGivenUp,
+    NodeRepaired,
     NodeSeen,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
-    RebootFailed,
-    RebootProven,
     StartRefused,
     StopAsked,
     TaskEnded,
@@ -54,17 +54,9 @@ _NO_CHECK: dict[type[Fact], Rule] = {
     CheckRefused: ignore("no check is pending while the gang starts or runs"),
     NodeChecked: ignore("the gang starts or runs: this answers a question of before"),
 }
-_NO_REBOOT: dict[type[Fact], Rule] = {
-    RebootProven: ignore("no reboot is awaited: every node was back before the gang was started"),
-    RebootFailed: ignore("no reboot is awaited: every node was back before the gang was started"),
-}
-_NO_REBOOT_YET: dict[type[Fact], Rule] = {
-    RebootProven: ignore(
-        "no reboot is ordered before every verdict is in: this is one of an earlier attempt"
-    ),
-    RebootFailed: ignore(
-        "no reboot is ordered before every verdict is in: this is one of an earlier attempt"
-    ),
+_NONE_HANDED: dict[type[Fact], Rule] = {
+    NodeRepaired: ignore("no node is handed over now: this is old news of an earlier attempt"),
+    NodeGivenUp: ignore("no node is handed over now: this is old news of an earlier attempt"),
 }
 _ENDED: dict[type[Fact], Rule] = {
     **_ALWAYS,
@@ -74,11 +66,11 @@ _ENDED: dict[type[Fact], Rule] = {
     CheckStarted: ignore("the job is over: the check was withdrawn, and its stop is sent by its token"),
     CheckRefused: ignore("the job is over, and its checks were withdrawn"),
     NodeChecked: ignore("the job is over: a verdict decides nothing any more"),
-    RebootProven: ignore("the node was given back, and its reboot has become its own errand"),
-    RebootFailed: ignore("the node was given back, and its reboot has become its own errand"),
+    NodeRepaired: ignore("the job is over, and nobody waits for the node"),
+    NodeGivenUp: ignore("the job is over, and nobody waits for the node"),
     NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
-    Tick: r.give_up_reboots,
+    Tick: ignore("the job is over, and waits for nothing"),
     StopAsked: r.already_over,
 }
 
@@ -86,7 +78,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.IN_PROGRESS: {
         **_ALWAYS,
         **_NO_CHECK,
-        **_NO_REBOOT,
+        **_NONE_HANDED,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
@@ -96,7 +88,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     },
     JobStatus.PENDING_HEALTHCHECK: {
         **_ALWAYS,
-        **_NO_REBOOT_YET,
+        **_NONE_HANDED,
         TaskStarted: r.task_started_too_late,
         TaskEnded: r.task_ended,
         StartRefused: ignore("the gang is stopping and its starts were withdrawn, or it was not started yet"),
@@ -117,8 +109,8 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         CheckStarted: r.check_started,
         CheckRefused: r.check_refused,
         NodeChecked: r.node_checked,
-        RebootProven: r.reboot_proven,
-        RebootFailed: r.reboot_failed,
+        NodeRepaired: r.node_repaired,
+        NodeGivenUp: r.node_given_up,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
@@ -126,7 +118,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.RESTARTING: {
         **_ALWAYS,
         **_NO_CHECK,
-        **_NO_REBOOT,
+        **_NONE_HANDED,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,

@@ -29,6 +29,7 @@ class NodeDraft(RecordDraft):
     def __init__(self, node: Node, at: datetime, policy: Policy, now: datetime | None = None) -> None:
         super().__init__(node, at, policy, now)
         self.node = self._old = node
+        self.salt = node.salt
 
     @property
     def standing(self) -> str:
@@ -53,17 +54,15 @@ class NodeDraft(RecordDraft):
     def check_key(self, index: int = 0) -> str:
         return keys.node_check(self.node)
 
-    def reboot_key(self, index: int = 0) -> str:
-        return self.node.reboot_key
-
     def check_order(self, index: int, level: str) -> CheckNode:
         key = self.check_key()
         return CheckNode(
             key=key,
-            token=keys.token(key),
+            token=keys.token(key, self.node.salt),
             node=self.name,
-            level=level or "quick",
+            level=level or self.node.level or "quick",
             check_try=self.node.check_try,
+            idle=self.node.anew,
         )
 
     def wait_for(self, effect: Effect) -> None:
@@ -83,17 +82,28 @@ class NodeDraft(RecordDraft):
         self.note(self.name, before.value, status.value, why, evidence)
         self.set(status=status)
 
+    def well(self, why: str, evidence: str = "") -> None:
+        """Free again, or back in the hands of the job that waits for it."""
+        self.move(NodeStatus.AVAILABLE, why, evidence)
+        self.set(returned=self.node.handed, task="", anew=False, rebooted=False, deadline=None)
+
     def fail(self, why: str, evidence: str = "") -> None:
-        """Out of use until a person releases it; the person is told."""
+        """Out of use until a person releases it; the person is told, by the job if one waits for the node."""
         self.move(NodeStatus.FAILED, why, evidence)
-        self.set(deadline=None, findings=evidence or why, errands=self.node.errands + 1)
         told = f"{why}: {evidence}" if evidence else why
+        if self.node.job_id:
+            self.set(deadline=None, findings=told)
+            return
+        self.set(deadline=None, findings=evidence or why, errands=self.node.errands + 1)
         self.order(messages.node_failed(self.name, told, self.node.verdict, self.node.errands))
 
     def finish(self) -> NodeStep:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""
         old, version = self._old, self._old.version + 1
-        self.label(version, [self.name] if self.node.status is not old.status else [])
+        moved = (
+            self.node.status is not old.status and self.node.own
+        )  # back in its job's hands, that one shows it
+        self.label(version, [self.name] if moved else [])
         timeline = self.told(version)
         new = replace(self.node, outbox=self.orders, timeline=timeline)
         if new == old:

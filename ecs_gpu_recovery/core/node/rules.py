@@ -1,24 +1,28 @@
 """The rules of a node that answers for itself: what a single fact changes, and what then follows.
 
-While a job holds it, the job record is the truth: here only sightings and holds are kept then.
+While a job holds it, the job record is the truth: here only sightings and holds are kept then. Once the job has handed
+it over, it is repaired and let back in by these rules, and the job waits to hear what became of it.
 """
 
 from __future__ import annotations
 
-from .. import examination, keys, reboot, sighting
+from .. import examination, keys, sighting
 from ..errors import Refused
 from ..events import (
     CheckRefused,
     CheckStarted,
     FaultSeen,
+    HandedOver,
     NodeAsked,
     NodeChecked,
     NodeSeen,
+    OldTaskEnded,
     RebootFailed,
     RebootProven,
     Tick,
 )
 from ..model import Hold, NodeStatus, Verdict
+from . import reboot
 from .draft import NodeDraft
 
 ASKS = ("drain", "release", "check", "reboot")
@@ -69,8 +73,33 @@ def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
     _free(d, "reboot")
     errand = d.node.errands + 1
     d.move(NodeStatus.REBOOTING, f"reboot asked for by {ev.by}", ev.why)
-    d.set(errands=errand, reboot_key=keys.node_reboot(d.name, errand))
-    reboot.order(d)
+    d.set(errands=errand)
+    reboot.order(d, keys.node_reboot(d.name, errand))
+
+
+def handed_over(d: NodeDraft, ev: HandedOver) -> None:
+    """Its job needs it repaired, or misses it. A GPU fault is cured by a reboot; a lost node is only waited for."""
+    if d.node.job_id != ev.job or d.node.handed == ev.key:
+        return
+    d.set(
+        handed=ev.key,
+        verdict=ev.verdict,
+        findings=ev.findings,
+        task=ev.task,
+        anew=ev.anew,
+        level=ev.level,
+        salt=ev.salt,
+        first=ev.first,
+        deadline=d.now + d.policy.reboot_timeout,
+    )
+    if ev.verdict is Verdict.REBOOT:
+        reboot.order(d, ev.key)
+
+
+def old_task_ended(d: NodeDraft, ev: OldTaskEnded) -> None:
+    """Nothing of the job that handed it over runs there any more."""
+    if ev.key == d.node.handed:
+        d.set(task="")
 
 
 def check_started(d: NodeDraft, ev: CheckStarted) -> None:
@@ -92,21 +121,23 @@ def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
 
 def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
     """The boot id changed for our order. It is used again once it is connected with all its GPUs."""
-    reboot.proven(d, 0, ev)
+    reboot.proven(d, ev)
 
 
 def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
-    if reboot.failed(d, 0, ev):
+    if reboot.failed(d, ev):
         d.fail("the reboot could not be carried out", ev.reason)
 
 
 def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     """Keep what is new. Silence beyond the limit is judged by `tick`."""
-    if ev.succeeds(d.node) and not d.node.job_id:  # a job that holds it decides by itself
+    if ev.succeeds(d.node) and d.node.own and _can_be_met(d, ev):  # a job that holds it decides by itself
         d.say(f"registered again as {ev.instance.rpartition('/')[2]}")
         ip = ev.address if ev.host != d.node.host else d.node.ip
-        d.set(**sighting.registered_anew(d.node, ev, d.at), ip=ip)
+        another = bool(d.node.job_id) and ev.host != d.node.host
+        anew = d.node.anew or another or bool(d.node.task)
+        d.set(**sighting.registered_anew(d.node, ev, d.at), ip=ip, anew=anew)
     changes = sighting.changes(d.node, ev, d.now)
     if changes is None:
         return
@@ -115,8 +146,14 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     if sighting.says_nothing_new(d.node, ev, d.node.status, changes):
         return
     d.set(**changes, seen_version=max(ev.version, d.node.seen_version))
-    if ev.gone and not d.node.job_id and d.node.status is NodeStatus.AVAILABLE:
+    if ev.gone and d.node.own and d.node.status is NodeStatus.AVAILABLE:
         d.move(NodeStatus.UNKNOWN, ev.why or "the instance is gone")
+
+
+def _can_be_met(d: NodeDraft, ev: NodeSeen) -> bool:
+    """The others of a gang meet at the address of its first node, so it must be known where that is now."""
+    waited_for = bool(d.node.job_id) and d.node.first
+    return not waited_for or ev.host == d.node.host or bool(ev.address) or not d.node.ip
 
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
@@ -138,30 +175,42 @@ def tick(d: NodeDraft, ev: Tick) -> None:
     d.set(deadline=None)
     if node.status is NodeStatus.REBOOTING:
         d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
-        d.fail("did not come back from its reboot in time")
+        d.fail(node.absence)
     elif node.status is NodeStatus.PENDING_HEALTHCHECK:
         examination.ran_out(d)
+    elif node.status is NodeStatus.UNKNOWN:
+        d.fail(node.absence)
 
 
 def settle(d: NodeDraft) -> None:
     """What follows from where the node stands now. A job that holds it concludes by itself."""
     node = d.node
-    if node.job_id:
+    if not node.own:
         return
     if node.status is NodeStatus.REBOOTING and node.rebooted and node.fit:
         if d.policy.post_reboot_check:
             d.move(NodeStatus.PENDING_HEALTHCHECK, "rebooted; examined once more")
             examination.begin(d)
         else:
-            d.move(NodeStatus.AVAILABLE, "rebooted, connected, all GPUs there")
-            d.set(deadline=None, verdict=None, findings="")
-    elif node.status is NodeStatus.UNKNOWN and node.fit:
-        d.move(NodeStatus.AVAILABLE, "heard from again")
-        d.set(deadline=None)
-    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is Verdict.HEALTHY:
-        d.move(NodeStatus.AVAILABLE, "the check found no GPU fault", node.findings)
-    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is Verdict.INCONCLUSIVE:
-        why = "the check gave no answer: nothing is proven against it"
-        d.move(NodeStatus.AVAILABLE, why, node.findings)
+            d.well("rebooted, connected, all GPUs there")
+            d.set(verdict=None, findings="")
+    elif node.status is NodeStatus.UNKNOWN and node.fit and node.anew:
+        d.move(NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
+        examination.begin(d)
+    elif node.status is NodeStatus.UNKNOWN and node.fit and not node.task:
+        d.well("heard from again")
     elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None:
-        d.fail(f"the check says {node.verdict}", node.findings)
+        _examined(d, node.verdict)
+
+
+def _examined(d: NodeDraft, verdict: Verdict) -> None:
+    """A check that gave no answer proves nothing, unless something may still run there that nobody reports."""
+    found = d.node.findings
+    if verdict is Verdict.HEALTHY:
+        d.well("the check found no GPU fault", found)
+    elif verdict is not Verdict.INCONCLUSIVE:
+        d.fail("the reboot did not cure it" if d.node.rebooted else f"the check says {verdict}", found)
+    elif d.node.anew:
+        d.fail("it registered again, and its old task may still run there", found)
+    else:
+        d.well("the check gave no answer: nothing is proven against it", found)

@@ -17,9 +17,11 @@ from ..events import (
     CheckStarted,
     Fact,
     FaultSeen,
+    HandedOver,
     NodeAsked,
     NodeChecked,
     NodeSeen,
+    OldTaskEnded,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
@@ -52,7 +54,14 @@ _NO_REBOOT: dict[type[Fact], Rule] = {
     RebootProven: ignore("no reboot is awaited: the last one is over"),
     RebootFailed: ignore("no reboot is awaited: the last one is over"),
 }
-_AT_REST: dict[type[Fact], Rule] = {**_ALWAYS, **_NO_CHECK, **_NO_REBOOT, Tick: r.tick}
+_AT_REST: dict[type[Fact], Rule] = {
+    **_ALWAYS,
+    **_NO_CHECK,
+    **_NO_REBOOT,
+    HandedOver: ignore("no job holds it, or it was handed over already"),
+    OldTaskEnded: r.old_task_ended,
+    Tick: r.tick,
+}
 
 TABLE: dict[NodeStatus, dict[type[Fact], Rule]] = {
     **dict.fromkeys(NodeStatus, _AT_REST),
@@ -69,21 +78,23 @@ TABLE: dict[NodeStatus, dict[type[Fact], Rule]] = {
     },
 }
 
-#: Of a node that a job holds.
+#: Of a node that a job holds and has not handed over.
 HELD: dict[type[Fact], Rule] = {
     **_ALWAYS,
     CheckStarted: ignore("a job holds the node, and its checks name the job: this is one of before"),
     CheckRefused: ignore("a job holds the node, and its checks name the job: this is one of before"),
     NodeChecked: ignore("a job holds the node, and its checks name the job: this is one of before"),
-    RebootProven: ignore("a job holds the node, and hears of the reboots that it ordered"),
-    RebootFailed: ignore("a job holds the node, and hears of the reboots that it ordered"),
+    RebootProven: ignore("a job holds the node: its last reboot is over"),
+    RebootFailed: ignore("a job holds the node: its last reboot is over"),
+    HandedOver: r.handed_over,
+    OldTaskEnded: ignore("a job holds the node, and knows its own tasks"),
     Tick: ignore("a job holds the node, and looks at its deadlines and absences"),
 }
 
 
 def decide_node(node: Node, ev: Fact, policy: Policy, now: datetime | None = None) -> NodeStep:
     """What this fact means for a node, heard `now`. The same arguments always give the same answer."""
-    rule = (HELD if node.job_id else TABLE[node.status]).get(type(ev))
+    rule = (TABLE[node.status] if node.own else HELD).get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
     at = min(ev.at, ev.clock(node.updated_at))  # a node's own clock is not ours

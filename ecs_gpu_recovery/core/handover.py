@@ -1,0 +1,114 @@
+"""Two records, one write: a job hands a node over, and hears what became of it. Why is in
+docs/decisions/0013-a-node-is-repaired-by-its-own-record.md.
+
+Whoever commits a job writes the nodes that it hands over in the same breath. What the two records tell each other after
+that is a fact like any other: it can be read from the teller's record at any time, so one that got lost is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from . import rows, sighting
+from .errors import NotFound, Unreadable
+from .events import Fact, HandedOver, NodeGivenUp, NodeRepaired, OldTaskEnded
+from .model import Job, Node, NodeStatus, Rank, Verdict
+from .node.table import decide_node
+from .policy import Policy
+
+
+def handed(old: Job, new: Job) -> list[Rank]:
+    """The ranks whose nodes are handed over in this step."""
+    pairs = zip(old.ranks, new.ranks, strict=True)
+    return [rank for before, rank in pairs if rank.handed and rank.handed != before.handed]
+
+
+def taken(
+    old: Job, new: Job, read: Callable[[str], Node], policy: Policy, now: datetime | None = None
+) -> tuple[Node, ...]:
+    """The nodes that this step of a job hands over, as their own records take it.
+
+    Those that have taken it are left out: many nodes may be handed over in several writes, and a crash in between is
+    followed by the same step once more. So is one whose record is damaged: nobody can repair it, and the job hears so.
+    """
+    found = [(rank, _read(rank, read)) for rank in handed(old, new)]
+    return tuple(taken for rank, node in found if node for taken in _taken(new, rank, node, policy, now))
+
+
+def _taken(job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | None) -> Iterator[Node]:
+    if node.job_id != job.id or node.handed == rank.handed:
+        return
+    held = rows.held_node(node, job) or node
+    held = replace(held, **sighting.known(rank))
+    fact = HandedOver(
+        at=job.updated_at,
+        node=node.name,
+        job=job.id,
+        key=rank.handed,
+        verdict=rank.verdict or Verdict.LOST,
+        findings=rank.findings,
+        task="" if rank.quiet else rank.task_id or "its start was not answered",
+        anew=rank.anew,
+        level=job.spec.check_level,
+        salt=job.salt,
+        first=rank.index == 0,
+    )
+    step = decide_node(held, fact, policy, now)
+    yield replace(step.node, job_version=job.version, version=node.version + 1)
+
+
+def news_for_node(job: Job, rank: Rank) -> Fact | None:
+    """What the record of a node that was handed over has yet to learn of its job."""
+    if rank.handed and rank.quiet and not rank.anew:
+        return OldTaskEnded(at=job.updated_at, node=rank.node, key=rank.handed)
+    return None
+
+
+def news_for_job(node: Node) -> Fact | None:
+    """What became of a node that was handed over; nothing while its repair goes on."""
+    if not (node.job_id and node.handed):
+        return None
+    if node.returned == node.handed:
+        at, name = node.updated_at, node.name
+        return NodeRepaired(at=at, node=name, key=node.handed, machine=node, address=node.ip)
+    if node.status is NodeStatus.FAILED:
+        return NodeGivenUp(at=node.updated_at, node=node.name, key=node.handed, reason=node.findings)
+    return None
+
+
+def missed(
+    job: Job, known: Mapping[str, Node], read: Callable[[str], Node]
+) -> Iterator[tuple[Rank, Fact | None, Fact | None]]:
+    """For each node that is handed over: what its record has not taken yet, and what the job has not.
+
+    `known` are nodes as a list has them, which may be old; that the job has lost one is believed of a fresh look only.
+    """
+    for rank in () if job.status.final else job.ranks:
+        if rank.handed:
+            node = known.get(rank.node)
+            if node is None or not _is_ours(job, rank, node):
+                node = _read(rank, read)
+            if node is None or not _is_ours(job, rank, node):
+                yield rank, None, _gone(rank, job.updated_at)
+            else:
+                yield rank, news_for_node(job, rank) if node.task else None, news_for_job(node)
+
+
+def _is_ours(job: Job, rank: Rank, node: Node) -> bool:
+    return node.job_id == job.id and node.handed == rank.handed
+
+
+def _read(rank: Rank, read: Callable[[str], Node]) -> Node | None:
+    try:
+        return read(rank.node)
+    except (NotFound, Unreadable):
+        return None
+
+
+def _gone(rank: Rank, at: datetime) -> NodeGivenUp:
+    """Another hand has taken it from the job, deleted it, or damaged its record."""
+    return NodeGivenUp(
+        at=at, node=rank.node, key=rank.handed, reason="its record is gone, damaged or not the job's"
+    )
