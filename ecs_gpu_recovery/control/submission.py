@@ -31,7 +31,7 @@ def _refusal(node: Node, gpus: int, standing: Mapping[str, str]) -> str:
 def choose_nodes(
     request: JobRequest, nodes: Sequence[Node], standing: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The named nodes, or any that are free; a refusal names every reason.
+    """The named nodes, or any that are free, those with a clean record first; a refusal names every reason.
 
     `standing` tells what the cluster itself has against a node, which its record may not know yet.
     """
@@ -51,7 +51,8 @@ def choose_nodes(
         if wrong:
             raise Refused(not_submitted(wrong))
         return request.nodes
-    free = [node.name for node in nodes if not _refusal(node, gpus, against)]
+    clean_first = sorted(nodes, key=lambda node: len(node.condemned))
+    free = [node.name for node in clean_first if not _refusal(node, gpus, against)]
     if len(free) < request.any_nodes:
         with_gpus = f" with {gpus} GPUs each" if gpus else ""
         raise Refused(

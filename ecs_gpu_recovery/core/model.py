@@ -274,6 +274,17 @@ class Hold(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Condemnation(Stored):
+    """A fault that was found on a node, what was done about it, and what became of that."""
+
+    at: datetime
+    verdict: Verdict
+    findings: str = ""
+    repair: str = ""  #: empty: none was tried any more
+    outcome: str = ""  #: empty while it goes on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node(MachineRecord):
     """A node. Held by a job, its status is a copy from the job record. Free, or handed over, it decides for itself."""
 
@@ -299,6 +310,7 @@ class Node(MachineRecord):
     first: bool = False  #: the others of that job's gang meet here
     reboot_key: str = ""  #: of its last reboot
     rebooted: bool = False  #: that reboot is proven
+    condemned: tuple[Condemnation, ...] = ()  #: the last of them, oldest first
     errands: int = 0  #: counts this node's own orders, so that each has its own key
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()

@@ -43,6 +43,7 @@ class Judge:
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
         self._nodes: dict[str, Node] = {}  #: as their own rules have left them last
+        self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
         self._starts: set[str] = set()  #: every start that was ever ordered
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.carried_out: Counter[str] = Counter()
@@ -101,8 +102,11 @@ class Judge:
                     f"{task.id} of attempt {task.attempt} starts, {other.id} of {other.attempt} lives",
                 )
 
-    def asked_by_person(self, node: str) -> None:
-        self._asked.add(node)
+    def asked_by_person(self, node: str, ask: str) -> None:
+        if ask == "reboot":
+            self._asked.add(node)
+        elif ask == "release":
+            del self._repairs[node]
 
     def rebooted(self, machine: Machine, reboot: Reboot) -> None:
         """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
@@ -129,6 +133,8 @@ class Judge:
         used = (key.job, attempt, machine.name)
         demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
         self._used.add(used)
+        self._repairs[machine.name] += 1
+        demand(self._repairs[machine.name] < 3, f"{machine.name} is repaired again and again")
 
     # -- what is committed -----------------------------------------------------------------------------
 
@@ -246,6 +252,14 @@ class Judge:
         )
         reboot = machine.reboots.get(keys.reboot(job.id, job.attempt, rank.index))
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
+        if reboot is not None and self._world.weather.policy.post_reboot_check:
+            gates = [
+                t for t in machine.tasks if t.check and not t.job and t.began > reboot.at and not t.alive
+            ]
+            well = any(verdict_of(t) is Verdict.HEALTHY for t in gates)
+            demand(
+                well, f"job {job.id} restarts, but no check has found {rank.node} healthy since its reboot"
+            )
         node = self._nodes.get(rank.node)
         if node is not None and node.job_id == job.id:
             due = any(isinstance(order.effect, RebootNode) for order in node.outbox)

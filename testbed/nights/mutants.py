@@ -17,6 +17,7 @@ from ecs_gpu_recovery.core.events import Fact, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.job import joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node import repair
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
@@ -65,6 +66,7 @@ _classify = exits.classify
 _tick = node_rules.tick
 _node_seen = node_rules.node_seen
 _taken = handover._taken
+_settle = node_rules.settle
 
 
 def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
@@ -110,6 +112,13 @@ def _hand_over_again(
         yield replace(taken, handed=rank.handed)
 
 
+def _without_a_gate(d: NodeDraft) -> None:
+    """A node that has rebooted is as good as new."""
+    if d.node.own and d.node.status is NodeStatus.REBOOTING and d.node.rebooted and d.node.fit:
+        d.well("rebooted")
+    _settle(d)
+
+
 def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
     """What a job and its node have not told each other at once is never told."""
 
@@ -150,6 +159,8 @@ MUTANTS: tuple[Mutant, ...] = (
         {**joint.JOINT, JobStatus.PENDING_RESTART: _start_without},
     ),
     Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
+    Mutant("skip the gate", node_rules, "settle", _without_a_gate),
+    Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
     Mutant("forget what was not told", Runtime, "catch_up", _tell_nobody),
     Mutant("re-send a start without looking", SimulatedCluster, "looks", False),
     Mutant("do not compare the token", Origin, "has_token", lambda origin, token: True),

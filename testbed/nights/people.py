@@ -87,8 +87,7 @@ class People:
         world.struck["node_asks"] += 1
         name = rng.choice(sorted(world.machines))
         ask = rng.choice(("drain", "release", "check", "reboot", "release"))
-        if ask == "reboot":
-            night.judge.asked_by_person(name)
+        night.judge.asked_by_person(name, ask)
         fact = NodeAsked(at=world.time, node=name, ask=ask, by="ben", why="to see")
         night.process(lambda: night.desk.handle_node(name, [fact]), world.time)
 

@@ -158,7 +158,7 @@ def size(item: dict[str, Any]) -> int:
 
 def test_a_small_record_can_be_read_by_people_and_a_large_one_is_packed(place: Place) -> None:
     small, large = a_job("j1", [a_node("n1")]), a_bad_night(a_job("j2", [a_node(f"n{i}") for i in range(99)]))
-    assert items.job_item(small, MINUTE)["record"]["S"].startswith('{"format":1,"id":"j1"')
+    assert items.job_item(small, MINUTE)["record"]["S"].startswith('{"format":2,"id":"j1"')
     packed = items.job_item(large, MINUTE)
     assert set(packed["record"]) == {"B"}
     assert items.read_job(packed) == large

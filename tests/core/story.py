@@ -172,6 +172,8 @@ class Story:
         for node in handover.taken(before, step.job, self.nodes.__getitem__, self.policy):
             self.nodes[node.name] = node
             self.orders += [order.effect for order in node.outbox]
+            if (news := handover.news_for_job(node)) is not None:
+                self._job_hears(news)
         for rank in step.job.ranks:
             news = handover.news_for_node(step.job, rank)
             if news is not None and self.nodes[rank.node].task:

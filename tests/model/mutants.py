@@ -16,7 +16,7 @@ from ecs_gpu_recovery.core.job import joint, rules
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
-from ecs_gpu_recovery.core.node import reboot
+from ecs_gpu_recovery.core.node import repair
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
@@ -63,13 +63,13 @@ def believes_a_look_before_the_agent_has_reported(patch: Patch, model: Model) ->
 
 
 def forgets_the_deadline_of_a_reboot(patch: Patch, model: Model) -> None:
-    real = reboot.order
+    real = repair.order
 
     def order(d: NodeDraft, key: str) -> None:
         real(d, key)
         d.set(deadline=None)
 
-    patch.setattr(reboot, "order", order)
+    patch.setattr(repair, "order", order)
 
 
 def loses_the_outbox_in_a_crash(patch: Patch, model: Model) -> None:

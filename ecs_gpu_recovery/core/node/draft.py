@@ -85,12 +85,19 @@ class NodeDraft(RecordDraft):
     def well(self, why: str, evidence: str = "") -> None:
         """Free again, or back in the hands of the job that waits for it."""
         self.move(NodeStatus.AVAILABLE, why, evidence)
+        self._repair_ends("cured")
         self.set(returned=self.node.handed, task="", anew=False, rebooted=False, deadline=None)
+
+    def _repair_ends(self, outcome: str) -> None:
+        *before, last = self.node.condemned or (None,)
+        if last is not None and not last.outcome:
+            self.set(condemned=(*before, replace(last, outcome=outcome)))
 
     def fail(self, why: str, evidence: str = "") -> None:
         """Out of use until a person releases it; the person is told, by the job if one waits for the node."""
         self.move(NodeStatus.FAILED, why, evidence)
         told = f"{why}: {evidence}" if evidence else why
+        self._repair_ends(why)
         if self.node.job_id:
             self.set(deadline=None, findings=told)
             return

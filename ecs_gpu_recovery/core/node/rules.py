@@ -22,7 +22,7 @@ from ..events import (
     Tick,
 )
 from ..model import Hold, NodeStatus, Verdict
-from . import reboot
+from . import repair
 from .draft import NodeDraft
 
 ASKS = ("drain", "release", "check", "reboot")
@@ -42,12 +42,12 @@ def _drain(d: NodeDraft, ev: NodeAsked) -> None:
 
 
 def _release(d: NodeDraft, ev: NodeAsked) -> None:
-    """Back into use, on a person's word. It lifts a drain and a failure."""
+    """Back into use, on a person's word. It lifts a drain and a failure, and nothing is held against it any more."""
     if d.node.job_id and d.node.hold is None:
         raise Refused(
             f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
         )
-    d.set(hold=None)
+    d.set(hold=None, condemned=())
     d.say(f"released by {ev.by}", ev.why)
     if not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
         d.move(NodeStatus.AVAILABLE, f"released by {ev.by}", ev.why)
@@ -74,11 +74,11 @@ def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
     errand = d.node.errands + 1
     d.move(NodeStatus.REBOOTING, f"reboot asked for by {ev.by}", ev.why)
     d.set(errands=errand)
-    reboot.order(d, keys.node_reboot(d.name, errand))
+    repair.order(d, keys.node_reboot(d.name, errand))
 
 
 def handed_over(d: NodeDraft, ev: HandedOver) -> None:
-    """Its job needs it repaired, or misses it. A GPU fault is cured by a reboot; a lost node is only waited for."""
+    """Its job needs it repaired, or misses it. A GPU fault is held against it; a lost node is only waited for."""
     if d.node.job_id != ev.job or d.node.handed == ev.key:
         return
     d.set(
@@ -93,7 +93,7 @@ def handed_over(d: NodeDraft, ev: HandedOver) -> None:
         deadline=d.now + d.policy.reboot_timeout,
     )
     if ev.verdict is Verdict.REBOOT:
-        reboot.order(d, ev.key)
+        repair.condemn(d, ev.key, ev.verdict, ev.findings)
 
 
 def old_task_ended(d: NodeDraft, ev: OldTaskEnded) -> None:
@@ -121,12 +121,12 @@ def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
 
 def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
     """The boot id changed for our order. It is used again once it is connected with all its GPUs."""
-    reboot.proven(d, ev)
+    repair.proven(d, ev)
 
 
 def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
-    if reboot.failed(d, ev):
+    if repair.failed(d, ev):
         d.fail("the reboot could not be carried out", ev.reason)
 
 
@@ -204,12 +204,16 @@ def settle(d: NodeDraft) -> None:
 
 
 def _examined(d: NodeDraft, verdict: Verdict) -> None:
-    """A check that gave no answer proves nothing, unless something may still run there that nobody reports."""
+    """Only a healthy node is let back from a repair. Of any other, a check that gave no answer proves nothing, unless
+    something may still run there that nobody reports."""
     found = d.node.findings
     if verdict is Verdict.HEALTHY:
         d.well("the check found no GPU fault", found)
+    elif d.node.rebooted:
+        untested = verdict is Verdict.INCONCLUSIVE
+        d.fail("it could not be tested after its reboot" if untested else "the reboot did not cure it", found)
     elif verdict is not Verdict.INCONCLUSIVE:
-        d.fail("the reboot did not cure it" if d.node.rebooted else f"the check says {verdict}", found)
+        d.fail(f"the check says {verdict}", found)
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
     else:

@@ -1,11 +1,30 @@
-"""The reboot of a node: ordered once, and believed when it is proven."""
+"""The repair of a node: a fault is held against it, and a reboot is ordered once, and believed when it is proven."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from ..effects import RebootNode
 from ..events import RebootFailed, RebootProven
-from ..model import NodeStatus
+from ..model import Condemnation, NodeStatus, Verdict
 from .draft import NodeDraft
+
+#: A node that is condemned so often within this time is not repaired any more: a person must look at it.
+TOO_OFTEN, WITHIN = 3, timedelta(days=7)
+#: How many condemnations a record remembers.
+REMEMBERED = 10
+
+
+def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
+    """A fault was found that a reboot may cure. Whether that was tried in vain before is remembered."""
+    recent = [each for each in d.node.condemned if d.now - each.at < WITHIN]
+    often = len(recent) + 1 >= TOO_OFTEN
+    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair="" if often else "reboot")
+    d.set(condemned=(*d.node.condemned, entry)[-REMEMBERED:])
+    if often:
+        d.fail(f"condemned {len(recent) + 1} times within {WITHIN.days} days", findings)
+    else:
+        order(d, key)
 
 
 def order(d: NodeDraft, key: str) -> None:
