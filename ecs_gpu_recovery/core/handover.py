@@ -1,5 +1,5 @@
 """Two records, one write: a job hands a node over, and hears what became of it. Why is in
-docs/decisions/0013-a-node-is-repaired-by-its-own-record.md.
+docs/decisions/0014-a-node-is-repaired-by-its-own-record.md.
 
 Whoever commits a job writes the nodes that it hands over in the same breath. What the two records tell each other after
 that is a fact like any other: it can be read from the teller's record at any time, so one that got lost is told again.
