@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..core.edges import JOB
-from ..core.model import Entry, Job, JobStatus, NodeStatus, TaskStatus
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
 
 #: So many names are told; of more, the number.
 MOST_NAMES = 4
@@ -180,10 +180,12 @@ def names(found: Sequence[str]) -> str:
     return ", ".join(found) or "–"
 
 
-def deadline(job: Job) -> datetime | None:
-    """When the present wait ends at the latest; a job that trains waits for nothing."""
-    waits = [rank.deadline for rank in job.ranks if rank.deadline is not None]
-    return None if job.status.final else min(waits, default=None)
+def deadline(job: Job, nodes: Iterable[Node] = ()) -> datetime | None:
+    """When the present wait ends at the latest; a job that trains waits for nothing. A node that was handed over has
+    the deadline of its repair in its own record."""
+    handed = {rank.node for rank in job.ranks if rank.handed}
+    waits = [rank.deadline for rank in job.ranks] + [node.deadline for node in nodes if node.name in handed]
+    return None if job.status.final else min((wait for wait in waits if wait is not None), default=None)
 
 
 def grouped(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

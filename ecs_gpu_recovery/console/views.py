@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -135,7 +135,7 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     return data
 
 
-def doing(job: Job) -> dict[str, Any]:
+def doing(job: Job, nodes: Iterable[Node] = ()) -> dict[str, Any]:
     """What the system is doing for this job right now, until when at the latest, and why: its last move."""
     moves = [e for e in job.timeline if e.subject == "job" and e.before != e.after]
     last = moves[-1] if moves else None
@@ -147,7 +147,7 @@ def doing(job: Job) -> dict[str, Any]:
         "since": last.at.isoformat() if last else job.created_at.isoformat(),
         "ending": job.ending.why if job.ending else "",
         "now": now_doing(job),
-        "deadline": end.isoformat() if (end := deadline(job)) else "",
+        "deadline": end.isoformat() if (end := deadline(job, nodes)) else "",
         "calm": job.status is JobStatus.IN_PROGRESS and job.ending is None,
     }
 

@@ -54,9 +54,7 @@ FUNCTIONS: Mapping[str, Needs] = {
     CHECK_MONITOR: Needs(reads_reports=True),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
     # some job waits for.
-    INSTANCE_MONITOR: Needs(
-        indexes=((JOBS, BY_STATUS), (NODES, BY_CLUSTER), (NODES, BY_INSTANCE)), sees_commands=True
-    ),
+    INSTANCE_MONITOR: Needs(indexes=((NODES, BY_CLUSTER), (NODES, BY_INSTANCE)), sees_commands=True),
     # It looks for what is due, compares what is live with the cluster, takes over jobs that no event led to, and
     # frees claims of no job.
     SWEEPER: Needs(

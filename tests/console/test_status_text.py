@@ -166,7 +166,8 @@ def test_many_nodes_are_shown_by_state_those_in_trouble_first() -> None:
 
 
 def test_a_wait_has_an_end_and_a_training_has_none() -> None:
-    assert views.doing(a_job_awaiting_reboot(nodes=2).job)["deadline"]
+    story = a_job_awaiting_reboot(nodes=2)
+    assert views.doing(story.job, story.nodes.values())["deadline"]
     assert views.doing(a_running_job(nodes=2).job)["deadline"] == ""
 
 

@@ -268,7 +268,7 @@ class World:
         except BadRecord:
             return
         for node in self.records().nodes():
-            ranks = self.job(node.job_id).ranks if node.job_id else ()
+            ranks = self.job(node.job_id).ranks if node.job_id in rows else ()
             handed = any(rank.handed for rank in ranks if rank.node == node.name)
             if node.outbox or (handed and not node.own):  # a job that has not heard yet that the node is back
                 return

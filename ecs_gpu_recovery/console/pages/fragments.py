@@ -10,7 +10,7 @@ from ...control.records import RecordsBackend
 from ...core import keys
 from ...core.edges import JOB
 from ...core.errors import RecoveryError, Refused, Transient
-from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
+from ...core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from .. import status_text, views
 from ..api.lists import pending_orders
@@ -56,12 +56,13 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
     def read(side: RecordsBackend) -> dict[str, Any]:
         live, some = live_jobs(side)
         fleet = console.snapshots.fleet(side)
+        doing = [views.doing(found, _handed(side, found)) for found in some]
         return {
             "warning": side.warning(),
             "live": live,
             "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
-            "doing": sorted((views.doing(found) for found in some), key=lambda d: bool(d["calm"])),
+            "doing": sorted(doing, key=lambda d: bool(d["calm"])),
             "headline": status_text.headlines(live, some, fleet.nodes),
             "messages": _notices(side, 3, fleet.nodes),
         }
@@ -136,6 +137,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
         view["timeline"] = views.whole_timeline(found, earlier)[-600:]
         return {
             "job": found,
+            "handed": _handed(side, found),
             "view": view,
             "earlier": earlier,
             "phases": phases(found, now, earlier),
@@ -156,7 +158,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
     nexts = [(after, edge.why) for (before, after), edge in JOB.items() if before == found.status]
     regions = {
         "head": renderer.render("_job_head.html", job=view),
-        "now": _now(renderer, found, view, data["earlier"]),
+        "now": _now(renderer, data),
         "nexts": renderer.render("_nexts.html", nexts=nexts),
         "phases": renderer.render("_phases.html", job=view),
         "diagram": diagram,
@@ -187,14 +189,22 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
     }
 
 
-def _now(renderer: Renderer, found: Job, view: Mapping[str, Any], earlier: Sequence[Entry]) -> str:
+def _handed(side: RecordsBackend, job: Job) -> list[Node]:
+    """The nodes that the job waits for while they are repaired, readable or not."""
+    names = {rank.node for rank in job.ranks if rank.handed and not job.status.final}
+    return [node for node in side.nodes() if node.name in names] if names else []
+
+
+def _now(renderer: Renderer, data: Mapping[str, Any]) -> str:
     """What is being done, how far the way back is gone, what a person has to do, and what was mended before."""
+    found: Job = data["job"]
     way, step = status_text.steps(found)
     broken = [rank.node for rank in found.ranks if rank.node_status in BROKEN]
     asked = status_text.next_step(found.id, broken) if found.status is JobStatus.FAILED else None
-    past = status_text.recoveries((*earlier, *found.timeline))[-MOST_PAST:]
+    past = status_text.recoveries((*data["earlier"], *found.timeline))[-MOST_PAST:]
+    doing = views.doing(found, data["handed"])
     return renderer.render(
-        "_now.html", job=view, d=views.doing(found), way=way, step=step, asked=asked, broken=broken, past=past
+        "_now.html", job=data["view"], d=doing, way=way, step=step, asked=asked, broken=broken, past=past
     )
 
 
