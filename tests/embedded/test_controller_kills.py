@@ -120,6 +120,7 @@ def play(plane: ControlPlane, job_id: str, seed: str, kills: int, digest: str) -
     assert helpers.boots(plane) - before == Counter({VICTIM: 1})
     with plane.running():
         helpers.check_that_nothing_is_left(plane, job)
+        plane.side.ask_node(VICTIM, "release", why="the third fault within a week would not be repaired")
     return assassin.spent
 
 
