@@ -148,7 +148,7 @@ def _ask(
         node = side.ask_node(name, ask, why=why, level=level)
         remark(side)
         if not as_json:
-            print(f"{name}: {_NOTED[ask].format(name=name)}; it is {node.status}")
+            print(f"{name}: {_NOTED[ask].format(name=name)}")
         while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
             time.sleep(side.poll_s)
             node = side.node(name)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.codec import whole
 from ..core.effects import Order
-from ..core.model import Entry, Job, JobStatus, Node
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import Page
 from ..progress import read_progress
 from ..report import phases, runs
+from ..standing import standing, standing_view
 from .terminal import printable
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ STYLE = {
     "PENDING": "cyan",
     "REBOOTING": "magenta",
     "TERMINATED": "red",
+    "free": "green",
+    "busy": "blue",
+    "drained": "yellow",
+    "bad": "bold red",
 }
 
 
@@ -141,7 +146,7 @@ def print_job(job: Job, now: datetime) -> None:
         made.add_row(
             str(rank.index),
             plain(rank.node),
-            styled(rank.node_status),
+            styled(_node_state(job, rank)),
             styled(rank.task_status or "-"),
             f"{rank.exit or ''} {code}".strip(),
             plain(verdict),
@@ -149,6 +154,13 @@ def print_job(job: Job, now: datetime) -> None:
     out.print(made)
     print_timeline(out, job.timeline)
     print_orders(out, job.outbox)
+
+
+def _node_state(job: Job, rank: Rank) -> str:
+    """AVAILABLE would sound as if another job could have it."""
+    if rank.node_status is not NodeStatus.AVAILABLE:
+        return rank.node_status
+    return "released" if job.status.final else "waiting"
 
 
 def print_orders(out: Console, orders: Sequence[Order]) -> None:
@@ -178,22 +190,27 @@ def story(entry: Entry) -> str:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    return {**whole(node), "free": node.claimable, "refusal": node.refusal}
+    return {
+        **whole(node),
+        "free": node.claimable,
+        "refusal": node.refusal,
+        "standing": standing_view(node),
+    }
 
 
 def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
     if not nodes:
         print("No nodes. Start an embedded cluster with  gpu-recovery up --nodes 4")
         return
-    made = table("node", "state", "GPUs", "job", "note", "last change")
+    made = table("node", "state", "why", "GPUs", "job", "last change")
     for node in nodes:
-        note = f"drained by {node.hold.by}: {node.hold.why}" if node.hold else node.findings
+        said = standing(node)
         made.add_row(
             plain(node.name),
-            styled(node.status),
+            styled(said.word),
+            plain(said.why),
             str(node.gpus),
             node.job_id or "-",
-            plain(note),
             ago(node.updated_at, now),
         )
     console().print(made)
@@ -201,6 +218,7 @@ def print_nodes(nodes: Sequence[Node], now: datetime) -> None:
 
 def print_node(node: Node, now: datetime) -> None:
     print_nodes([node], now)
+    console().print(f"  status {node.status}" + (f", {node.findings}" if node.findings else ""), markup=False)
     print_timeline(console(), node.timeline)
     print_orders(console(), node.outbox)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 from ..core.edges import JOB
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
@@ -39,14 +38,6 @@ COMPLETE = "The job is complete."
 FAILED = "The job has failed. It needs a person."
 STOPPED = "A person has stopped the job."
 ENDS = {JobStatus.COMPLETE: COMPLETE, JobStatus.FAILED: FAILED, JobStatus.USER_STOPPED: STOPPED}
-#: What the overview says before everything else.
-WELL = "All is well. Active jobs: {count}."
-IDLE = "All is well. No job is active."
-RECOVERS = "{job} is recovering by itself."
-RECOVER = "{count} jobs are recovering by themselves."
-BROKEN = "Needs repair: {nodes}."
-SILENT = "Not heard from: {nodes}."
-NO_FLEET = "There are no nodes yet."
 #: What a person does next, here in the console.
 MEND_AND_RETRY = "Mend {nodes}: its page says how. Then run the job again."
 MEND = "Mend {nodes}: its page says how."
@@ -54,7 +45,7 @@ FREE = "Free now: {free} of {all} nodes."
 READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
 SENTENCES = (
     *(STOPPING, ENDING, FIRST_CHECK, CHECKING, AWAITING, RESTARTING, STARTING, FINISHING, TRAINING),
-    *(TRAINING_ALONE, *ENDS.values(), WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, NO_FLEET),
+    *(TRAINING_ALONE, *ENDS.values()),
     *(MEND_AND_RETRY, MEND, READ_AND_RETRY, FREE),
 )
 #: The way from a fault back to training, and the way to the first start.
@@ -133,38 +124,6 @@ def recoveries(moves: Iterable[Entry]) -> list[Recovery]:
             found.append(Recovery(began, why, (move.at - began).total_seconds()))
             began = None
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One thing that matters now, with the colour and shape of a state, and where to look."""
-
-    status: str
-    said: Sentence
-    href: str = ""
-
-
-def headlines(live: int, jobs: Sequence[Job], nodes: Sequence[Mapping[str, Any]]) -> list[Headline]:
-    """Is all well? If not: what mends itself, and what needs a person."""
-    mending = [job for job in jobs if recovering(job)]
-    broken = [node["name"] for node in nodes if node["status"] == NodeStatus.FAILED]
-    silent = [node["name"] for node in nodes if node["status"] == NodeStatus.UNKNOWN]
-    found = []
-    if broken:
-        href = f"/nodes/{quote(broken[0])}"
-        found.append(Headline(NodeStatus.FAILED, Sentence(BROKEN, {"nodes": names(broken)}), href))
-    if silent:
-        href = f"/nodes/{quote(silent[0])}"
-        found.append(Headline(NodeStatus.UNKNOWN, Sentence(SILENT, {"nodes": names(silent)}), href))
-    if len(mending) == 1:
-        job = mending[0]
-        found.append(Headline(job.status, Sentence(RECOVERS, {"job": job.id}), f"/jobs/{quote(job.id)}"))
-    elif mending:
-        found.append(Headline(JobStatus.RESTARTING, Sentence(RECOVER, {"count": len(mending)}), "/jobs"))
-    if not nodes:
-        return [Headline(NodeStatus.UNKNOWN, Sentence(NO_FLEET))]
-    well = Sentence(WELL, {"count": live}) if live else Sentence(IDLE)
-    return found or [Headline(JobStatus.COMPLETE, well)]
 
 
 def next_step(job: str, nodes: Sequence[str]) -> Sentence | None:

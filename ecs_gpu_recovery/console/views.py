@@ -13,6 +13,7 @@ from ..core.model import Entry, Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..progress import effective_ratio, read_progress
 from ..report import phases
+from ..standing import standing_view
 from .status_text import deadline, now_doing
 
 HIDDEN = "••••••"
@@ -127,7 +128,13 @@ def in_order(name: str) -> list[tuple[int, str]]:
 
 
 def node_view(node: Node) -> dict[str, Any]:
-    return {**whole(node), "free": node.claimable, "refusal": node.refusal, "has_report": bool(node.check_id)}
+    return {
+        **whole(node),
+        "free": node.claimable,
+        "refusal": node.refusal,
+        "standing": standing_view(node),
+        "has_report": bool(node.check_id),
+    }
 
 
 def entry_view(entry: Entry) -> dict[str, Any]:

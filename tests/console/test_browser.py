@@ -194,7 +194,7 @@ def test_everybody_can_use_the_pages_of_a_large_fleet(browser: Browser, tmp_path
         page.goto("/jobs/new")
         page.get_by_label("These nodes").check()
         expect(page.get_by_role("list", name="Drained").get_by_role("checkbox")).to_be_disabled()
-        page.get_by_role("list", name="Available").get_by_role("checkbox").first.check()
+        page.get_by_role("list", name="Free").get_by_role("checkbox").first.check()
         assert barriers(page) == []
         closed(page)
 

@@ -75,7 +75,7 @@ def test_an_operator_drains_and_releases_under_their_own_name(
     page.get_by_label("Release").check()
     page.get_by_label("Reason").fill("cable changed")
     page.get_by_role("button", name="Do it").click()
-    expect(page.locator("#title .badge")).to_contain_text("Available", timeout=WAIT_MS)
+    expect(page.locator("#title .badge")).to_contain_text("Free", timeout=WAIT_MS)
     page.goto("/alerts")
     expect(page.locator("#audit")).to_contain_text("cable changed")
     expect(page.locator("#audit")).to_contain_text("olga")

@@ -15,7 +15,8 @@ import httpx
 import polib
 import pytest
 
-from ecs_gpu_recovery.console import app, status_text
+from ecs_gpu_recovery import standing
+from ecs_gpu_recovery.console import app, headlines, status_text
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
@@ -74,6 +75,7 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
         said |= set(key.kind.choices.values()) | (
             {key.input.label, key.input.hint or None} if key.input else set()
         )
+    said |= {*labels.STANDINGS.values(), *standing.TEXTS, *headlines.SENTENCES}
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= (
         {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.SENTENCES, *RUNS, *LEFT}

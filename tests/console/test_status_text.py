@@ -10,7 +10,7 @@ import pytest
 
 from ecs_gpu_recovery.console import status_text, views
 from ecs_gpu_recovery.console.pages import fragments, svg
-from ecs_gpu_recovery.console.pages.render import Renderer, items_of
+from ecs_gpu_recovery.console.pages.render import items_of
 from ecs_gpu_recovery.console.status_text import grouped, now_doing
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
@@ -79,27 +79,6 @@ def test_the_way_back_to_training_is_told_with_where_it_stands(
     assert (found[step] if found else "") == at
 
 
-def test_the_overview_begins_with_what_matters() -> None:
-    free = {"status": "AVAILABLE"}
-    fleet = [{"name": "n1", **free}, {"name": "n2", **free}]
-    broken = [*fleet, {"name": "bad node", "status": "FAILED"}, {"name": "n9", "status": "UNKNOWN"}]
-    running, healing = a_running_job(nodes=2).job, a_job_awaiting_reboot(nodes=2).job
-
-    def told(live: int, jobs: list[Job], nodes: list[dict[str, str]]) -> list[str]:
-        return [line.said.key.format(**line.said.values) for line in status_text.headlines(live, jobs, nodes)]
-
-    assert told(0, [], []) == ["There are no nodes yet."]
-    assert told(0, [], fleet) == ["All is well. No job is active."]
-    assert told(3, [running], fleet) == ["All is well. Active jobs: 3."]
-    assert told(1, [healing], fleet) == ["j is recovering by itself."]
-    assert told(2, [healing, healing], broken) == [
-        "Needs repair: bad node.",
-        "Not heard from: n9.",
-        "2 jobs are recovering by themselves.",
-    ]
-    assert status_text.headlines(0, [], broken)[0].href == "/nodes/bad%20node"
-
-
 def test_recoveries_are_summed_up_with_their_cause_and_how_long_they_took() -> None:
     job = a_job_in_its_second_attempt(nodes=3, bad=[1]).job
     minutes = [replace(entry, at=T0 + number * MINUTE) for number, entry in enumerate(job.timeline)]
@@ -147,22 +126,6 @@ def test_evidence_is_told_line_by_line_and_brackets_are_left_whole() -> None:
     ]
     assert items_of("a ) b; c") == ["a ) b", "c"]
     assert items_of("") == []
-
-
-def test_many_nodes_are_shown_by_state_those_in_trouble_first() -> None:
-    def node(name: str, status: str, **more: object) -> dict[str, object]:
-        return {"name": name, "status": status, "job_id": "", "hold": None, "free": False, **more}
-
-    nodes = [
-        node("a", "AVAILABLE", free=True),
-        node("b", "IN_PROGRESS", job_id="j"),
-        node("c", "FAILED"),
-        node("d", "AVAILABLE", hold={"by": "olga"}),
-        node("e", "AVAILABLE", job_id="j"),
-    ]
-    groups = Renderer("en", None).by_word(nodes)
-    assert [word for word, _ in groups] == ["Failed", "Drained", "Running", "Healthy, waiting", "Available"]
-    assert sum(len(some) for _, some in groups) == len(nodes)
 
 
 def test_a_wait_has_an_end_and_a_training_has_none() -> None:

@@ -259,6 +259,15 @@ class HoldView(Answer):
     at: str
 
 
+class StandingView(Answer):
+    """Where a node stands, and why. `text` and `values` are what `why` is made of."""
+
+    word: Literal["free", "busy", "drained", "bad"]
+    why: str
+    text: str
+    values: dict[str, Any]
+
+
 class NodeView(Answer):
     """A node."""
 
@@ -269,6 +278,7 @@ class NodeView(Answer):
     job_id: str
     free: bool
     refusal: str
+    standing: StandingView
     hold: HoldView | None
     timeline: list[EntryView]
     version: int

@@ -308,6 +308,7 @@ def _node_line(view: dict[str, Any]) -> dict[str, Any]:
         "gpus": view["gpus"],
         "free": view["free"],
         "refusal": view["refusal"],
+        "standing": view["standing"]["word"],
         "version": view["version"],
     }
 

@@ -12,9 +12,11 @@ from ...core.edges import JOB
 from ...core.errors import RecoveryError, Refused, Transient
 from ...core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
+from ...standing import BAD
 from .. import status_text, views
 from ..api.lists import pending_orders
 from ..context import Console
+from ..headlines import Seen, headlines
 from ..live.snapshot import live_jobs
 from . import svg
 from .render import Renderer
@@ -63,7 +65,7 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
             "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
             "doing": sorted(doing, key=lambda d: bool(d["calm"])),
-            "headline": status_text.headlines(live, some, fleet.nodes),
+            "headline": headlines(Seen(live, some, fleet.nodes)),
             "messages": _notices(side, 3, fleet.nodes),
         }
 
@@ -279,7 +281,8 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         "deeds": renderer.render("_audit.html", audit=deeds, brief=True),
     }
     out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
-    return regions, {"usual": "release" if out else "drain"}
+    bad = data["node"]["standing"]["word"] == BAD
+    return regions, {"usual": "release" if out else "check" if bad else "drain"}
 
 
 def _kept(side: RecordsBackend, name: str, moves: Sequence[Mapping[str, Any]]) -> Sequence[Bundle]:

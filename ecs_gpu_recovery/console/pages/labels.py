@@ -22,6 +22,8 @@ NODE_LABELS = {
     "REBOOTING": "Rebooting",
     "FAILED": "Failed",
 }
+#: Where a node stands, see `standing`.
+STANDINGS = {"free": "Free", "busy": "Busy", "drained": "Drained", "bad": "Bad"}
 
 #: Orders that wait to be carried out, by their kind.
 ORDERS = {

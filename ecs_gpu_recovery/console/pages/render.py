@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ... import report
 from ...core.model import NodeStatus
 from ...jobkeys import LEVELS
+from ...standing import BAD, BUSY, DRAINED, FREE
 from .. import status_text
 from ..access.auth import Identity
 from ..api import charts
@@ -21,8 +22,9 @@ from ..views import command_line
 from . import labels, svg
 from .language import LANGUAGES, translations
 
-#: Of many nodes, those in the first states are shown first.
-_URGENCY = (
+#: Of many nodes, those of which the first word is said are shown first; of those the ones in the first states.
+_URGENCY = (BAD, DRAINED, BUSY, FREE)
+_STATES = (
     *(NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.PENDING),
     *(NodeStatus.PENDING_HEALTHCHECK, NodeStatus.ASSIGNED, NodeStatus.IN_PROGRESS, NodeStatus.AVAILABLE),
 )
@@ -83,19 +85,32 @@ class Renderer:
         return self.text(labels.NODE_LABELS.get(status, status))
 
     def node_word(self, node: Mapping[str, Any]) -> str:
-        """A node as a person would put it: one that is kept out of use is not called available."""
-        status, waits = node["status"], bool(node["job_id"])
-        if status == NodeStatus.AVAILABLE and (node["hold"] or waits):
-            return self.text("Drained" if node["hold"] else "Healthy, waiting")
-        label = self.node_label(status)
-        return f"{label} · {self.text('drained')}" if node["hold"] else label
+        """One of four words, see `standing`."""
+        return self.text(labels.STANDINGS[node["standing"]["word"]])
+
+    def node_why(self, node: Mapping[str, Any]) -> str:
+        """The reason beside the word."""
+        said = node["standing"]
+        why = self.text(said["text"]).format(**said["values"]) if said["text"] else ""
+        held = node["hold"] and said["word"] != DRAINED
+        return ", ".join(filter(None, (why, self.text("drained") if held else "")))
+
+    @staticmethod
+    def node_look(node: Mapping[str, Any]) -> str:
+        """Whose colour and shape a node has: its state's, unless that would say the opposite of its word."""
+        word = node["standing"]["word"]
+        if word == BAD and node["status"] == NodeStatus.AVAILABLE:
+            return NodeStatus.FAILED
+        return NodeStatus.PENDING if word == DRAINED else str(node["status"])
 
     def by_word(self, nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
         """Many nodes by what is said of them; those that need a person first, those that are free last."""
-        found: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+        found: dict[tuple[tuple[int, int], str], list[Mapping[str, Any]]] = {}
         for node in nodes:
-            place = 1 if node["hold"] else _URGENCY.index(node["status"]) + node["free"]
-            found.setdefault((place, self.node_word(node)), []).append(node)
+            word, text = node["standing"]["word"], node["standing"]["text"]
+            busy = f" · {self.text(text)}" if word == BUSY else ""
+            place = (_URGENCY.index(word), _STATES.index(node["status"]) if busy else 0)
+            found.setdefault((place, self.node_word(node) + busy), []).append(node)
         return [(word, found[place, word]) for place, word in sorted(found)]
 
     def verdict(self, verdict: str) -> str:
@@ -116,6 +131,8 @@ class Renderer:
                 job_label=self.job_label,
                 node_label=self.node_label,
                 node_word=self.node_word,
+                node_why=self.node_why,
+                node_look=self.node_look,
                 by_word=self.by_word,
                 names=status_text.names,
                 verdict=self.verdict,

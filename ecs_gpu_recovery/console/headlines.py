@@ -1,0 +1,102 @@
+"""What the overview says before everything else. It is green only when nothing is known to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from ..core.model import Job, JobStatus, NodeStatus
+from ..standing import BAD
+from .status_text import Sentence, names, recovering
+
+WELL = "All is well. Active jobs: {count}."
+IDLE = "All is well. No job is active."
+RECOVERS = "{job} is recovering by itself."
+RECOVER = "{count} jobs are recovering by themselves."
+BROKEN = "Needs repair: {nodes}."
+SILENT = "Not heard from: {nodes}."
+FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
+STUCK = "An order of {job} keeps failing: {error}"
+NO_FLEET = "There are no nodes yet."
+SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, STUCK, NO_FLEET)
+#: An order that has failed so often is no hiccup any more.
+_TRIES = 5
+
+RED, AMBER, GREEN = NodeStatus.FAILED, NodeStatus.PENDING, JobStatus.COMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One thing that matters now, with the colour and shape of a state, and where to look."""
+
+    status: str
+    said: Sentence
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the overview knows: how many jobs have not ended and some of them, and all nodes as they are shown."""
+
+    live: int
+    jobs: Sequence[Job]
+    nodes: Sequence[Mapping[str, Any]]
+
+
+def broken_nodes(seen: Seen) -> Iterator[Headline]:
+    yield from _of_nodes([n for n in seen.nodes if n["status"] == NodeStatus.FAILED], RED, BROKEN)
+
+
+def silent_nodes(seen: Seen) -> Iterator[Headline]:
+    yield from _of_nodes([n for n in seen.nodes if n["status"] == NodeStatus.UNKNOWN], AMBER, SILENT)
+
+
+def faulty_nodes(seen: Seen) -> Iterator[Headline]:
+    """Free, and known to be bad: the next job would meet it."""
+    free = [n for n in seen.nodes if n["status"] == NodeStatus.AVAILABLE and n["standing"]["word"] == BAD]
+    yield from _of_nodes(free, AMBER, FAULTY)
+
+
+def stuck_orders(seen: Seen) -> Iterator[Headline]:
+    for job in seen.jobs:
+        for order in job.outbox:
+            if order.tries >= _TRIES:
+                said = Sentence(STUCK, {"job": job.id, "error": order.error[:160]})
+                yield Headline(AMBER, said, f"/jobs/{quote(job.id)}")
+                break
+
+
+def mending_jobs(seen: Seen) -> Iterator[Headline]:
+    mending = [job for job in seen.jobs if recovering(job)]
+    if len(mending) == 1:
+        job = mending[0]
+        yield Headline(job.status, Sentence(RECOVERS, {"job": job.id}), f"/jobs/{quote(job.id)}")
+    elif mending:
+        yield Headline(JobStatus.RESTARTING, Sentence(RECOVER, {"count": len(mending)}), "/jobs")
+
+
+#: All that can be wrong, the worst first. Whatever else is known to be wrong gets a line here.
+CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
+    broken_nodes,
+    silent_nodes,
+    faulty_nodes,
+    stuck_orders,
+    mending_jobs,
+)
+
+
+def headlines(seen: Seen) -> list[Headline]:
+    """Is all well? If not: what mends itself, and what needs a person."""
+    if not seen.nodes:
+        return [Headline(AMBER, Sentence(NO_FLEET))]
+    found = [line for concern in CONCERNS for line in concern(seen)]
+    well = Sentence(WELL, {"count": seen.live}) if seen.live else Sentence(IDLE)
+    return found or [Headline(GREEN, well)]
+
+
+def _of_nodes(nodes: Sequence[Mapping[str, Any]], status: str, text: str) -> Iterator[Headline]:
+    if nodes:
+        told = Sentence(text, {"nodes": names([node["name"] for node in nodes])})
+        yield Headline(status, told, f"/nodes/{quote(nodes[0]['name'])}")

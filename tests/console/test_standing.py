@@ -1,0 +1,118 @@
+"""Four plain words for a node, and an overview that is green only when nothing is known to be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ecs_gpu_recovery.console import views
+from ecs_gpu_recovery.console.headlines import AMBER, GREEN, RED, Seen, headlines
+from ecs_gpu_recovery.console.pages.render import Renderer
+from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT
+from ecs_gpu_recovery.core.model import Entry, Hold, Job, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.standing import standing
+from tests.core.story import T0, a_job_awaiting_reboot, a_running_job, some_nodes
+
+XID = "Xid 79 on GPU 0000:01:00 (fallen off the bus) | NVRM: Xid 79"
+HOLD = Hold(by="olga", why="new cable", at=T0)
+
+
+def node(**about: Any) -> Node:
+    return replace(some_nodes(1)[0], **about)
+
+
+def entry(why: str, before: str = "AVAILABLE", after: str = "AVAILABLE", minutes: int = 0) -> Entry:
+    at = T0 + timedelta(minutes=minutes)
+    return Entry(at=at, subject="n0", before=before, after=after, why=why, evidence=XID)
+
+
+FAULTY = (entry(FAULT),)
+EXAMINED = (*FAULTY, entry("the check found no GPU fault", "PENDING_HEALTHCHECK"))
+
+
+@pytest.mark.parametrize(
+    ("about", "word", "why"),
+    [
+        ({}, "free", ""),
+        (
+            {"verdict": Verdict.INCONCLUSIVE, "findings": "DCGM is absent"},
+            "free",
+            "not tested: DCGM is absent",
+        ),
+        ({"hold": HOLD}, "drained", "by olga: new cable"),
+        ({"job_id": "j"}, "busy", "waiting for the rest of its job"),
+        ({"job_id": "j", "status": NodeStatus.IN_PROGRESS, "hold": HOLD}, "busy", "running"),
+        ({"status": NodeStatus.REBOOTING}, "busy", "rebooting"),
+        ({"status": NodeStatus.FAILED, "findings": "Xid 48"}, "bad", "Xid 48"),
+        ({"status": NodeStatus.FAILED}, "bad", "a person must look at it"),
+        ({"status": NodeStatus.UNKNOWN}, "bad", "not heard from"),
+        ({"gpus_seen": 7}, "bad", "only 7 of 8 GPUs are there"),
+        ({"timeline": FAULTY}, "bad", "Xid 79 on GPU 0000:01:00 (fallen off the bus)"),
+        ({"timeline": EXAMINED}, "free", ""),
+        ({"timeline": (entry(PROGRAM_FAULT),)}, "free", ""),
+    ],
+)
+def test_a_node_is_free_busy_drained_or_bad(about: dict[str, Any], word: str, why: str) -> None:
+    said = standing(node(**about))
+    assert (said.word, said.why) == (word, why)
+
+
+def told(live: int, jobs: list[Job], *nodes: Node) -> list[tuple[str, str]]:
+    seen = Seen(live, jobs, [views.node_view(node) for node in nodes])
+    return [(line.status, line.said.key.format(**line.said.values)) for line in headlines(seen)]
+
+
+def test_the_overview_is_green_only_when_nothing_is_known_to_be_wrong() -> None:
+    fine, running, healing = node(), a_running_job(nodes=2).job, a_job_awaiting_reboot(nodes=2).job
+    assert told(0, [], fine) == [(GREEN, "All is well. No job is active.")]
+    assert told(3, [running], fine) == [(GREEN, "All is well. Active jobs: 3.")]
+    assert told(0, []) == [(AMBER, "There are no nodes yet.")]
+    assert told(1, [healing], fine) == [("PENDING_RESTART", "j is recovering by itself.")]
+    assert told(
+        2,
+        [healing, healing],
+        fine,
+        node(name="broken", status=NodeStatus.FAILED),
+        node(name="silent", status=NodeStatus.UNKNOWN),
+        node(name="faulty", timeline=FAULTY),
+    ) == [
+        (RED, "Needs repair: broken."),
+        (AMBER, "Not heard from: silent."),
+        (AMBER, "A fault was reported, and no job has met it yet: faulty."),
+        ("RESTARTING", "2 jobs are recovering by themselves."),
+    ]
+
+
+def test_an_order_that_keeps_failing_is_no_good_news() -> None:
+    job = a_running_job(nodes=2).fails(0).job
+    failing = tuple(replace(order, tries=6, error="AccessDenied") for order in job.outbox)
+    assert (AMBER, "An order of j keeps failing: AccessDenied") in told(
+        1, [replace(job, outbox=failing)], node()
+    )
+
+
+def test_a_headline_leads_to_the_node() -> None:
+    seen = Seen(0, [], [views.node_view(node(name="bad node", status=NodeStatus.FAILED))])
+    assert headlines(seen)[0].href == "/nodes/bad%20node"
+
+
+def test_many_nodes_are_shown_by_word_those_in_trouble_first() -> None:
+    nodes = [
+        node(),
+        node(job_id="j", status=NodeStatus.IN_PROGRESS),
+        node(status=NodeStatus.FAILED),
+        node(hold=HOLD),
+        node(job_id="j"),
+        node(timeline=FAULTY),
+    ]
+    groups = Renderer("en", None).by_word([views.node_view(node) for node in nodes])
+    assert [(word, len(some)) for word, some in groups] == [
+        ("Bad", 2),
+        ("Drained", 1),
+        ("Busy · running", 1),
+        ("Busy · waiting for the rest of its job", 1),
+        ("Free", 1),
+    ]
