@@ -113,10 +113,7 @@ def test_a_node_that_another_tool_uses_is_left_to_it(person: Person) -> None:
 def test_a_drained_node_gets_no_job_until_it_is_released(person: Person) -> None:
     nodes(person)
     told = person("node", "drain", "n0", "--why", "fan")
-    assert (
-        told.out
-        == "n0: drained, no new job gets it (back with: gpu-recovery node release n0 --why WHY)\n"
-    )
+    assert told.out == "n0: drained, no new job gets it (back with: gpu-recovery node release n0 --why WHY)\n"
     shown = person("node", "show", "n0").out
     assert "drained by" in shown
     assert "fan" in shown
