@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -74,11 +75,16 @@ _NOTHING = JobRequest(spec=JobSpec(master_port=0))
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """A job file's keys and values, unchecked."""
-    kind = "JSON" if path.suffix == ".json" else "TOML"
+    """A job file's keys and values, unchecked. `-` is standard input, where an opening brace tells JSON."""
+    piped = str(path) == "-"
     try:
-        with open(path, "rb") as file:
-            raw = file.read(LARGEST_FILE + 1)
+        if piped:
+            raw = sys.stdin.read(LARGEST_FILE + 1).encode()
+        else:
+            with open(path, "rb") as file:
+                raw = file.read(LARGEST_FILE + 1)
+    except UnicodeDecodeError:
+        raise Refused("what was piped in is not a text: a job file is written in TOML or JSON") from None
     except FileNotFoundError:
         raise Refused(f"{path} does not exist") from None
     except OSError as exc:
@@ -87,6 +93,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise Refused(f"{path} is larger than {LARGEST_FILE >> 20} MiB: that is no job file")
     try:
         text = raw.decode()
+        kind = "JSON" if path.suffix == ".json" or (piped and text.lstrip()[:1] == "{") else "TOML"
         data = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except UnicodeDecodeError:
         raise Refused(f"{path} is not a text file: a job file is written in TOML or JSON") from None

@@ -131,7 +131,9 @@ _ROWS = {
     "gpus_per_node": JobKey(
         number(1, 64), "spec.gpus_per_node", "GPUs each rank takes; all of the node's by default", "--gpus"
     ),
-    "memory_mib": JobKey(number(16, 16_777_216), "spec.memory_mib", "memory limit of each rank"),
+    "memory_mib": JobKey(
+        number(16, 16_777_216), "spec.memory_mib", "memory limit of each rank in MiB", "--memory"
+    ),
     "check": JobKey(choice(LEVELS), "", f"how deep nodes are examined first: {', '.join(LEVELS)}", "--check"),
     "max_retries": JobKey(
         number(0, 100), "request.max_retries", "automatic restarts; the policy's by default", "--max-retries"

@@ -60,12 +60,13 @@ def evidence(
 
 def _of(side: Backend, name: str) -> Sequence[Bundle]:
     """Of a node all, of a job what its nodes kept in its time."""
+    from ..control.job_names import find_job
     from ..core.errors import NotFound
 
     try:
         side.node(name)
     except NotFound:
-        job = side.job(name)
+        job = find_job(side, name)
     else:
         return side.evidence(name)
     end = job.updated_at + _AFTERWARDS if job.status.final else side.now()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .job_options import merged, names, with_job_options
-from .options import BackendOption, JsonOption, StateOption, WhyOption
+from .options import BackendOption, JobArgument, JsonOption, StateOption, WhyOption, moment
 
 if TYPE_CHECKING:
     from ..control.backend import Backend
@@ -34,7 +34,9 @@ def submit(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="A job file (TOML or JSON); options below win over it."),
+        typer.Option(
+            "--file", "-f", help="A job file (TOML or JSON; - is standard input); options below win over it."
+        ),
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")
@@ -128,7 +130,7 @@ def list_jobs(
 
 
 def show_job(
-    job_id: Annotated[str, typer.Argument(help="The job.")],
+    called: JobArgument,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print every change until the job has ended.")
     ] = False,
@@ -137,17 +139,21 @@ def show_job(
     state: StateOption = None,
 ) -> None:
     """Show one job: ranks, nodes, verdicts, and why every decision was taken."""
+    from ..control.job_names import find_job, retries_of
     from . import render
     from .opened import opened
 
     with opened(backend, state) as side:
+        job = find_job(side, called)
         if watch:
-            _watch(side, job_id, quiet=as_json)
-        job = side.job(job_id)
+            _watch(side, job.id, quiet=as_json)
+            job = side.job(job.id)
+        retries = retries_of(side, job)
         if as_json:
-            render.emit_json(render.job_json(job, side.now()))
+            render.emit_json({**render.job_json(job, side.now()), "retried_as": list(retries)})
         elif not watch:
-            render.print_job(job, side.now())
+            handed = [side.node(rank.node) for rank in job.ranks if rank.handed and not job.status.final]
+            render.print_job(job, side.now(), retries, handed)
         if watch:
             raise typer.Exit(render.final_code(job.status))
 
@@ -169,8 +175,8 @@ def _watch(side: Backend, job_id: str, *, quiet: bool) -> None:
         time.sleep(side.poll_s)
 
 
-def logs(
-    job_id: Annotated[str, typer.Argument(help="The job.")],
+def logs(  # noqa: PLR0913, PLR0917 (each is an option)
+    called: JobArgument,
     rank: Annotated[
         int, typer.Option("--rank", help="Only this rank; all by default.", min=-1, show_default=False)
     ] = -1,
@@ -181,6 +187,18 @@ def logs(
         ),
     ] = -1,
     every: Annotated[bool, typer.Option("--all", help="Every attempt.")] = False,
+    last: Annotated[
+        int | None,
+        typer.Option("--tail", "-n", min=0, help="Of each rank only the last lines.", show_default=False),
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since",
+            help="Only what was written since: 10m, 2h, 7d before now, or a time. In the embedded mode whole logs"
+            " that were written to since then, because their lines have no times.",
+        ),
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     as_json: Annotated[
         bool,
@@ -190,17 +208,29 @@ def logs(
     state: StateOption = None,
 ) -> None:
     """Print what the ranks wrote, each line with its rank. On AWS it comes from CloudWatch."""
+    from ..control.job_names import find_job
     from ..core.errors import Refused
     from .opened import opened
     from .tail import Tail
 
     with opened(backend, state) as side:
-        job = side.job(job_id)
+        job = find_job(side, called)
+        job_id = job.id
+        begin = moment("--since", since, side.now()) if since else None
         if rank >= len(job.ranks):
             raise Refused(f"{job_id} has no rank {rank}: its ranks are 0 to {len(job.ranks) - 1}")
         if attempt > job.attempt and not follow:
             raise Refused(f"{job_id} has had no attempt {attempt} yet: the last one is {job.attempt}")
-        tail = Tail(side, job_id, rank=rank, attempt=attempt, every=every or follow, as_json=as_json)
+        tail = Tail(
+            side,
+            job_id,
+            rank=rank,
+            attempt=attempt,
+            every=every or (follow and last is None),
+            as_json=as_json,
+            last=last,
+            since=begin,
+        )
         found = tail.pump()
         while job.status.final and not follow and tail.pump():
             """A long log comes in parts."""
@@ -216,7 +246,7 @@ def logs(
 
 
 def stop(
-    job_id: Annotated[str, typer.Argument(help="The job.")],
+    called: JobArgument,
     why: WhyOption = "",
     wait: Annotated[bool, typer.Option("--wait", help="Stay until every task has stopped.")] = False,
     as_json: JsonOption = False,
@@ -224,10 +254,12 @@ def stop(
     state: StateOption = None,
 ) -> None:
     """Stop a job in any state. It is USER_STOPPED once all its tasks have ended."""
+    from ..control.job_names import find_job
     from . import render
     from .opened import opened, remark
 
     with opened(backend, state) as side:
+        job_id = find_job(side, called).id
         job = side.stop(job_id, why=why)
         remark(side)
         if not as_json:
@@ -239,7 +271,7 @@ def stop(
 
 
 def retry(
-    job_id: Annotated[str, typer.Argument(help="A job that has ended.")],
+    called: JobArgument,
     nodes: Annotated[str, typer.Option("--nodes", help="Other nodes; the same ones by default.")] = "",
     as_json: JsonOption = False,
     backend: BackendOption = "local",
@@ -247,11 +279,13 @@ def retry(
 ) -> None:
     """Run an ended job again, as a new job, from its last checkpoint."""
     from ..control.backend import whoami
+    from ..control.job_names import find_job
     from ..control.submission import retry as run_again
     from . import render
     from .opened import opened, remark
 
     with opened(backend, state) as side:
+        job_id = find_job(side, called).id
         job = run_again(
             side,
             job_id,

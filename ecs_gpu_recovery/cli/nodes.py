@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from .options import BackendOption, JsonOption, StateOption, WhyOption, refuse_lost_options
+from . import complete
+from .options import BackendOption, JsonOption, NodeArgument, StateOption, WhyOption, refuse_lost_options
 
 nodes_app = typer.Typer(
     help="List the nodes, or examine all free ones.", invoke_without_command=True, rich_markup_mode=None
 )
 node_app = typer.Typer(help="Look after one node.", no_args_is_help=True, rich_markup_mode=None)
-NameArgument = Annotated[str, typer.Argument(help="The node.")]
+NameArgument = NodeArgument
 LevelOption = Annotated[str, typer.Option("--level", help="quick, or a DCGM level from 1 to 4.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Stay until it has finished.")]
 
@@ -220,6 +221,7 @@ def inject(
             help="What to break; without it the faults are listed. 'clear' takes them back, 'power-on' brings"
             " a lost node back.",
             show_default=False,
+            autocompletion=complete.faults,
         ),
     ] = "list",
     gpu: Annotated[int, typer.Option("--gpu", help="Which GPU.", min=0)] = 0,

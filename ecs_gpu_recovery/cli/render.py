@@ -17,6 +17,7 @@ from ..engine.ports import Page
 from ..progress import read_progress
 from ..report import phases, runs
 from ..standing import standing, standing_view
+from ..status_text import deadline, now_doing
 from .terminal import printable
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
     return data
 
 
-def print_job(job: Job, now: datetime) -> None:
+def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequence[Node] = ()) -> None:
     out = console()
     said = runs(job.attempt, job.max_retries, ended=job.status.final)
     which = ", ".join(text.format(count=count) for text, count in said)
@@ -133,6 +134,15 @@ def print_job(job: Job, now: datetime) -> None:
         out.print(f"  {job.outcome}", markup=False)
     elif job.ending:
         out.print(f"  ending: {job.ending.why}", markup=False)
+    if not job.status.final:
+        doing = now_doing(job)
+        end = deadline(job, handed)
+        until = f" At the latest {end:%H:%M:%S} UTC, in {_until(end, now)}." if end else ""
+        out.print(f"  now          {doing.key.format(**doing.values)}{until}", markup=False)
+    if job.spec.retry_of:
+        out.print(f"  repeats      {job.spec.retry_of}", markup=False)
+    if retries:
+        out.print(f"  repeated by  {', '.join(retries)}", markup=False)
     out.print(f"  command      {shlex.join(job.spec.command)}", markup=False)
     out.print(f"  checkpoints  {job.spec.checkpoint_dir}", markup=False)
     done = read_progress(job.spec.checkpoint_dir)
@@ -161,6 +171,11 @@ def _node_state(job: Job, rank: Rank) -> str:
     if rank.node_status is not NodeStatus.AVAILABLE:
         return rank.node_status
     return "released" if job.status.final else "waiting"
+
+
+def _until(end: datetime, now: datetime) -> str:
+    seconds = max(0, int((end - now).total_seconds()))
+    return f"{seconds // 60} min" if seconds >= 120 else f"{seconds} s"
 
 
 def print_orders(out: Console, orders: Sequence[Order]) -> None:

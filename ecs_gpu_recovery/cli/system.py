@@ -1,4 +1,4 @@
-"""Commands about the system itself: explain-event, notices, doctor."""
+"""Commands about the system itself: explain-event, notices, prune, doctor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from .options import BackendOption, JsonOption, StateOption
+from .options import BackendOption, JsonOption, StateOption, length
 
 
 def register(app: typer.Typer) -> None:
     app.command("explain-event")(explain_event)
     app.command()(notices)
+    app.command()(prune)
     app.command()(doctor)
 
 
@@ -76,6 +77,41 @@ def notices(
             print(f"{message['at'][:19]}  {printable(message['subject'])}")
             for part in ("happened", "evidence", "done", "next"):
                 print(f"    {part:9} {printable(message[part])}")
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Jobs that ended so long ago: 12h, 30d.")
+    ] = "30d",
+    checkpoints: Annotated[
+        bool,
+        typer.Option("--checkpoints", help="Their checkpoints too, where the folder was made for the job."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; else it only says what it would do.")] = False,
+    as_json: JsonOption = False,
+    state: StateOption = None,
+) -> None:
+    """Let go of old jobs of the embedded mode: records, logs and messages. It may run beside the control plane."""
+    from ..control.backend import default_state
+    from ..control.local_backend import LocalBackend
+    from . import render
+
+    age = length("--older-than", older_than)
+    side = LocalBackend((state or default_state()).resolve())
+    try:
+        done = side.prune(side.now() - age, checkpoints=checkpoints, really=yes)
+    finally:
+        side.close()
+    if as_json:
+        render.emit_json({"jobs": done.jobs, "bytes": done.bytes, "done": yes})
+        return
+    size = f"{done.bytes / (1 << 20):.1f} MiB"
+    if yes:
+        print(f"let go of {done.jobs} jobs: {size} of logs and checkpoints are free again")
+    else:
+        print(
+            f"{done.jobs} jobs ended more than {older_than} ago: {size} of logs and checkpoints. To let go: --yes"
+        )
 
 
 def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:

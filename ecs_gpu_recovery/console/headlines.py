@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ..core.model import Job, JobStatus, NodeStatus
 from ..standing import BAD
-from .status_text import Sentence, names, recovering
+from ..status_text import Sentence, names, recovering
 
 WELL = "All is well. Active jobs: {count}."
 IDLE = "All is well. No job is active."

@@ -14,7 +14,7 @@ from ..engine.ports import JobLine, Page
 from ..progress import effective_ratio, read_progress
 from ..report import phases
 from ..standing import standing_view
-from .status_text import deadline, now_doing
+from ..status_text import deadline, now_doing
 
 HIDDEN = "••••••"
 _SECRET = re.compile(

@@ -269,6 +269,9 @@ class AwsBackend(RecordsBackend):
                 )
             return aws_logs.read(self.client("logs"), place, position, self.where.region, enough)
 
+    def log_since(self, source: LogSource, at: datetime) -> str:
+        return aws_logs.since(at)
+
     def evidence(self, node: str) -> Sequence[Bundle]:
         """A page asks again and again, so a look is good for a minute. One list has room for a thousand reboots."""
         looked, known = self._kept.get(node, (None, ()))

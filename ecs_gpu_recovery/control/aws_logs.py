@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from ..aws.errors import translated
@@ -10,6 +11,13 @@ from .backend import Enough, never
 
 #: Pages of a log that are read before they are handed on.
 _PAGES = 100
+#: A place that is a time; CloudWatch's own begin with f/ or b/.
+_SINCE = "since:"
+
+
+def since(at: datetime) -> str:
+    """The place in any log at which this moment begins."""
+    return f"{_SINCE}{int(at.timestamp() * 1000)}"
 
 
 def read(
@@ -22,7 +30,9 @@ def read(
     lines: list[str] = []
     size = 0
     for _ in range(_PAGES):
-        more: dict[str, Any] = {"nextToken": position} if position else {"startFromHead": True}
+        begin = {"startTime": int(position.removeprefix(_SINCE))} if position.startswith(_SINCE) else {}
+        head = begin or not position
+        more: dict[str, Any] = {"startFromHead": True, **begin} if head else {"nextToken": position}
         try:
             with translated(f"reading {stream}"):
                 reply = client.get_log_events(logGroupName=group, logStreamName=stream, **more)

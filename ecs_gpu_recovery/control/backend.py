@@ -86,6 +86,9 @@ class Backend(Protocol):
     def read_log(
         self, job: Job, source: LogSource, position: str, *, enough: Enough = never
     ) -> tuple[list[str], str]: ...
+    def log_since(self, source: LogSource, at: datetime) -> str:
+        """The place in a log from which on it was written since then, as near as can be told."""
+
     def evidence(self, node: str) -> Sequence[Bundle]:
         """What was kept before this node's reboots, newest first."""
 

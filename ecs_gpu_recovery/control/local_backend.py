@@ -25,6 +25,7 @@ from ..local.evidence import FOLDER as KEPT_IN
 from ..local.files import locked
 from ..local.fleet import environment
 from ..local.gpus import FAULTS
+from ..local.prune import Pruned, prune
 from ..local.views import NodeRefused
 from .backend import NO_LETTERS, Bundle, Enough, LogSource, never, whoami
 from .records import RecordsBackend
@@ -198,6 +199,14 @@ class LocalBackend(RecordsBackend):
         lines = data.decode(errors="replace").removesuffix("\n").split("\n") if data else []
         return lines, str(start + len(data))
 
+    def log_since(self, source: LogSource, at: datetime) -> str:
+        """Lines have no times here: a log that was written to since is given whole, any other not at all."""
+        try:
+            about = source.path.stat() if source.path is not None else None
+        except OSError:
+            return ""
+        return str(about.st_size) if about is not None and about.st_mtime < at.timestamp() else ""
+
     def reports(self, node: Node, most: int) -> Sequence[Mapping[str, Any]]:
         found: list[tuple[float, Path]] = []
         for path in (self._state / "nodes" / node.name / "tasks").glob("*/report.json"):
@@ -228,6 +237,12 @@ class LocalBackend(RecordsBackend):
         if all(bundle.name != name for bundle in self.evidence(node)):
             raise NotFound(f"node {node} has kept no {name}")
         return (self._state / KEPT_IN / node / name).read_bytes()
+
+    def prune(self, before: datetime, *, checkpoints: bool, really: bool) -> Pruned:
+        """Let go of jobs that ended before that moment; see `local.prune`."""
+        return prune(
+            self._state, self._parts.store, self._parts.reads, before, checkpoints=checkpoints, really=really
+        )
 
     # -- dead letters: there is no queue -----------------------------------------------------------------------
 

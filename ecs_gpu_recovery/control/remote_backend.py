@@ -187,6 +187,11 @@ class RemoteBackend:
                 break
         return text.removesuffix("\n").split("\n") if text else [], str(at)
 
+    def log_since(self, source: LogSource, at: datetime) -> str:
+        raise Refused(
+            "a console does not tell when lines were written: leave --since out, or ask on its machine"
+        )
+
     def evidence(self, node: str) -> Sequence[Bundle]:
         kept = self._get(f"/api/nodes/{quote(node, safe='')}/evidence")["evidence"]
         return [Bundle.from_json(one) for one in kept]

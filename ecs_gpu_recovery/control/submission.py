@@ -13,6 +13,7 @@ from ..core.model import Job, Node
 from ..engine.ports import Store
 from ..jobfile import JobRequest
 from .backend import Backend
+from .job_names import next_id
 
 #: Another job may take the nodes that were free a moment ago; then others are chosen.
 CLAIM_TRIES = 5
@@ -115,9 +116,8 @@ def retry(
         raise Refused(f"{job_id} is {old.status}: it has not ended{not_ended}")
     spec = replace(old.spec, retry_of=old.id, submitted_by=by)
     chosen = tuple(nodes) or tuple(rank.node for rank in old.ranks)
-    return side.submit(
-        JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=new_job_id(spec.name))
-    )
+    made = next_id(side, old.id)
+    return side.submit(JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=made))
 
 
 def task_definition(request: JobRequest) -> dict[str, Any] | None:

@@ -15,8 +15,8 @@ import httpx
 import polib
 import pytest
 
-from ecs_gpu_recovery import standing
-from ecs_gpu_recovery.console import app, headlines, status_text
+from ecs_gpu_recovery import standing, status_text
+from ecs_gpu_recovery.console import app, headlines
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve

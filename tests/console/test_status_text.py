@@ -8,12 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from ecs_gpu_recovery.console import status_text, views
+from ecs_gpu_recovery import status_text
+from ecs_gpu_recovery.console import views
 from ecs_gpu_recovery.console.pages import fragments, svg
 from ecs_gpu_recovery.console.pages.render import items_of
-from ecs_gpu_recovery.console.status_text import grouped, now_doing
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
+from ecs_gpu_recovery.status_text import grouped, now_doing
 from tests.core.story import (
     MINUTE,
     T0,

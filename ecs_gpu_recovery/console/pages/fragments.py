@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ... import status_text
 from ...control.backend import Bundle
+from ...control.job_names import retries_of
 from ...control.records import RecordsBackend
 from ...core import keys
 from ...core.edges import JOB
@@ -13,7 +15,7 @@ from ...core.errors import RecoveryError, Refused, Transient
 from ...core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from ...standing import BAD
-from .. import status_text, views
+from .. import views
 from ..api.lists import pending_orders
 from ..context import Console
 from ..headlines import Seen, headlines
@@ -145,6 +147,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
             "phases": phases(found, now, earlier),
             "lanes": lanes(found, now, earlier),
             "logs": console.logs.sources(side, found),
+            "retries": retries_of(side, found),
         }
 
     data = await console.pool.ask(read)
@@ -176,7 +179,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
         "ranks": renderer.render("_ranks.html", job=view),
         "story": renderer.render("_story.html", entries=status_text.grouped(view["timeline"]), node=False),
         "facts": renderer.render("_job_facts.html", job=view),
-        "order": renderer.render("_job_order.html", job=view),
+        "order": renderer.render("_job_order.html", job=view, retries=data["retries"]),
     }
     sizes = {log["task"]: [log["rank"], log["attempt"], log["node"], log["size"]] for log in data["logs"]}
     done = view["progress"]

@@ -11,11 +11,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ... import report
+from ... import report, status_text
 from ...core.model import NodeStatus
 from ...jobkeys import LEVELS
 from ...standing import BAD, BUSY, DRAINED, FREE
-from .. import status_text
 from ..access.auth import Identity
 from ..api import charts
 from ..views import command_line

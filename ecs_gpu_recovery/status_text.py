@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ..core.edges import JOB
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
+from .core.edges import JOB
+from .core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
 
 #: So many names are told; of more, the number.
 MOST_NAMES = 4
