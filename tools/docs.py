@@ -13,18 +13,24 @@ from ecs_gpu_recovery.main import EXIT_CODES, app
 from tools.project import ROOT
 
 DOCS = ROOT / "docs"
+#: Options that mean the same wherever they are; the page tells of them once.
+SHARED = ("--backend", "--state", "--json")
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 
 
 def commands_page() -> str:
     """Every command of `gpu-recovery`, from its own help."""
     root: Any = typer.main.get_command(app)
+    shared: dict[str, Any] = {}
     parts = [MADE, "# The `gpu-recovery` command\n\n", f"{root.help.strip()}\n"]
     for path, command in _walk(root, "gpu-recovery"):
         parts.append(f"\n## `{path}`\n\n{_text(command.help)}\n")
-        rows = [row for parameter in command.params if (row := _row(parameter)) is not None]
+        shared.update({p.opts[0]: p for p in command.params if p.opts[0] in SHARED})
+        rows = [row for p in command.params if p.opts[0] not in SHARED and (row := _row(p)) is not None]
         if rows:
             parts += ["\n| option | meaning |\n|---|---|\n", *rows]
+    parts.append("\n## Options that most commands have\n\n| option | meaning |\n|---|---|\n")
+    parts += [row for name in SHARED if (row := _row(shared[name])) is not None]
     parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
@@ -49,7 +55,8 @@ def _row(parameter: Any) -> str | None:
     if parameter.name == "help" or getattr(parameter, "hidden", False):
         return None
     said = (getattr(parameter, "help", "") or "").replace("|", "\\|")
-    name = parameter.name.upper() if parameter.param_type_name == "argument" else ", ".join(parameter.opts)
+    argument = parameter.param_type_name == "argument"
+    name = (parameter.metavar or parameter.name.upper()) if argument else ", ".join(parameter.opts)
     return f"| `{name}` | {said} |\n"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,9 @@ A fact about a job is answered in two steps. The rule of the table *records* it;
 which facts arrive makes no difference.
 """
 NODE_WORDS = """
-While a job holds a node, the job's record is the truth and the node's row follows it. A node that no job holds
-answers for itself.
+While a job holds a node (`held`), the job's record is the truth and the node's row follows it. A node that no job
+holds, or that was handed over, answers for itself.
+
 """
 
 
@@ -54,10 +55,14 @@ def page() -> str:
         "\n## What a job does with each fact\n",
         JOB_WORDS,
         _joint(),
-        *(_answers(status) for status in JobStatus),
+        "\n",
+        _answers(events.JOB_EVENTS, {status.value: TABLE[status] for status in JobStatus}),
         "\n## What a node does with each fact\n",
         NODE_WORDS,
-        *(_node_answers(titles, row) for titles, row in _node_tables()),
+        _answers(
+            events.NODE_EVENTS,
+            {status.value: nodes.TABLE[status] for status in NodeStatus} | {"held": nodes.HELD},
+        ),
     ]
     return "".join(parts)
 
@@ -115,29 +120,47 @@ def _joint() -> str:
     return "\n" + _table(("state", "joint rule", "what it concludes"), rows)
 
 
-def _answers(status: JobStatus) -> str:
-    rows = (_answer(fact, TABLE[status][fact]) for fact in events.JOB_EVENTS)
-    return f"\n### {status.value}\n\n" + _table(("fact", "rule", "what it does"), rows)
+Row = Mapping[type[events.Fact], Callable[..., Any]]
 
 
-def _node_tables() -> Iterable[tuple[str, dict[type[events.Fact], Callable[..., Any]]]]:
-    """Each table once, under the names of all states that have it."""
-    for row in {id(row): row for row in nodes.TABLE.values()}.values():
-        yield "Free: " + ", ".join(s.value for s in NodeStatus if nodes.TABLE[s] is row), row
-    yield "Held by a job, in any state", nodes.HELD
+def _answers(facts: Iterable[type[events.Fact]], table: Mapping[str, Row]) -> str:
+    """Each answer once, with the facts it is given to and the states in which it is given."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for fact in facts:
+        for state, row in table.items():
+            found.setdefault(_answer(row[fact]), {}).setdefault(fact.__name__, []).append(state)
+    rows = []
+    for (rule, said), given in found.items():
+        for states in dict.fromkeys(map(tuple, given.values())):
+            some = ", ".join(fact for fact, where in given.items() if tuple(where) == states)
+            rows.append((some, _where(states, list(table)), rule, said))
+    return _table(("fact", "in", "rule", "what it does"), rows)
 
 
-def _node_answers(title: str, row: dict[type[events.Fact], Callable[..., Any]]) -> str:
-    rows = (_answer(fact, row[fact]) for fact in events.NODE_EVENTS)
-    return f"\n### {title}\n\n" + _table(("fact", "rule", "what it does"), rows)
+def _where(states: Sequence[str], known: Sequence[str]) -> str:
+    """The shorter way to say it. `final` stands for the three states in which a job is over."""
+    some, most = _shortened(states), _shortened(known)
+    others = [state for state in most if state not in some]
+    if not others:
+        return "any"
+    if len(others) < len(some):
+        return "all but " + ", ".join(f"`{state}`" for state in others)
+    return ", ".join(f"`{state}`" for state in some)
 
 
-def _answer(fact: type[events.Fact], rule: Callable[..., Any]) -> tuple[str, str, str]:
+def _shortened(states: Sequence[str]) -> list[str]:
+    final = [status.value for status in JobStatus if status.final]
+    if not set(final) <= set(states):
+        return list(states)
+    return [*(state for state in states if state not in final), "final"]
+
+
+def _answer(rule: Callable[..., Any]) -> tuple[str, str]:
     """A fact that is ignored has no rule, but a reason."""
     name = rule.__name__
     if name == "ignore":
-        return fact.__name__, "", f"Ignored: {' '.join((rule.__doc__ or '').split())}."
-    return fact.__name__, f"`{name}`", sentence(rule)
+        return "", f"Ignored: {' '.join((rule.__doc__ or '').split())}."
+    return f"`{name}`", sentence(rule)
 
 
 def sentence(rule: Callable[..., Any]) -> str:

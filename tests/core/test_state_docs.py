@@ -8,6 +8,7 @@ import pytest
 
 from ecs_gpu_recovery.core import edges
 from ecs_gpu_recovery.core.events import JOB_EVENTS
+from ecs_gpu_recovery.core.job.table import TABLE
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
 from tools import state_docs
 
@@ -21,9 +22,11 @@ def test_every_state_and_every_answer_is_on_it() -> None:
     assert all(
         f"| `{status.value}` |" in page for kind in (JobStatus, TaskStatus, NodeStatus) for status in kind
     )
-    assert sum(page.count(f"\n| {event.__name__} |") for event in JOB_EVENTS) >= len(JobStatus) * len(
-        JOB_EVENTS
-    )
+    rows = [line.split(" | ") for line in page.splitlines()]
+    told = {fact for row in rows for fact in row[0].removeprefix("| ").split(", ") if len(row) == 4}
+    assert {event.__name__ for event in JOB_EVENTS} <= told
+    rules = {rule.__name__ for row in TABLE.values() for rule in row.values()} - {"ignore"}
+    assert all(f"| `{rule}` |" in page for rule in rules)
 
 
 CURELESS = "an end that no reboot can cure, or a gang that could not start"

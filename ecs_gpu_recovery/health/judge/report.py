@@ -103,9 +103,14 @@ def rules_table(policy: Policy) -> str:
 
 
 def rules_markdown(policy: Policy) -> str:
-    """The rule table as the documentation shows it."""
-    rows = [["rule", "source", "codes", "action", "why"], ["---"] * 5, *map(_rule_row, policy.rules)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+    """The rules as the documentation shows them: what each source's codes lead to, without the reasons."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for rule in policy.rules:
+        _, source, codes, action, _ = _rule_row(rule)
+        found.setdefault((source, action), []).append(codes.replace("|", "/"))
+    rows = [["source", "action", "codes"], ["---"] * 3]
+    rows += [[source, action, ", ".join(codes)] for (source, action), codes in found.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _rule_row(rule: Rule) -> list[str]:
