@@ -317,7 +317,9 @@ class World:
             if "version" not in self.account.rows("job_table")[job_id]:
                 return False  # another tool's, and not taken over yet
             job = self.job(job_id)
-            return job.status.final and not job.outbox and not job.owed
+            if not job.status.final or job.outbox or job.owed:
+                return False
+            return not any(node.outbox for node in self.records().nodes())  # a node sends its own orders
 
         self.until(over, minutes=minutes)
         return self.job(job_id)
