@@ -92,12 +92,12 @@ NAME = Kind(
     str,
     matching(
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
-        "use 1 to 63 letters, digits, '.', '_', '-', the first a letter or digit",
+        "use 1 to 63 ASCII letters (A to Z, a to z), digits, '.', '_', '-', the first a letter or digit",
     ),
 )
 
 _ROWS = {
-    "name": JobKey(NAME, "spec.name", "a short name; letters, digits, '.', '_', '-'", "--name"),
+    "name": JobKey(NAME, "spec.name", "a short name; ASCII letters, digits, '.', '_', '-'", "--name"),
     "id": JobKey(
         NAME,
         "request.job_id",
@@ -175,7 +175,7 @@ _ROWS = {
 }
 #: The fields of the form. What runs, and where, the form asks in its own way.
 _INPUTS = {
-    "name": Input(HOW, "A short name", "letters, digits, dot, dash"),
+    "name": Input(HOW, "A short name", "ASCII letters, digits, dot, dash"),
     "env": Input(HOW, "Variables", "One NAME=value on each line"),
     "workdir": Input(MORE, "Working folder"),
     "checkpoint_dir": Input(HOW, "Checkpoint folder", "made for the job if empty"),

@@ -53,7 +53,9 @@ COMMAND = """
 |---|---|
 | `GPU_RECOVERY_BACKEND` | what `--backend` says, for every command: `local`, `aws`, or a console's address |
 | `GPU_RECOVERY_STATE` | what `--state` says: the folder of the embedded control plane, `~/.gpu-recovery` if unset |
-| `GPU_RECOVERY_WEBHOOK` | of `gpu-recovery up`: an http(s) address that gets each message to people, as JSON |
+| `GPU_RECOVERY_WEBHOOK` | of `gpu-recovery up`: an http(s) address that gets each message to people as JSON |
+| `GPU_RECOVERY_WEBHOOK_FORM` | `slack`, `teams` or `plain`, where the address does not tell |
+| `GPU_RECOVERY_CONSOLE_URL` | the address of the console, for links in messages |
 | `STACK_NAME`, `AWS_REGION` | `--backend aws`: which deployment. AWS's own variables and profiles work as usual |
 | `GPU_RECOVERY_CONSOLE_TOKEN` | who you are, where the backend is [a console](console.md#commands-through-a-console) |
 | `GPU_RECOVERY_CONSOLE_USER`, `GPU_RECOVERY_CONSOLE_PASSWORD` | the same with a name and a password |

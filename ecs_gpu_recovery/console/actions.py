@@ -117,6 +117,14 @@ class Actions:
 
         await self._do("send again", record, act, key)
 
+    async def acknowledge(self, told: Sequence[str]) -> None:
+        """These messages, by their keys: a person has seen to them."""
+
+        def act(side: RecordsBackend) -> None:
+            self._console.acknowledged.add(told, self._who.name)
+
+        await self._do("acknowledge", told[0] if told else "", act)
+
     async def send_letter(self, letter_id: str) -> dict[str, str]:
         return await self._do_letter(
             "send again", letter_id, lambda side: dead_letters.send_again(side, letter_id)

@@ -40,6 +40,7 @@ from .api import routes as api
 from .backend_pool import PATIENCE_S, BackendPool
 from .context import Console
 from .forms import Desktop
+from .incidents import Acknowledged
 from .live.journal import FILE, Journal
 from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
@@ -147,6 +148,7 @@ def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> Fas
         pool=pool,
         audit=door.audit,
         submissions=Submissions(database),
+        acknowledged=Acknowledged(database),
         door=door,
         hub=hub,
         shared=Shared(settings.tick_s * 0.8),

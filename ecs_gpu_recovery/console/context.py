@@ -18,6 +18,7 @@ from .access.guard import Door
 from .backend_pool import BackendPool
 from .dead_letters import Letters
 from .forms import Desktop
+from .incidents import Acknowledged
 from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
 from .live.stream_limits import EventStream, StreamLimits
@@ -31,6 +32,7 @@ class Console:
     pool: BackendPool
     audit: Audit
     submissions: Submissions
+    acknowledged: Acknowledged
     door: Door
     hub: Hub
     shared: Shared

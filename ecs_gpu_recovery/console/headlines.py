@@ -19,8 +19,9 @@ BROKEN = "Needs repair: {nodes}."
 SILENT = "Not heard from: {nodes}."
 FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
 STUCK = "An order of {job} keeps failing: {error}"
+INCIDENTS = "Messages that nobody has acknowledged: {count}."
 NO_FLEET = "There are no nodes yet."
-SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, STUCK, NO_FLEET)
+SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, STUCK, INCIDENTS, NO_FLEET)
 #: An order that has failed so often is no hiccup any more.
 _TRIES = 5
 
@@ -43,6 +44,7 @@ class Seen:
     live: int
     jobs: Sequence[Job]
     nodes: Sequence[Mapping[str, Any]]
+    incidents: int = 0  #: open ones, beside those of nodes
 
 
 def broken_nodes(seen: Seen) -> Iterator[Headline]:
@@ -68,6 +70,11 @@ def stuck_orders(seen: Seen) -> Iterator[Headline]:
                 break
 
 
+def open_incidents(seen: Seen) -> Iterator[Headline]:
+    if seen.incidents:
+        yield Headline(AMBER, Sentence(INCIDENTS, {"count": seen.incidents}), "/alerts")
+
+
 def mending_jobs(seen: Seen) -> Iterator[Headline]:
     mending = [job for job in seen.jobs if recovering(job)]
     if len(mending) == 1:
@@ -83,6 +90,7 @@ CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
     silent_nodes,
     faulty_nodes,
     stuck_orders,
+    open_incidents,
     mending_jobs,
 )
 

@@ -54,6 +54,12 @@ def next_id(side: Backend, job_id: str) -> str:
             return made
 
 
+def next_in_line(job_id: str) -> str:
+    """The id that the first retry of a job has."""
+    stem, number = _apart(job_id)
+    return f"{stem}-r{number + 1}"
+
+
 def retries_of(side: Backend, job: Job) -> Sequence[str]:
     """The jobs that repeat an ended one. Their ids follow from its own; the records say whether it is so."""
     if not job.status.final:

@@ -7,10 +7,12 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from ..core.effects import Archive, Notify
 from ..core.errors import Refused, Transient
 from ..engine.reads import as_dict
+from ..engine.webhook import form_of, payload
 from .store import SqliteStore
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -21,10 +23,20 @@ WEBHOOK_TIMEOUT_S = 3.0
 class LocalNotifier:
     """Each message is kept once, by its key; the webhook may get it twice if the process dies right after."""
 
-    def __init__(self, store: SqliteStore, now: Callable[[], datetime], webhook: str = "") -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        now: Callable[[], datetime],
+        webhook: str = "",
+        *,
+        form: str = "",
+        console: str = "",
+    ) -> None:
+        """`form`: what the webhook takes, if its address does not tell; `console`: where people find the pages."""
         if webhook and not webhook.startswith(("http://", "https://")):
             raise Refused(f"the webhook must be an http(s) address, not {webhook!r}")
         self._store, self._now, self._webhook = store, now, webhook
+        self._form, self._console = form_of(webhook, form), console
 
     def notify(self, message: Notify) -> None:
         """Kept first, sent then: a webhook that is down must not hide the message from those who look here."""
@@ -38,9 +50,9 @@ class LocalNotifier:
         if self._store.write(act):
             log.warning("notice", extra=body)
         if self._webhook:
-            self._post(body)
+            self._post(payload(message, self._form, self._console))
 
-    def _post(self, body: dict[str, str]) -> None:
+    def _post(self, body: dict[str, Any]) -> None:
         import http.client  # these two cost every command a tenth of its start, and few have a webhook
         import urllib.request
 

@@ -67,7 +67,13 @@ def build(
     try:
         cluster = Cluster(state)
         clock = Clock(state)
-        notifier = LocalNotifier(store, clock.now, env.get("GPU_RECOVERY_WEBHOOK", ""))
+        notifier = LocalNotifier(
+            store,
+            clock.now,
+            env.get("GPU_RECOVERY_WEBHOOK", ""),
+            form=env.get("GPU_RECOVERY_WEBHOOK_FORM", ""),
+            console=env.get("GPU_RECOVERY_CONSOLE_URL", ""),
+        )
     except BaseException:
         store.close()
         raise

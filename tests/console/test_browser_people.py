@@ -53,6 +53,10 @@ def test_a_viewer_looks_and_cannot_act(browser: Browser, guarded_state: httpx.Cl
     signed_in(page, "vic")
     page.wait_for_url(re.compile("/alerts$"))
     expect(page.get_by_role("link", name="New job")).to_have_count(0)
+    page.goto("/jobs/new")
+    expect(page.get_by_text("an operator may submit jobs")).to_be_visible()
+    expect(page.locator("form#job-form")).to_have_count(0)
+    page.complaints.clear()  # type: ignore[attr-defined]  # the browser's own, about the answer 403
     page.goto("/nodes/node-1")
     expect(page.get_by_role("heading", name="node-1")).to_be_visible()
     expect(page.get_by_role("button", name="Do it")).to_have_count(0)

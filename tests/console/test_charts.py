@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore
 from tests.console.helpers import console, eventually, owners_client, still_state, submitted
+from tests.core.story import MINUTE, T0, a_running_job
 
 
 def history(state: Path, nodes: int = 4) -> None:
@@ -89,3 +92,12 @@ def test_on_aws_it_is_told_where_the_numbers_are(tmp_path: Path) -> None:
 
 def test_every_chart_is_of_a_metric_that_exists() -> None:
     assert all(PREFIX + chart.metric in METRICS for chart in charts.CHARTS)
+
+
+def test_a_job_that_has_ended_shows_its_own_time() -> None:
+    running = a_running_job(nodes=2).job
+    ended = replace(running, status=JobStatus.COMPLETE, updated_at=T0 + MINUTE)
+    assert charts._span(ended, 60) == (T0.timestamp(), T0.timestamp() + 60)
+    since, until = charts._span(running, 600)
+    assert until is None
+    assert since > T0.timestamp()

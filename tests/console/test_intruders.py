@@ -128,7 +128,7 @@ def _changes(client: httpx.Client) -> list[str]:
     for name, value in names.items():
         found = [path.replace(name, value) for path in found]
     pages = ["/jobs/new", "/jobs/new/preview", "/jobs/j1/stop", "/jobs/j1/retry", "/nodes/node-1/ask"]
-    return [*found, *pages, "/orders/again", "/letters/again", "/letters/discard"]
+    return [*found, *pages, "/orders/again", "/alerts/acknowledge", "/letters/again", "/letters/discard"]
 
 
 def test_a_viewer_can_do_nothing_at_all(guarded: httpx.Client) -> None:

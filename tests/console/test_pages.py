@@ -22,7 +22,7 @@ from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
 from ecs_gpu_recovery.console.live.stream import frame, page_stream
-from ecs_gpu_recovery.console.pages import labels, svg
+from ecs_gpu_recovery.console.pages import labels, routes, svg
 from ecs_gpu_recovery.console.pages.language import CATALOGUES, translations
 from ecs_gpu_recovery.console.pages.render import environment
 from ecs_gpu_recovery.console.problems import BadField
@@ -75,6 +75,7 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
         said |= set(key.kind.choices.values()) | (
             {key.input.label, key.input.hint or None} if key.input else set()
         )
+    said.add(routes.NO_FORM)
     said |= {*labels.STANDINGS.values(), *standing.TEXTS, *headlines.SENTENCES}
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= (

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from ecs_gpu_recovery import status_text
-from ecs_gpu_recovery.console import views
+from ecs_gpu_recovery.console import incidents, views
 from ecs_gpu_recovery.console.pages import fragments, svg
 from ecs_gpu_recovery.console.pages.render import items_of
 from ecs_gpu_recovery.core.model import Job, Verdict
@@ -105,7 +105,7 @@ def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> Non
     [("j-1/notify/failed", "j-1"), ("node/n1/notify/3", ""), ("j-1/0/start/stuck", ""), ("", "")],
 )
 def test_a_message_leads_to_the_job_that_it_is_about(key: str, job: str) -> None:
-    assert fragments._job_of(key) == job
+    assert incidents.job_of(key) == job
 
 
 def test_what_a_person_does_next_is_said_in_words_of_the_console() -> None:

@@ -8,14 +8,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from ecs_gpu_recovery.core.effects import Archive, Notify
-from ecs_gpu_recovery.core.errors import Transient
+from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.engine.webhook import FORMS, form_of, payload
 from ecs_gpu_recovery.local.notify import LocalNotifier
 from ecs_gpu_recovery.local.reads import SqliteReads
 from ecs_gpu_recovery.local.store import SqliteStore
@@ -83,6 +85,54 @@ def test_a_message_is_kept_once_however_often_it_is_sent(store: SqliteStore) -> 
         assert len(hook.got) == 2, "twice only if the process died right after the first"
         assert [message["key"] for message in SqliteReads(store).notices(10)] == [MESSAGE.key]
         assert hook.got[0]["happened"] == "h"
+        assert (hook.got[0]["job"], hook.got[0]["thread"]) == ("j", "job/j")
+
+
+@pytest.mark.parametrize(
+    ("address", "chosen", "form"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "", "slack"),
+        ("https://prod-1.westeurope.logic.azure.com/workflows/x", "", "teams"),
+        ("https://acme.webhook.office.com/webhookb2/x", "", "teams"),
+        ("https://example.org/slack.com", "", "plain"),
+        ("https://example.org/x", "slack", "slack"),
+        ("http://[half", "", "plain"),
+    ],
+)
+def test_a_webhook_gets_the_form_that_its_address_takes(address: str, chosen: str, form: str) -> None:
+    assert form_of(address, chosen) == form
+
+
+def test_a_form_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Refused, match="use one of plain, slack, teams"):
+        form_of("https://example.org", "irc")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_has_the_subject_the_link_and_the_thread(form: str) -> None:
+    sent = json.dumps(payload(MESSAGE, form, "https://console.example/"))
+    assert '"https://console.example/jobs/j"' in sent
+    assert "job/j" in sent
+    assert '"s"' in sent
+    assert "https://" not in json.dumps(payload(MESSAGE, form)).replace("https://adaptive", "")
+
+
+def test_slack_gets_blocks_it_takes_whatever_a_message_says() -> None:
+    long = replace(MESSAGE, subject="x" * 200, evidence="<@everyone> & " + "y" * 5000)
+    sent = payload(long, "slack")
+    assert set(sent) == {"text", "blocks"}
+    texts = [block["text"]["text"] for block in sent["blocks"] if "text" in block]
+    assert len(texts[0]) == 150
+    assert max(map(len, texts)) <= 3000
+    assert "*Evidence:* &lt;@everyone&gt; &amp; y" in texts[2]
+
+
+def test_teams_gets_a_card() -> None:
+    sent = payload(MESSAGE, "teams", "https://c")
+    card = sent["attachments"][0]["content"]
+    assert (sent["type"], card["type"]) == ("message", "AdaptiveCard")
+    assert card["actions"][0]["url"] == "https://c/jobs/j"
+    assert {"title": "Next", "value": "n"} in card["body"][2]["facts"]
 
 
 def test_a_message_is_kept_though_the_webhook_is_down(store: SqliteStore) -> None:

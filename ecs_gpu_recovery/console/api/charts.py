@@ -14,6 +14,7 @@ from fastapi import Path as InPath
 
 from ...control.records import RecordsBackend
 from ...core.errors import Transient
+from ...core.model import Job
 from ...health.watch.node_metrics import NAMESPACE
 from ...metrics.catalogue import PREFIX
 from ...metrics.series import FILE, Series, read_series
@@ -75,11 +76,31 @@ class ChartList(Answer):
 _SHAPE: dict[str, Any] = {"response_model": None, "responses": {200: {"model": ChartList}}}
 
 
-def _read(state: Path, chart: Chart, labels: Mapping[str, str], seconds: int) -> list[Series]:
-    now = time.time()
+Span = tuple[float, float | None]
+
+
+def _last(seconds: int) -> Span:
+    return time.time() - seconds, None
+
+
+def _span(job: Job, seconds: int) -> Span:
+    """Of a job that has ended its own time: what its nodes do now says nothing about it."""
+    if job.status.final:
+        return job.created_at.timestamp(), job.updated_at.timestamp()
+    return _last(seconds)
+
+
+def _read(state: Path, chart: Chart, labels: Mapping[str, str], span: Span) -> list[Series]:
+    since, until = span
+    seconds = (until or time.time()) - since
     try:
         return read_series(
-            state / FILE, PREFIX + chart.metric, labels, since=now - seconds, step=max(10.0, seconds / POINTS)
+            state / FILE,
+            PREFIX + chart.metric,
+            labels,
+            since=since,
+            until=until,
+            step=max(10.0, seconds / POINTS),
         )
     except sqlite3.Error as exc:
         raise Transient(f"the history of metrics can't be read: {exc}") from exc
@@ -129,7 +150,7 @@ async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600)
                 chart,
                 [
                     (f"GPU {line.labels['gpu']}" if "gpu" in line.labels else node, dict(line.points))
-                    for line in _read(state, chart, {"node": node}, seconds)
+                    for line in _read(state, chart, {"node": node}, _last(seconds))
                 ],
             )
             for chart in CHARTS
@@ -140,16 +161,17 @@ async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600)
 
 @router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_SHAPE)
 async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
-    """GPU numbers of the job's nodes over the last time, one line per node."""
+    """GPU numbers of the job's nodes, one line per node: over the last time, or over the time of a job that ended."""
     state = console.state
 
     def read(side: RecordsBackend) -> list[dict[str, Any]]:
-        ranks = side.job(job_id).ranks[:32]
+        job = side.job(job_id)
+        ranks, span = job.ranks[:32], _span(job, seconds)
         if state is None:
             return []
         found = []
         for chart in JOB_CHARTS:
-            series = _read(state, chart, {}, seconds)
+            series = _read(state, chart, {}, span)
             lines = [(r.node, _mean(s for s in series if s.labels["node"] == r.node)) for r in ranks]
             found.append(_drawn(chart, lines))
         return found

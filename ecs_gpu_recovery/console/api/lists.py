@@ -11,6 +11,7 @@ from ...control.records import RecordsBackend
 from ...core.model import Job, Node
 from ...engine.reads import BEGINNING, place
 from ...metrics.series import FILE, read_series
+from .. import incidents
 from ..context import Console
 from ..live.snapshot import Snapshots
 
@@ -49,10 +50,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def alerts(side: RecordsBackend, limit: int, after: str) -> dict[str, Any]:
+def alerts(side: RecordsBackend, console: Console, limit: int, after: str) -> dict[str, Any]:
     """Messages, newest first. A place in the list is a time and a key, so new ones don't shift it."""
     found = side.notices(limit + 1, after or BEGINNING)
-    return {"alerts": list(found[:limit]), "next": place(found[limit - 1]) if len(found) > limit else ""}
+    nodes = console.snapshots.fleet(side).nodes
+    told = incidents.with_states(side, found[:limit], nodes, console.acknowledged)
+    return {"alerts": told, "next": place(found[limit - 1]) if len(found) > limit else ""}
 
 
 def pending_orders(side: RecordsBackend) -> list[dict[str, Any]]:

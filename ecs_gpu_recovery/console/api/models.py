@@ -69,6 +69,12 @@ class RetryBody(Body):
     nodes: Annotated[list[Text], Field(max_length=4096)] = Field(default_factory=list)
 
 
+class AcknowledgeBody(Body):
+    """Messages by their keys."""
+
+    keys: Annotated[list[Annotated[StrictStr, Field(max_length=500)]], Field(min_length=1, max_length=200)]
+
+
 class OrderBody(Body):
     """An order that is pending."""
 
@@ -303,6 +309,15 @@ class Alert(Answer):
     evidence: str
     done: str
     next: str
+    job: str
+    state: Literal["open", "acknowledged", "resolved"]
+    by: str
+
+
+class Acknowledged(Answer):
+    """The messages that were acknowledged."""
+
+    keys: list[str]
 
 
 class BundleView(Answer):

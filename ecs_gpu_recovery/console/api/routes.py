@@ -275,8 +275,15 @@ async def ask_node(
 
 @router.get("/alerts", tags=["system"], **_shape(models.AlertList))
 async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> Response:
-    """Messages to people, newest first."""
-    return _said(await console.pool.ask(lambda side: lists.alerts(side, limit, after)))
+    """Messages to people, newest first. `state` tells whether the cause is gone, or a person has seen to it."""
+    return _said(await console.pool.ask(lambda side: lists.alerts(side, console, limit, after)))
+
+
+@router.post("/alerts/acknowledge", tags=["system"], **_shape(models.Acknowledged))
+async def acknowledge(do: ActionsArg, body: models.AcknowledgeBody) -> Response:
+    """A person has seen to these messages. What is told of the same node or job later is open again."""
+    await do.acknowledge(body.keys)
+    return _said({"keys": body.keys})
 
 
 @router.get("/audit", tags=["system"], **_shape(models.AuditList))

@@ -9,13 +9,12 @@ from ... import status_text
 from ...control.backend import Bundle
 from ...control.job_names import retries_of
 from ...control.records import RecordsBackend
-from ...core import keys
 from ...core.edges import JOB
 from ...core.errors import RecoveryError, Refused, Transient
 from ...core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from ...standing import BAD
-from .. import views
+from .. import incidents, views
 from ..api.lists import pending_orders
 from ..context import Console
 from ..headlines import Seen, headlines
@@ -28,6 +27,8 @@ BROKEN = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
 BLAMED = (Exit.SUSPECT, Exit.OUT_OF_MEMORY, Exit.FAULT, Exit.LOST, Exit.NEVER_STARTED)
 #: Jobs that the overview tells about; those that recover come first.
 MOST_SHOWN = 12
+#: Messages that the page of alerts tells, and that the overview looks through for what is open.
+MOST_NOTICES, MOST_LOOKED_AT = 50, 20
 #: Recoveries of a job that its page sums up.
 MOST_PAST = 5
 #: Checks of a node that its page tells of.
@@ -35,25 +36,26 @@ MOST_REPORTS = 12
 Fragments = tuple[dict[str, str], dict[str, Any]]
 
 
-def _notices(side: RecordsBackend, limit: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The messages, each with its job and how its node is now; or where else they go."""
+def _notices(
+    console: Console, side: RecordsBackend, limit: int, nodes: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The messages as incidents, each with how its node is now; or where else they go."""
     known = {node["name"]: node for node in nodes}
     try:
-        told = list(side.notices(limit))
+        told = incidents.with_states(side, side.notices(limit), nodes, console.acknowledged)
     except RecoveryError as exc:
-        return {"notices": [], "elsewhere": str(exc)}
+        return {"incidents": [], "elsewhere": str(exc)}
     found = []
-    for notice in told:
-        job, node = _job_of(str(notice["key"])), str(notice.get("node", ""))
-        step = status_text.next_step(job, [node] if node else [])
-        found.append({**notice, "job": job, "now": known.get(node), "step": step})
-    return {"notices": found, "elsewhere": ""}
+    for message in told:
+        node = str(message.get("node", ""))
+        step = status_text.next_step(message["job"], [node] if node else [])
+        found.append({**message, "now": known.get(node), "step": step})
+    return {"incidents": incidents.grouped(found), "elsewhere": ""}
 
 
-def _job_of(key: str) -> str:
-    """The job that a message is about; a message's key begins with it, or with node/."""
-    said = keys.parse(key)
-    return said.job if said is not None and said.kind == "notify" else ""
+def _waiting(found: Sequence[incidents.Incident]) -> int:
+    """Incidents that wait for a person, and that no node in the picture tells of by itself."""
+    return sum(one.state == incidents.OPEN and not one.subject.startswith("node/") for one in found)
 
 
 async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
@@ -61,14 +63,15 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
         live, some = live_jobs(side)
         fleet = console.snapshots.fleet(side)
         doing = [views.doing(found, _handed(side, found)) for found in some]
+        told = _notices(console, side, MOST_LOOKED_AT, fleet.nodes)
         return {
             "warning": side.warning(),
             "live": live,
             "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
             "doing": sorted(doing, key=lambda d: bool(d["calm"])),
-            "headline": headlines(Seen(live, some, fleet.nodes)),
-            "messages": _notices(side, 3, fleet.nodes),
+            "headline": headlines(Seen(live, some, fleet.nodes, _waiting(told["incidents"]))),
+            "messages": told,
         }
 
     data = await console.pool.ask(read)
@@ -314,7 +317,7 @@ async def alerts(console: Console, renderer: Renderer, args: Mapping[str, str]) 
             moves += [{**views.entry_view(e), "job": found.id} for e in found.timeline if e.subject == "job"]
         moves.sort(key=lambda entry: str(entry["at"]), reverse=True)
         return {
-            "messages": _notices(side, 50, console.snapshots.fleet(side).nodes),
+            "messages": _notices(console, side, MOST_NOTICES, console.snapshots.fleet(side).nodes),
             "orders": pending_orders(side),
             "letters": console.letters.look(side),
             "moves": moves[:40],

@@ -28,6 +28,8 @@ from .language import LANGUAGES, preferred
 from .render import Renderer
 
 router = APIRouter(include_in_schema=False)
+#: For a viewer who follows an old link to the form.
+NO_FORM = "You may look, and an operator may submit jobs. Ask one of them, or for their role."
 
 
 def renderer_of(request: Request) -> Renderer:
@@ -120,6 +122,9 @@ async def jobs(request: Request, console: ConsoleArg, status: str = "", after: s
 @router.get("/jobs/{job_id}")
 async def job(request: Request, console: ConsoleArg, job_id: str) -> Response:
     if job_id == "new":
+        who: Identity | None = getattr(request.state, "identity", None)
+        if who is None or not who.may_act:
+            return error_page(request, 403, renderer_of(request).text(NO_FORM))
         return await _form(request, console, dict(forms.EMPTY), {})
     return await show(request, console, "job", "job.html", {"job_id": job_id})
 
@@ -252,6 +257,12 @@ async def ask_node(
 @router.post("/orders/again")
 async def again(do: ActionsArg, form: FormArg) -> Response:
     await do.send_again(said(form, "record"), said(form, "key"))
+    return see("/alerts")
+
+
+@router.post("/alerts/acknowledge")
+async def acknowledge(do: ActionsArg, form: FormArg) -> Response:
+    await do.acknowledge([key[:500] for key in form.get("key", [])[:200]])
     return see("/alerts")
 
 
