@@ -143,4 +143,5 @@ TROUBLES: dict[str, str] = {
     "node_asks": "person asks a node",
     "mixed": "functions of a later release on the same records",
     "poisoned": "a record damaged",
+    "freezes": "person freezes the fleet",
 }

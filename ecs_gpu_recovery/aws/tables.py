@@ -151,4 +151,6 @@ NODES = Table(
 #: No record, but until when the turns of the functions' calls are taken. It has a table of its own: whoever reads the
 #: others finds nothing in them that the schema does not know.
 CALLS = Table(name="calls", key="name")
+#: The record of the fleet's guard, one for each cluster.
+GUARD = Table(name="guard", key="cluster_name")
 TABLES = (JOBS, TASKS, NODES)

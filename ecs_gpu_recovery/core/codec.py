@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .effects import EFFECTS
 from .errors import Bug, NewerRecord, Unreadable
+from .guard import FleetGuard
 from .model import Entry, Job, Node
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Codec:
     def __init__(self, job: type[Job] = Job, node: type[Node] = Node, format: int = FORMAT) -> None:
         self._job, self._node, self.format = job, node, format
 
-    def text(self, record: Job | Node) -> str:
+    def text(self, record: Job | Node | FleetGuard) -> str:
         return json.dumps({_FORMAT: self.format, **dump(record)}, separators=(",", ":"))
 
     def job(self, name: str, text: str | bytes, owed: tuple[int, ...] = ()) -> Job:
@@ -119,6 +120,9 @@ class Codec:
 
     def node(self, name: str, text: str | bytes) -> Node:
         return self._read("node", name, text, lambda data: _load(self._node, data))
+
+    def guard(self, cluster: str, text: str | bytes) -> FleetGuard:
+        return self._read("fleet", cluster, text, lambda data: _load(FleetGuard, data))
 
     def _read(self, kind: str, name: str, text: str | bytes, load: Callable[[dict[str, Any]], T]) -> T:
         try:

@@ -82,7 +82,12 @@ NODE = _edges(
     (N.PENDING_HEALTHCHECK, N.FAILED, "the check found a fault that will not be repaired by itself", False),
     (N.PENDING, N.AVAILABLE, "the check could not be started: nothing is proven against it", True),
     (N.REBOOTING, N.AVAILABLE, "rebooted, connected, all GPUs there", False),
-    (N.REBOOTING, N.PENDING_HEALTHCHECK, "rebooted; examined once more (POST_REBOOT_CHECK)", True),
+    (
+        N.REBOOTING,
+        N.PENDING_HEALTHCHECK,
+        "rebooted, and examined once more; or its reboot waits for a permit",
+        True,
+    ),
     (N.REBOOTING, N.FAILED, "did not come back in time, or not with all its GPUs", False),
     (N.IN_PROGRESS, N.AVAILABLE, "its job ended", False),
     (N.ASSIGNED, N.AVAILABLE, "its job ended before it started here", True),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from .effects import Notify
+from .guard import Answer
 from .model import MachineRecord, Verdict
 
 
@@ -133,6 +135,16 @@ class RebootFailed(Fact):
     node: str
     key: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermitWithheld(Fact):
+    """The guard of the fleet did not let an order go: it waits, its evidence is to be renewed, or a person said no."""
+
+    key: str
+    answer: Answer
+    why: str
+    tell: Notify | None = None  #: what people are told if they have not been told of this yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +321,7 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     NodeChecked,
     RebootProven,
     RebootFailed,
+    PermitWithheld,
     HandedOver,
     OldTaskEnded,
     NodeSeen,

@@ -101,6 +101,18 @@ def unreadable_file(node: str, why: str) -> str:
     return f"{record_of_node(node)}/file/{hashlib.sha256(why.encode()).hexdigest()[:12]}"
 
 
+# -- the guard's messages --------------------------------------------------------------------------------------
+
+
+def frozen(cluster: str, trip: int) -> str:
+    return f"fleet/{cluster}/frozen/{trip}"
+
+
+def permit_wanted(key: str) -> str:
+    """Of the message that the order with this key waits for a person's yes."""
+    return f"{key}/permit"
+
+
 # -- what no record orders -------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from . import keys
 from .effects import Notify
 from .errors import NewerRecord, Unreadable
+from .guard import FleetGuard, Request, in_common
 from .model import Exit, NodeStatus, Rank, Verdict
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
@@ -118,6 +119,39 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
         done="The node is marked FAILED; no job will be placed on it.",
         node=node,
         next=f"{_reboot([node]) if verdict is Verdict.REBOOT else repair} More: docs/runbooks/unhealthy-nodes.md",
+    )
+
+
+def fleet_frozen(guard: FleetGuard) -> Notify:
+    """Too much at once: one message, however many orders wait."""
+    why = guard.frozen.why if guard.frozen else ""
+    waiting = guard.waiting
+    names = list(dict.fromkeys(each.node or each.job for each in waiting))
+    cases = [each for each in guard.requests if not each.person and not each.thawed]
+    told = [f"{each.node or each.job}: {each.why or 'no evidence'}" for each in cases]
+    return Notify(
+        key=keys.frozen(guard.cluster, guard.trips),
+        subject=headline(f"The fleet {guard.cluster} is frozen: {why}"),
+        happened=f"There were {why}. No node is rebooted until a person thaws the fleet.",
+        evidence=f"{in_common(cases)}. {'; '.join(told)}"[:4000],
+        done=f"These wait for a permit: {', '.join(names)}. Everything else goes on."[:2000],
+        next="Find out what they have in common. Then: gpu-recovery fleet thaw --why '...'."
+        " One at a time: gpu-recovery allow NODE, or refuse NODE. More: docs/runbooks/frozen-fleet.md",
+    )
+
+
+def permit_wanted(request: Request) -> Notify:
+    """Each destructive order waits for a person's yes."""
+    name = request.node or request.job
+    return Notify(
+        key=keys.permit_wanted(request.key),
+        subject=headline(f"{name} waits for your yes to its {request.what}"),
+        happened=f"{name} shall be {'rebooted' if request.node else 'stopped'}, and REPAIRS=ask.",
+        evidence=request.why or "none is recorded",
+        done="Nothing yet: the order waits.",
+        next=f"gpu-recovery allow {name}, or gpu-recovery refuse {name} --why '...'."
+        " More: docs/runbooks/frozen-fleet.md",
+        node=request.node,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 
-from .setting import boolean, duration, exit_codes, rows, setting, whole
+from .setting import boolean, duration, exit_codes, one_of, rows, setting, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,27 @@ class Policy:
     backoff_most: timedelta = duration("BACKOFF_MOST_S", 120, 5, "the longest such wait", (0.01, 3600))
     lease: timedelta = duration(
         "DISPATCH_LEASE_S", 180, 5, "how long an order belongs to the process that committed it", (0, 3600)
+    )
+    repairs: str = setting(
+        "auto",
+        one_of("auto", "ask"),
+        "auto: nodes are repaired without asking; ask: each reboot waits for a person's yes",
+        name="REPAIRS",
+    )
+    freeze_nodes: int = setting(
+        3,
+        whole(1, 10_000),
+        "more nodes to repair within FREEZE_WITHIN_S freeze the fleet",
+        name="FREEZE_NODES",
+    )
+    freeze_jobs: int = setting(
+        2,
+        whole(1, 10_000),
+        "more jobs to stop, of which no rank has ended, within FREEZE_WITHIN_S freeze the fleet",
+        name="FREEZE_JOBS",
+    )
+    freeze_within: timedelta = duration(
+        "FREEZE_WITHIN_S", 600, 600, "the time in which the guard counts, and gives permits after a thaw"
     )
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100

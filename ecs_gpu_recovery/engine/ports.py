@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from ..core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask
 from ..core.errors import BadRecord
 from ..core.events import Fact
+from ..core.guard import FleetGuard
 from ..core.model import Job, JobStatus, Node
 
 S = TypeVar("S")
@@ -129,6 +130,16 @@ class Store(Protocol):
 
         That they know is noted beside the record, in whatever state it is.
         """
+
+
+class GuardStore(Protocol):
+    """The record of the fleet's guard, in a table of its own."""
+
+    def guard(self) -> FleetGuard:
+        """An empty one where none was written yet. Raises `Unreadable`, or `NewerRecord`."""
+
+    def commit_guard(self, guard: FleetGuard) -> None:
+        """Write version n over version n - 1, or raise `VersionConflict`, with the newest where that is known."""
 
 
 class Fleet(Protocol):

@@ -23,7 +23,8 @@ from ..core.node.table import decide_node
 from ..core.outbox import latest
 from ..core.policy import Policy
 from .dispatch import Dispatcher, owner_of
-from .ports import Fleet, Notifier, Store
+from .permits import Permits
+from .ports import Fleet, GuardStore, Notifier, Store
 from .records import Moved, R, Records
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -43,21 +44,24 @@ def in_turn(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list
 class Runtime:
     """Decides on facts and sends the orders."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a port, or how to use them)
         self,
         *,
         store: Store,
         fleet: Fleet,
         notifier: Notifier,
         policy: Policy,
+        guard: GuardStore | None = None,
         dispatch: bool = True,
         on_commit: Callable[[Job | None, Job], None] | None = None,
         clock: Callable[[], datetime] | None = None,
         spread: Spread = in_turn,
     ) -> None:
-        """Without `dispatch`, orders are committed for somebody else to send. Without a `clock`, no fact is late."""
+        """Without `dispatch`, orders are committed for somebody else to send. Without a `clock`, no fact is late.
+        Without a `guard`, nothing that is destroyed needs a permit."""
         self._spread = spread
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
+        self.permits = None if guard is None else Permits(guard, policy)
         self._dispatcher = Dispatcher(store, fleet, notifier)
         self._dispatch_now = dispatch
         self._clock = clock
@@ -193,13 +197,17 @@ class Runtime:
     def _tell_nodes(self, old: Job, new: Job, at: datetime, told: dict[str, list[Fact]]) -> None:
         """What a step of a job means for nodes that it hands over, or has handed over: they send their first orders,
         and hear of tasks that have ended. If this process dies before, the sweeper does it: see `catch_up`."""
-        for rank in handover.handed(old, new):
-            node = self._handed.pop(rank.node, None)
-            if node is not None and node.handed == rank.handed:
-                moves = [Moved(replace(node, handed=""), node)]  # it may be back already
-                self._send_all(self._nodes, node, node.outbox, at, [], moves)
-                for each in moves:
-                    _add_news(told, each.old, each.record)
+        handed = [
+            node
+            for rank in handover.handed(old, new)
+            if (node := self._handed.pop(rank.node, None)) is not None and node.handed == rank.handed
+        ]
+        self.ask_permits(handed, at, new.spec.task_def or " ".join(new.spec.command))
+        for node in handed:
+            moves = [Moved(replace(node, handed=""), node)]  # it may be back already
+            self._send_all(self._nodes, node, node.outbox, at, [], moves)
+            for each in moves:
+                _add_news(told, each.old, each.record)
         ended: list[tuple[Node, Sequence[Fact]]] = []
         for before, rank in zip(old.ranks, new.ranks, strict=True):
             fact = handover.news_for_node(new, rank)
@@ -292,6 +300,15 @@ class Runtime:
             raise trouble[0]
         return record
 
+    def ask_permits(self, nodes: Iterable[Node], at: datetime, image: str = "") -> None:
+        """For all reboots that these nodes order, together: if they are too many, none of them is sent."""
+        if self.permits is not None and self._dispatch_now:
+            self.permits.ask_together(nodes, self.since(at), image)
+
+    def waits_for_permit(self, record: Job | Node, now: datetime) -> bool:
+        """Whether all there is to say of its reboot is known: it waits."""
+        return self.permits is not None and isinstance(record, Node) and self.permits.waits(record, now)
+
     def resend(self, record: R, orders: Sequence[Order], at: datetime) -> R:
         """Send what others have left behind, and record what became of it."""
         trouble: list[Exception] = []
@@ -321,6 +338,8 @@ class Runtime:
         was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other.
         """
         facts: list[Fact] = []
+        if self.permits is not None and isinstance(record, Node):
+            orders, facts = self.permits.sort(record, orders, at, self.since(at))
         seen = record
 
         def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> list[Fact]:

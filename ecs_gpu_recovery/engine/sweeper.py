@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from zlib import crc32
 
-from ..core.effects import CheckNode, Order, StartTask
+from ..core.effects import CheckNode, Order, RebootNode, StartTask
 from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
 from ..core.model import Job, Node, NodeStatus
 from ..core.node.table import decide_node
+from .ports import each
 from .records import R
 from .runtime import Runtime
 from .troubles import ALL, Record, Troubles
@@ -102,6 +103,7 @@ class Sweeper:
             report.attempt(("job", job_id), act)
         nodes = self._nodes(report) if observe else []
         late = self._late(nodes, now) if observe else self._store.due_nodes(now)
+        report.attempt(ALL, partial(self._ask_permits, late, nodes, now))
         for name in late:
             report.attempt(("node", name), partial(self._sweep_node, name, now, [], report))
         if observe:
@@ -115,6 +117,19 @@ class Sweeper:
         then(report)
         report.attempt(ALL, partial(self._troubles.tell, {**report.bad}))
         return report
+
+    def _ask_permits(self, late: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
+        """For all reboots that are due, at once: too many together get none. What nobody orders any more is
+        forgotten."""
+        permits = self._runtime.permits
+        if permits is None or not late:
+            return
+        known = {node.name: node for node in nodes}
+        due, _ = each(lambda name: known.get(name) or self._store.node(name), late)
+        self._runtime.ask_permits(due, now)
+        if nodes:
+            pending = [order.key for node in nodes for order in node.outbox]
+            permits.forget(pending, now, STUCK_AFTER)
 
     def _nodes(self, report: Report) -> list[Node]:
         """Those that can be read."""
@@ -177,6 +192,8 @@ class Sweeper:
         gets the time of the lease.
         """
         due = [order for order in record.outbox if self._resume or order.due <= now]
+        if due and self._runtime.waits_for_permit(record, now):
+            due = [order for order in due if not isinstance(order.effect, RebootNode)]
         if not due:
             return record
         if not self._resume:

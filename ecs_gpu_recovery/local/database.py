@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import RecoveryError, Refused, Transient
-from .schema import SCHEMA, SCHEMA_VERSION
+from .schema import ADDED, SCHEMA, SCHEMA_VERSION
 
 #: How long a writer waits for another process before it says that the database is busy.
 _BUSY_S = 20.0
@@ -70,14 +70,15 @@ class Database:
         return version
 
     def _prepare(self) -> None:
-        if self._must_be_known(self._writer) == SCHEMA_VERSION:
-            return
-        self._writer.execute("BEGIN IMMEDIATE")
-        if self._must_be_known(self._writer) < SCHEMA_VERSION:  # another process may have been faster
-            for statement in SCHEMA:
-                self._writer.execute(statement)
-            self._writer.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        self._writer.execute("COMMIT")
+        if self._must_be_known(self._writer) < SCHEMA_VERSION:
+            self._writer.execute("BEGIN IMMEDIATE")
+            if self._must_be_known(self._writer) < SCHEMA_VERSION:  # another process may have been faster
+                for statement in SCHEMA:
+                    self._writer.execute(statement)
+                self._writer.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            self._writer.execute("COMMIT")
+        for statement in ADDED:
+            self._writer.execute(statement)
 
     def close(self) -> None:
         for conn in self._open:

@@ -54,3 +54,9 @@ SCHEMA = (
          key TEXT PRIMARY KEY, at TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID""",
     "CREATE INDEX notice_at ON notice(at)",
 )
+
+#: Tables that a later release added. An older one does not miss them, so they need no new number.
+ADDED = (
+    """CREATE TABLE IF NOT EXISTS fleet_guard (
+         cluster_name TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID""",
+)

@@ -41,6 +41,7 @@ class Left(NamedTuple):
     stalls: int = 0
     hiccups: int = 0
     refusals: int = 0
+    holds: int = 0
     delays: int = 0
 
 
@@ -61,6 +62,9 @@ class Bounds:
     stalls: int = 0  #: a process stops for a while, or for ever, between a commit and the end of its orders
     hiccups: int = 0  #: an order that could not be sent this time
     refusals: int = 0  #: a start or a reboot that the cluster refuses for good
+    holds: int = (
+        0  #: a reboot that the guard of the fleet does not let go now, or not on this evidence, or never
+    )
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
     lies: bool = (
         False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do

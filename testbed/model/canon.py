@@ -16,6 +16,7 @@ from typing import Any, cast
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Order, StopTask
 from ecs_gpu_recovery.core.events import Fact
+from ecs_gpu_recovery.core.guard import open_fault
 from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
 
 from .bounds import STEP, Bounds
@@ -126,6 +127,7 @@ def _of_node(state: State, rank: Rank) -> tuple[object, ...]:
         bool(node.task),
         node.checks_spent,
         bool(node.check_id),
+        open_fault(node) is not None,
         f"boot{machine.sight.boot}" == node.boot_id,
         machine.version > 1 and min(2, machine.version - node.seen_version),
         _steps(node.deadline, now),
@@ -215,7 +217,7 @@ def _fact(fact: Fact) -> tuple[int | None, tuple[object, ...]]:
     order = getattr(fact, "key", None)
     if order is not None:
         where, what = _order(order)
-        return where, ("learned", kind, what)
+        return where, ("learned", kind, what, str(getattr(fact, "answer", "")))
     details = tuple(
         getattr(fact, name)
         for name in ("attempt", "check_try", "running", "exit_code")

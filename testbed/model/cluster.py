@@ -111,11 +111,16 @@ class Cluster:
         state = state.with_machine(i, replace(machine, checks=(*machine.checks, check)))
         return state, (world.check_started(check, state.now),)
 
+    @staticmethod
+    def knows(state: State, order: RebootNode) -> bool:
+        """Whether it was sent before: then it had its permit."""
+        return any(reboot.key == order.key for reboot in state.machines[int(order.node[1:])].reboots)
+
     def reboot(self, state: State, order: RebootNode) -> State:
         i = int(order.node[1:])
         machine = state.machines[i]
         monitors.before_reboot(state.nodes[i], order, machine, None if self.bounds.late_stamps else state.now)
-        if any(reboot.key == order.key for reboot in machine.reboots):
+        if self.knows(state, order):
             return state
         return state.with_machine(i, replace(machine, reboots=(*machine.reboots, Reboot(order.key))))
 

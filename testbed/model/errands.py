@@ -19,9 +19,11 @@ from ecs_gpu_recovery.core.events import (
     NodeSeen,
     OrdersClaimed,
     OrderSent,
+    PermitWithheld,
     RebootProven,
     Tick,
 )
+from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
@@ -49,12 +51,15 @@ class Scene:
     asks: int = 0
     flaps: int = 0
     crashes: int = 0  #: a process that dies between a commit and its orders
+    holds: int = 0  #: a reboot that gets no permit
 
 
 class Errands:
     """All that can happen to one node. `run` gives the number of scenes, or raises `Violation`."""
 
-    def __init__(self, policy: Policy, *, asks: int = 1, flaps: int = 1, crashes: int = 1) -> None:
+    def __init__(
+        self, policy: Policy, *, asks: int = 1, flaps: int = 1, crashes: int = 1, holds: int = 1
+    ) -> None:
         self.policy = policy
         node = Node(
             name="n0",
@@ -66,7 +71,7 @@ class Errands:
             connected=True,
             status=NodeStatus.AVAILABLE,
         )
-        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes)
+        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes, holds=holds)
         self._rests: set[object] = set()
 
     def run(self) -> int:
@@ -96,6 +101,11 @@ class Errands:
                     yield from self._hear(replace(s, asks=s.asks - 1), [wish])
                 except Refused:
                     continue
+        pending = {order.key for order in s.node.outbox if isinstance(order.effect, RebootNode)}
+        for key in pending - {key for key, _ in s.reboots} if s.holds else ():
+            for said in (Answer.HELD, Answer.EXAMINE, Answer.REFUSED):
+                fact = PermitWithheld(at=s.now, key=key, answer=said, why="frozen")
+                yield from self._hear(replace(s, holds=s.holds - 1), [fact])
         yield from self._world(s)
 
     @staticmethod
@@ -176,7 +186,8 @@ class Errands:
             return s, [started]
         if isinstance(effect, RebootNode):
             late = s.node.deadline is None or s.now >= s.node.deadline
-            if s.node.status is not NodeStatus.REBOOTING or late:
+            held = s.node.status is NodeStatus.PENDING_HEALTHCHECK and s.node.deadline is None
+            if not held and (s.node.status is not NodeStatus.REBOOTING or late):
                 raise Violation(f"rebooted while {s.node.status}, or after the time for it")
             if all(effect.key != key for key, _ in s.reboots):
                 s = replace(s, reboots=(*s.reboots, (effect.key, False)))
@@ -192,12 +203,14 @@ class Errands:
             NodeStatus.REBOOTING,
             NodeStatus.FAILED,
         )
-        if came_back and (old.reboot_key, True) not in s.reboots:
+        waits = new.status is NodeStatus.PENDING_HEALTHCHECK and not new.rebooted  # for its permit
+        if came_back and not waits and (old.reboot_key, True) not in s.reboots:
             raise Violation("back from a reboot that never happened")
         failed = new.status is NodeStatus.FAILED and old.status is not new.status
         if failed and not any(isinstance(order.effect, Notify) for order in new.outbox):
             raise Violation("FAILED, and nobody will be told")
-        if new.status in BUSY and new.deadline is None:
+        held = any(order.key == new.reboot_key for order in new.outbox)
+        if new.status in BUSY and new.deadline is None and not held:
             raise Violation(f"{new.status} without a deadline")
 
     def _comes_to_rest(self, s: Scene) -> None:
@@ -246,5 +259,5 @@ class Errands:
             n.connected,
             n.errands,
         )
-        rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes)
+        rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes, s.holds)
         return (record, ahead(n.deadline), away, orders, rest)

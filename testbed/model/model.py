@@ -21,11 +21,13 @@ from ecs_gpu_recovery.core.events import (
     OrderFailed,
     OrdersClaimed,
     OrderSent,
+    PermitWithheld,
     RebootFailed,
     RebootProven,
     StartRefused,
     Tick,
 )
+from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, TaskStatus
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -253,6 +255,9 @@ class Model:
                 "refusals",
                 StartRefused(at=at, attempt=effect.attempt, rank=effect.rank, reason="ATTRIBUTE"),
             )
+        if state.left.holds and isinstance(effect, RebootNode) and not self.cluster.knows(state, effect):
+            for said in (Answer.HELD, Answer.EXAMINE, Answer.REFUSED):
+                yield "holds", PermitWithheld(at=at, key=order.key, answer=said, why="frozen")
         if state.left.refusals and isinstance(effect, RebootNode):
             yield "refusals", RebootFailed(at=at, node=effect.node, key=effect.key, reason="not managed")
 
@@ -271,6 +276,10 @@ class Model:
             state, news = self.cluster.stop(state, effect)
             return state, (*news, sent)
         if isinstance(effect, RebootNode):
+            if self.bounds.holds and not self._wanted(
+                state, order
+            ):  # the guard has said so to another sender
+                return state, (PermitWithheld(at=at, key=order.key, answer=Answer.EXAMINE, why="old"),)
             return self.cluster.reboot(state, effect), (sent,)
         if isinstance(effect, Notify):
             return replace(state, told=(*state.told, effect.key)), (sent,)

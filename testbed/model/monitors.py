@@ -145,11 +145,19 @@ def after_node_decision(node: Node) -> None:
         or (node.status is NodeStatus.UNKNOWN and bool(node.job_id))
     )
     _demand(
-        not waits or node.deadline is not None, f"{node.name} is {node.status}, and has nothing to wait for"
+        not waits or node.deadline is not None or _held(node),
+        f"{node.name} is {node.status}, and has nothing to wait for",
     )
     silent = node.status is NodeStatus.FAILED and not node.job_id and not node.hold
     told = any(isinstance(order.effect, Notify) for order in node.outbox)
     _demand(not silent or told or bool(node.errands), f"{node.name} FAILED, and nobody will be told")
+
+
+def _held(node: Node) -> bool:
+    """Its reboot waits for a permit."""
+    return node.status is NodeStatus.PENDING_HEALTHCHECK and any(
+        order.key == node.reboot_key for order in node.outbox
+    )
 
 
 def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime | None) -> None:
@@ -157,7 +165,9 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
     if any(reboot.key == order.key for reboot in machine.reboots):
         return
     attempt = _attempt_of(order.key)
-    proof = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == attempt - 1 and not c.own]
+    asked = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == attempt - 1 and not c.own]
+    again = [c for c in machine.checks if c.verdict == "reboot" and c.own]  # it waited long for its permit
+    proof = asked or again
     _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
     before = [r.key for r in machine.reboots if _attempt_of(r.key) == attempt]
     _demand(not before, f"{order.node} is rebooted twice for one verdict")
@@ -168,7 +178,7 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
         f"{order.node} is rebooted after the time for it is over",
     )
     _demand(
-        node.own and node.status is NodeStatus.REBOOTING,
+        node.own and (node.status is NodeStatus.REBOOTING or _held(node)),
         f"{order.node} is rebooted while the record calls it {node.status}",
     )
 

@@ -35,6 +35,7 @@ QUICK: dict[str, Bounds] = {
     ),
     "a neighbour forges tasks": replace(RECOVERY, nodes=1, forged=True, stalls=1),
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
+    "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
 }
 THOROUGH: dict[str, Bounds] = {
@@ -60,6 +61,8 @@ THOROUGH: dict[str, Bounds] = {
         verdicts=("healthy", "reboot"), policy=quick_policy(post_reboot_check=True)
     ),
     "a GPU is missing after the reboot": replace(RECOVERY, fewer_gpus=True),
+    "a reboot waits for a permit, slowly, or its sender stalls": replace(RECOVERY, holds=2, stalls=1),
+    "a reboot waits for a permit while a person stops the job": replace(RECOVERY, holds=1, asks=1),
     "a node dies": LOSS,
     "a node dies while a process stalls": replace(LOSS, stalls=1, lies=True, verdicts=("healthy",), delays=0),
     "a node that tells no boot id dies": replace(

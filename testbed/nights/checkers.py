@@ -17,19 +17,12 @@ from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.engine.ports import Store
 
+from .permit_judge import PermitJudge
+from .violation import demand
 from .world import Machine, Reboot, Task, World, verdict_of
 
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 _RECOVERED = frozenset({JobStatus.PENDING_RESTART, JobStatus.FAILED})
-
-
-class Violation(BaseException):
-    """Something that must never happen has happened. No handler of the code under test may swallow it."""
-
-
-def demand(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Violation(otherwise)
 
 
 class Judge:
@@ -46,6 +39,7 @@ class Judge:
         self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
         self._starts: set[str] = set()  #: every start that was ever ordered
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
+        self.permits = PermitJudge(world)
         self.carried_out: Counter[str] = Counter()
         self.final: dict[str, JobStatus] = {}
         self._marks: dict[tuple[str, str], list[str]] = {}  #: what a later release wrote into each record
@@ -110,6 +104,7 @@ class Judge:
 
     def rebooted(self, machine: Machine, reboot: Reboot) -> None:
         """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
+        self.permits.rebooted(machine.name, reboot.key)
         running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
         demand(not running, f"{machine.name} is rebooted under {running}")
         key = keys.parse(reboot.key)
@@ -178,12 +173,20 @@ class Judge:
         """A node's own step, or that of a job that hands it over."""
         self._is_real(node.check_id)
         self._nodes[node.name] = node
+        held = False
+        for order in node.outbox:
+            if isinstance(order.effect, RebootNode):
+                held = node.status is NodeStatus.PENDING_HEALTHCHECK
+                self.permits.ordered.add(order.key)
         for order in node.outbox:
             said = keys.parse(order.key)
             if isinstance(order.effect, Notify | Archive) or (said and said.kind == "reboot" and said.job):
                 self._ordered[order.key] = type(order.effect).__name__
         busy = node.own and node.status in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK)
-        demand(not busy or node.deadline is not None, f"{node.name} is {node.status} and may be so for ever")
+        demand(
+            not busy or held or node.deadline is not None,
+            f"{node.name} is {node.status} and may be so for ever",
+        )
         late = node.job_id and node.own and node.status is NodeStatus.UNKNOWN and node.deadline is None
         demand(not late, f"{node.name} was handed over, and may be missed for ever")
 
@@ -294,6 +297,7 @@ class Judge:
                 continue
             ended = self.final.get(said.job) if said is not None else None
             withdrawn = kind == "RebootNode" and ended in (JobStatus.FAILED, JobStatus.USER_STOPPED)
+            withdrawn = withdrawn or key in self.permits.set_aside
             demand(
                 self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"
             )
@@ -301,6 +305,7 @@ class Judge:
         self._nodes_are_free(nodes, bad)
         self._nodes_tell(nodes, jobs)
         self._told_of_bad_records(told)
+        self.permits.at_rest(told, self.mishaps)
 
     def untold(self, told: Counter[str]) -> list[str]:
         """Records that are damaged for good, and of which nobody was told."""

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from random import Random
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core.effects import Archive, Notify
-from ecs_gpu_recovery.core.errors import VersionConflict
+from ecs_gpu_recovery.core.errors import Transient, VersionConflict
+from ecs_gpu_recovery.core.guard import FleetGuard
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
-from ecs_gpu_recovery.engine.ports import Nodes, Page, Store
+from ecs_gpu_recovery.engine.ports import GuardStore, Nodes, Page, Store
 
 from ..releases import marked_job, marked_node
 from .memory import MemoryStore, written
@@ -116,6 +118,41 @@ class HostileStore:
 
     def tell_once(self, kind: str, name: str, why: str, tell: Callable[[], None]) -> bool:
         return self._store.tell_once(kind, name, why, tell)
+
+
+class HostileGuard:
+    """The same for the record of the guard. It has chances of its own, so that older nights stay as they were."""
+
+    def __init__(self, store: GuardStore, night: Night) -> None:
+        self._store, self._night = store, night
+        self._chance = Random(f"{night.seed}/permits")  # noqa: S311
+
+    def guard(self) -> FleetGuard:
+        self._before("read")
+        return self._store.guard()
+
+    def commit_guard(self, guard: FleetGuard) -> None:
+        self._before("commit")
+        old = self._store.guard()
+        self._store.commit_guard(guard)
+        self._night.judge.permits.guarded(old, guard)
+        self._meets("after", "commit", self._night.weather.unanswered)
+
+    def _before(self, step: str) -> None:
+        night, w = self._night, self._night.weather
+        self._meets("before", step, w.transient)
+        if night.world.troubled and w.ordered and self._chance.random() < w.stall:
+            night.stall(step, "guard", self._chance.uniform(0, w.stall_s))
+
+    def _meets(self, when: str, step: str, no_answer: float) -> None:
+        night = self._night
+        if not night.world.troubled:
+            return
+        if self._chance.random() < night.weather.crash:
+            night.die(f"{when} {step}", "guard")
+        if self._chance.random() < no_answer:
+            night.judge.mishaps += 1
+            raise Transient(f"{step} the guard: no answer")
 
 
 class Inbox:

@@ -24,6 +24,7 @@ from ecs_gpu_recovery.core.errors import (
     Unreadable,
     VersionConflict,
 )
+from ecs_gpu_recovery.core.guard import FleetGuard
 from ecs_gpu_recovery.core.model import Job, JobStatus, Node
 from ecs_gpu_recovery.engine.ports import JobLine, Nodes, Page, Store, each
 from ecs_gpu_recovery.local.store import SqliteStore
@@ -299,6 +300,27 @@ class MemoryStore:
         tell()
         self._told.add((kind, name, why))
         return True
+
+
+class MemoryGuard:
+    """The record of the guard, with the same condition."""
+
+    def __init__(self, cluster: str = "c", codec: Codec = CODEC) -> None:
+        self._codec, self._lock = codec, RLock()
+        self._record = FleetGuard(cluster=cluster)
+        self.damage: str | None = None  #: what stands in its place
+
+    def guard(self) -> FleetGuard:
+        if self.damage is not None:
+            return self._codec.guard(self._record.cluster, self.damage)
+        return self._record
+
+    def commit_guard(self, guard: FleetGuard) -> None:
+        with self._lock:
+            held = self.guard()
+            if held.version != guard.version - 1:
+                raise VersionConflict(f"the guard is at version {held.version}", held)
+            self._record = self._codec.guard(guard.cluster, self._codec.text(guard))
 
 
 def written(store: Store, kind: str, name: str) -> str:

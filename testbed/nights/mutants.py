@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import codec, exits, handover
+from ecs_gpu_recovery.core import codec, exits, guard, handover
 from ecs_gpu_recovery.core.events import Fact, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
@@ -22,6 +23,7 @@ from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.permits import Permits
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Report, Sweeper
 from ecs_gpu_recovery.engine.troubles import Record
@@ -67,6 +69,8 @@ _tick = node_rules.tick
 _node_seen = node_rules.node_seen
 _taken = handover._taken
 _settle = node_rules.settle
+_ask = guard.ask
+_waits_for = guard.waits_for
 
 
 def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
@@ -110,6 +114,30 @@ def _hand_over_again(
     name = f"{job.id}/{job.attempt + job.version}/{rank.index}/reboot"
     for taken in _taken(job, replace(rank, handed=name), node, policy, now):
         yield replace(taken, handed=rank.handed)
+
+
+def _ask_nobody(permits: Permits, node: Node, key: str, at: datetime, now: datetime) -> Fact | None:
+    """A reboot is urgent: whoever sends it asks nobody."""
+    return None
+
+
+def _as_if_thawed(record: FleetGuard, request: Request, policy: Policy, now: datetime) -> str:
+    """A person's yes is still waited for, but no thaw."""
+    return _waits_for(replace(record, frozen=None), request, policy, now)
+
+
+def _count_each_time(
+    record: FleetGuard, asked: Sequence[Request], policy: Policy, now: datetime
+) -> tuple[FleetGuard, dict[str, Answer]]:
+    """Whoever asks again, because nobody knows whether it was sent, counts again."""
+    known = {each.key for each in record.requests}
+    again = [
+        replace(each, key=f"{each.key}#{record.version}", node=f"{each.node}#{record.version}")
+        for each in asked
+        if each.key in known
+    ]
+    after, answers = _ask(record, [*asked, *again], policy, now)
+    return after, {each.key: answers[each.key] for each in asked}
 
 
 def _without_a_gate(d: NodeDraft) -> None:
@@ -159,6 +187,9 @@ MUTANTS: tuple[Mutant, ...] = (
         {**joint.JOINT, JobStatus.PENDING_RESTART: _start_without},
     ),
     Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
+    Mutant("reboot without a permit", Permits, "withheld", _ask_nobody),
+    Mutant("reboot in a frozen fleet", guard, "waits_for", _as_if_thawed),
+    Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
     Mutant("forget what was not told", Runtime, "catch_up", _tell_nobody),

@@ -20,19 +20,21 @@ from ecs_gpu_recovery.core.effects import CheckNode, StartTask
 from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.events import Fact
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
-from ecs_gpu_recovery.engine.ports import Store
+from ecs_gpu_recovery.engine.ports import GuardStore, Store
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper
+from ecs_gpu_recovery.local.guard import SqliteGuard
 from ecs_gpu_recovery.local.store import SqliteStore
 
 from ..releases import BREAKING, NEXT
-from .checkers import Judge, Violation
+from .checkers import Judge
 from .cluster import SimulatedCluster
 from .forgery import forgery
-from .hostile import HostileStore, Inbox
+from .hostile import HostileGuard, HostileStore, Inbox
 from .luck import brew, poisson
-from .memory import MemoryStore
+from .memory import MemoryGuard, MemoryStore
 from .people import People
+from .violation import Violation
 from .weather import SKIES, Weather
 from .world import GPUS, T0, Machine, Reboot, Task, World
 
@@ -94,6 +96,9 @@ class Night:
             if database is not None
             else MemoryStore(rows_fit=self.weather.rows_fit, lost_after=lost)
         )
+        self.guard: GuardStore = (
+            SqliteGuard(self.store, "c") if isinstance(self.store, SqliteStore) else MemoryGuard()
+        )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
         self._stores = [self.store, *([self._later(database)] if self.weather.mixed else [])]
@@ -106,6 +111,7 @@ class Night:
                     fleet=self.cluster,
                     notifier=self.inbox,
                     policy=self.weather.policy,
+                    guard=HostileGuard(self.guard, self),
                     dispatch=dispatch,
                     clock=lambda: self.world.time,
                 )
@@ -168,10 +174,7 @@ class Night:
             and self._depth < _DEPTH
             and world.strikes("stall", w.stall * (3 if step in ("commit", "start", "stop") else 1))
         ):
-            world.note("stall", step, key)
-            self._stand_still(world.rng.uniform(0, w.stall_s))
-            if world.now > self._dies_at:
-                self.die("timeout", key)
+            self.stall(step, key, world.rng.uniform(0, w.stall_s))
 
     def after(self, step: str, key: str) -> None:
         self.judge.carried_out[key] += 1
@@ -193,10 +196,16 @@ class Night:
         self.world.note("crash", where, key)
         raise Crash
 
-    def _stand_still(self, seconds: float) -> None:
+    def stall(self, step: str, key: str, seconds: float) -> None:
+        """The process stands still, and the world goes on."""
+        if self._depth >= _DEPTH:
+            return
+        self.world.note("stall", step, key)
         saved = self._clock, self._dies_at
         self.world.run_until(self.world.now + seconds)
         self._clock, self._dies_at = saved
+        if self.world.now > self._dies_at:
+            self.die("timeout", key)
 
     def process(self, act: Callable[[], object], at: datetime, tries: int = 1) -> None:
         """Run one invocation. One that dies is perhaps invoked again."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
+from ecs_gpu_recovery.core import guard
 from ecs_gpu_recovery.core.errors import JobExists
 from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.core.guard import FleetGuard
 from ecs_gpu_recovery.core.model import JobSpec
 
 from .cluster import FAMILY
@@ -23,6 +27,7 @@ class People:
 
     def __init__(self, night: Night) -> None:
         self._night, self._world, self._weather = night, night.world, night.weather
+        self._chance = Random(f"{night.seed}/guard")  # noqa: S311 - of their own, so that older nights stay
         self.to_submit = 0  #: jobs that nobody has recorded or given up yet
 
     def prepare(self) -> None:
@@ -42,6 +47,9 @@ class People:
         ):
             for _ in range(poisson(rng, mean)):
                 world.after(rng.uniform(0, w.trouble_s), act)
+        for _ in range(poisson(self._chance, w.freezes)):
+            world.after(self._chance.uniform(0, w.trouble_s), self._freeze)
+        world.after(self._chance.uniform(300, 1800), self._look_after_the_fleet)
 
     def prepare_damage(self) -> None:
         w, more = self._weather, self._night.more
@@ -90,6 +98,28 @@ class People:
         night.judge.asked_by_person(name, ask)
         fact = NodeAsked(at=world.time, node=name, ask=ask, by="ben", why="to see")
         night.process(lambda: night.desk.handle_node(name, [fact]), world.time)
+
+    def _freeze(self) -> None:
+        self._world.struck["freezes"] += 1
+        self._change_guard(lambda record: guard.freeze(record, by="ann", why="to see", at=self._world.time))
+
+    def _look_after_the_fleet(self) -> None:
+        """Now and then: they thaw what is frozen, and answer what waits for them."""
+        world, chance, record = self._world, self._chance, self._night.guard.guard()
+        for each in record.waiting:
+            said = chance.random()
+            if said < 0.1:
+                self._change_guard(partial(guard.refuse, name=each.key, by="ben", why="not that one"))
+            elif said < (0.6 if self._weather.policy.repairs == "ask" else 0.2):
+                self._change_guard(partial(guard.allow, name=each.key, by="ben"))
+        if record.frozen is not None and chance.random() < 0.5:
+            self._change_guard(lambda now: guard.thaw(now, by="ben", why="seen", at=world.time))
+        world.after(chance.uniform(300, 1800), self._look_after_the_fleet)
+
+    def _change_guard(self, decide: Callable[[FleetGuard], FleetGuard]) -> None:
+        permits = self._night.desk.permits
+        assert permits is not None
+        self._night.process(lambda: permits.change(decide), self._world.time)
 
     def _damage(self) -> None:
         """A record that nobody can read from now on, or until somebody puts it back as it was."""

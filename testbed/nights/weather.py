@@ -71,6 +71,7 @@ class Weather:
     stops: float = 0.0
     task_stops: float = 0.0
     node_asks: float = 0.0
+    freezes: float = 0.0  #: a person freezes the fleet
     # Records.
     mixed: float = 0.0  #: an invocation is of a later release
     breaking: bool = False  #: that release writes a newer format
@@ -112,7 +113,7 @@ TROUBLES = (
     *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
-    *("mixed", "poisoned"),
+    *("mixed", "poisoned", "freezes"),
 )
 
 
@@ -171,7 +172,8 @@ def any_night(rng: Random, more: Random) -> Weather:
     """Any of the older troubles, and in some nights something about the records. That has a chance of its own."""
     weather, chance = draw(rng, more), _apart(more)
     weather = _two_releases(weather, chance) if chance.random() < 0.1 else weather
-    return _one_bad_record(weather, chance) if chance.random() < 0.1 else weather
+    weather = _one_bad_record(weather, chance) if chance.random() < 0.1 else weather
+    return _guarded(weather, chance) if chance.random() < 0.3 else weather
 
 
 def _apart(more: Random) -> Random:
@@ -190,6 +192,23 @@ def _two_releases(weather: Weather, more: Random) -> Weather:
 
 def _one_bad_record(weather: Weather, more: Random) -> Weather:
     return replace(weather, poisoned=1.0, restored=more.random() < 0.5)
+
+
+def _guarded(weather: Weather, more: Random) -> Weather:
+    """Few reboots are too many, and people have a say in each, or freeze the fleet for reasons of their own."""
+    policy = replace(
+        weather.policy,
+        freeze_nodes=more.choice((1, 1, 2)),
+        freeze_within=timedelta(minutes=more.choice((10, 30))),
+        repairs=more.choice(("auto", "auto", "ask")),
+    )
+    return replace(weather, policy=policy, freezes=more.choice((0.0, 0.0, 1.0)))
+
+
+def storms(rng: Random, more: Random) -> Weather:
+    """Many nodes need a reboot, one after the other and at once."""
+    weather = _guarded(draw(rng, more), _apart(more))
+    return replace(weather, gpu_faults=max(weather.gpu_faults, 2.0), skew_s=0.0, jolt_s=0.0)
 
 
 def releases(rng: Random, more: Random) -> Weather:
@@ -342,4 +361,5 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "together": together,
     "releases": releases,
     "poison": poison,
+    "storms": storms,
 }

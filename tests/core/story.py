@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ecs_gpu_recovery.core import handover
-from ecs_gpu_recovery.core.effects import Effect, Order, RebootNode, StopTask
+from ecs_gpu_recovery.core.effects import Effect, Notify, Order, RebootNode, StopTask
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
     CheckStarted,
@@ -20,6 +20,7 @@ from ecs_gpu_recovery.core.events import (
     NodeSeen,
     OrderFailed,
     OrderSent,
+    PermitWithheld,
     RebootFailed,
     RebootProven,
     StartRefused,
@@ -29,6 +30,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.exits import our_reason
+from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.job.draft import Step
 from ecs_gpu_recovery.core.job.table import decide, submit
@@ -141,7 +143,8 @@ class Story:
             self.orders = []
             node = self.nodes.get(getattr(fact, "node", "")) or self._sender(getattr(fact, "key", ""))
             alone = (
-                isinstance(fact, RebootProven | RebootFailed | OrderSent | OrderFailed) and node is not None
+                isinstance(fact, RebootProven | RebootFailed | OrderSent | OrderFailed | PermitWithheld)
+                and node is not None
             )
             alone = alone or (
                 isinstance(fact, CheckStarted | CheckRefused | NodeChecked | NodeSeen)
@@ -315,6 +318,13 @@ class Story:
                 at=self.now, node=f"n{rank}", key=f"j/{self.job.attempt}/{rank}/reboot", reason=reason
             )
         )
+
+    def permit_is(
+        self, answer: Answer, rank: int = 0, why: str = "frozen", tell: Notify | None = None
+    ) -> Story:
+        """What the guard of the fleet says to the reboot of a node that was handed over."""
+        key = f"j/{self.job.attempt}/{rank}/reboot"
+        return self.hears(PermitWithheld(at=self.now, key=key, answer=answer, why=why, tell=tell))
 
     def person_stops_it(self, by: str = "ann", why: str = "") -> Story:
         return self.hears(StopAsked(at=self.now, by=by, why=why))

@@ -13,11 +13,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.aws.tables import CALLS, JOBS, NODES, TASKS, Table
+from ecs_gpu_recovery.aws.tables import CALLS, GUARD, JOBS, NODES, TASKS, Table
 
 Item = dict[str, Any]
 #: The table in which functions take turns, as a deployment names it.
 TURNS = f"EcsGpuRecoveryStack-{CALLS.name}"
+GUARDED = f"EcsGpuRecoveryStack-{GUARD.name}"
 _ATOM = re.compile(
     r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)"
     r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<|>) (?P<right>:\w+)"
@@ -31,7 +32,7 @@ class Tables:
 
     def __init__(self, names: Mapping[str, Table] | None = None) -> None:
         records = {table.name: table for table in (JOBS, TASKS, NODES)}
-        self._schema = dict(names or {**records, TURNS: CALLS})
+        self._schema = dict(names or {**records, TURNS: CALLS, GUARDED: GUARD})
         self._rows: dict[str, dict[str, Item]] = {name: {} for name in self._schema}
         self._lock = threading.RLock()
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from ecs_gpu_recovery.aws import queues, wiring
 from ecs_gpu_recovery.aws.queues import FUNCTIONS_AT_ONCE
 from ecs_gpu_recovery.aws.rate_limit import Pace, Writes
-from ecs_gpu_recovery.aws.tables import CALLS, JOBS, NODES, TASKS
+from ecs_gpu_recovery.aws.tables import CALLS, GUARD, JOBS, NODES, TASKS
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.engine import records
 from ecs_gpu_recovery.lambdas.entry import EventClock, newest
@@ -26,12 +26,15 @@ from testbed.aws.model import Knobs
 from tests.aws.test_store_cost import size
 from tests.stories.account import InMemory, Session, _Wired
 from tests.stories.functions import handler_of
-from tests.stories.memory import TURNS, error
+from tests.stories.memory import GUARDED, TURNS, error
 from tests.stories.world import Event, World, a_world, passes_rules
 
 FUNCTION_S, COLD_START_S = 120.0, 1.0
 VISIBLE_AFTER_S = FUNCTION_S + queues.MARGIN_S
-KEYS = {table.name: table.key for table in (JOBS, TASKS, NODES)} | {TURNS: CALLS.key}
+KEYS = {table.name: table.key for table in (JOBS, TASKS, NODES)} | {
+    TURNS: CALLS.key,
+    GUARDED: GUARD.key,
+}
 
 
 @dataclass(eq=False)

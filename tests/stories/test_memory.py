@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from tests.aws.ministack import dynamodb, fresh_tables
 from tests.stories.account import InMemory
-from tests.stories.memory import TURNS, Tables
+from tests.stories.memory import GUARDED, TURNS, Tables
 from tests.stories.plots import BY_NAME
 from tests.stories.world import World, a_world
 
@@ -74,7 +74,7 @@ def record(names: dict[str, str], plot: str) -> list[tuple[str, dict[str, Any], 
     return [
         (action, renamed(request, there), renamed(answer, there))
         for action, request, answer in log
-        if request.get("TableName") != TURNS
+        if request.get("TableName") not in (TURNS, GUARDED)
     ]
 
 

@@ -66,7 +66,12 @@ class NodeDraft(RecordDraft):
         )
 
     def wait_for(self, effect: Effect) -> None:
-        if isinstance(effect, RebootNode) and self.node.status is NodeStatus.REBOOTING:
+        if not isinstance(effect, RebootNode) or effect.key != self.node.reboot_key or self.node.rebooted:
+            return
+        if self.node.status is NodeStatus.PENDING_HEALTHCHECK:
+            self.move(NodeStatus.REBOOTING, "its reboot has a permit")
+            self.set(deadline=self.now)
+        if self.node.status is NodeStatus.REBOOTING:
             self.wait_longer(0, self.policy.reboot_timeout)
 
     def say(self, why: str, evidence: str = "") -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+from .. import examination
 from ..effects import RebootNode
-from ..events import RebootFailed, RebootProven
+from ..events import PermitWithheld, RebootFailed, RebootProven
+from ..guard import Answer, open_fault
 from ..model import Condemnation, NodeStatus, Verdict
 from .draft import NodeDraft
 
@@ -32,14 +35,55 @@ def order(d: NodeDraft, key: str) -> None:
     d.order(RebootNode(key=key, node=d.name))
 
 
+def held(d: NodeDraft) -> bool:
+    """Whether its reboot waits for a permit. Meanwhile nothing else is decided on the node."""
+    return d.node.status is NodeStatus.PENDING_HEALTHCHECK and d.pending(d.node.reboot_key) is not None
+
+
+def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
+    """It stays where it was examined until there is a permit, however long that takes; people are told once."""
+    order, node = d.pending(ev.key), d.node
+    if order is None or ev.key != node.reboot_key:
+        return
+    if ev.answer is Answer.REFUSED:
+        d.drop(ev.key)
+        d.fail("its reboot was refused", ev.why)
+    elif ev.answer is Answer.EXAMINE:
+        d.drop(ev.key)
+        d.move(NodeStatus.PENDING_HEALTHCHECK, "waited long for its permit; examined again first", ev.why)
+        examination.begin(d)
+    else:
+        if not held(d):
+            d.move(NodeStatus.PENDING_HEALTHCHECK, "its reboot waits for a permit", ev.why)
+            d.set(deadline=None)
+            if ev.tell is not None:
+                d.order(ev.tell)
+        d.amend(replace(order, due=d.now + d.policy.backoff_first, tries=max(1, order.tries), error=ev.why))
+
+
+def examined_again(d: NodeDraft) -> bool:
+    """A fault that waited long is still there: the same order once more. Whether it was that."""
+    fault = open_fault(d.node)
+    if fault is None or d.node.rebooted or d.node.verdict is not Verdict.REBOOT:
+        return False
+    renewed = replace(fault, at=d.now, findings=d.node.findings[:300])
+    d.set(condemned=(*d.node.condemned[:-1], renewed))
+    d.move(NodeStatus.REBOOTING, "the fault is still there", d.node.findings)
+    order(d, d.node.reboot_key)
+    return True
+
+
 def awaited(d: NodeDraft, ev: RebootProven | RebootFailed) -> bool:
     """Whether this tells of the reboot that is waited for."""
-    return d.node.status is NodeStatus.REBOOTING and ev.key == d.node.reboot_key
+    waits = d.node.status is NodeStatus.REBOOTING or held(d)
+    return waits and ev.key == d.node.reboot_key
 
 
 def proven(d: NodeDraft, ev: RebootProven) -> None:
     """The boot id belongs to our order: seen again later, it is no restart under the next task."""
     if awaited(d, ev):
+        if (order := d.pending(ev.key)) is not None:
+            d.wait_for(order.effect)
         d.drop(ev.key)
         if not d.node.rebooted:
             d.set(rebooted=True, boot_id=ev.boot_id or d.node.boot_id)

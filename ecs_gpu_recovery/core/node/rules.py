@@ -17,10 +17,12 @@ from ..events import (
     NodeChecked,
     NodeSeen,
     OldTaskEnded,
+    PermitWithheld,
     RebootFailed,
     RebootProven,
     Tick,
 )
+from ..guard import open_fault
 from ..model import Hold, NodeStatus, Verdict
 from . import repair
 from .draft import NodeDraft
@@ -130,6 +132,11 @@ def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
         d.fail("the reboot could not be carried out", ev.reason)
 
 
+def permit_withheld(d: NodeDraft, ev: PermitWithheld) -> None:
+    """Its reboot waits for a permit, waits for a new look at the node first, or is not to be."""
+    repair.withheld(d, ev)
+
+
 def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     """Keep what is new. Silence beyond the limit is judged by `tick`."""
     if ev.succeeds(d.node) and d.node.own and _can_be_met(d, ev):  # a job that holds it decides by itself
@@ -199,7 +206,7 @@ def settle(d: NodeDraft) -> None:
         examination.begin(d)
     elif node.status is NodeStatus.UNKNOWN and node.fit and not node.task:
         d.well("heard from again")
-    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None:
+    elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None and not repair.held(d):
         _examined(d, node.verdict)
 
 
@@ -212,8 +219,12 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
     elif d.node.rebooted:
         untested = verdict is Verdict.INCONCLUSIVE
         d.fail("it could not be tested after its reboot" if untested else "the reboot did not cure it", found)
+    elif repair.examined_again(d):
+        return
     elif verdict is not Verdict.INCONCLUSIVE:
         d.fail(f"the check says {verdict}", found)
+    elif open_fault(d.node) is not None:
+        d.fail("it could not be examined again before its reboot", found)
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
     else:

@@ -1,0 +1,154 @@
+"""Asking the guard of the fleet, before an order that destroys something is sent.
+
+The record is guessed first, as this process saw it last: a wrong guess is told by the write. That a request must wait
+is believed only of a record that was just read. Where the record can't be read, everything waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from ..core import guard as rules
+from ..core import messages
+from ..core.effects import Notify, Order, RebootNode
+from ..core.errors import BadRecord, Refused, Transient, VersionConflict
+from ..core.events import Fact, PermitWithheld
+from ..core.guard import Answer, FleetGuard, Request
+from ..core.model import Node, NodeStatus
+from ..core.policy import Policy
+from .ports import GuardStore
+
+_TRIES = 50
+
+
+class Permits:
+    """Of one process. Answers to requests that were made together are kept until their orders are sent."""
+
+    def __init__(self, store: GuardStore, policy: Policy) -> None:
+        self._store, self._policy = store, policy
+        self._last: FleetGuard | None = None
+        self._given: dict[str, Answer] = {}
+
+    def ask(self, requests: Sequence[Request], now: datetime) -> dict[str, Answer]:
+        """Each request once, however often it is made. Raises `Transient` or `BadRecord` where nobody can tell."""
+        answers: dict[str, Answer] = {}
+
+        def decide(guard: FleetGuard) -> FleetGuard:
+            guard, found = rules.ask(guard, requests, self._policy, now)
+            answers.update(found)
+            return guard
+
+        self.change(decide)
+        return answers
+
+    def change(self, decide: Callable[[FleetGuard], FleetGuard]) -> FleetGuard:
+        """Read, decide, write, until nobody else was faster. That nothing changes, or that it must not, is believed
+        only of what was just read."""
+        guess = self._last
+        for _ in range(_TRIES):
+            guard = guess if guess is not None else self._store.guard()
+            try:
+                new = decide(guard)
+            except Refused:
+                if guess is None:
+                    raise
+                new = guard
+            if new is guard:
+                if guess is None:
+                    self._last = guard
+                    return guard
+                guess = None
+                continue
+            new = rules.next_version(new, guard)
+            try:
+                self._store.commit_guard(new)
+            except VersionConflict as exc:
+                guess = exc.newest if isinstance(exc.newest, FleetGuard) else None
+                continue
+            self._last = new
+            return new
+        raise Transient("too many ask the guard at once")
+
+    # -- reboots -----------------------------------------------------------------------------------------------
+
+    def ask_together(self, nodes: Iterable[Node], now: datetime, image: str = "") -> None:
+        """For reboots that are ordered together. If nobody can tell now, each is asked for by itself later."""
+        asked = [
+            rules.for_reboot(node, order.key, now, image)
+            for node in nodes
+            for order in node.outbox
+            if isinstance(order.effect, RebootNode) and order.key == node.reboot_key
+        ]
+        self._given.clear()
+        if asked:
+            with suppress(Transient, BadRecord):
+                self._given.update(self.ask(asked, now))
+
+    def waits(self, node: Node, now: datetime) -> bool:
+        """Whether it is known to wait for a permit, and does so still: then there is nothing to send or to write."""
+        held = node.status is NodeStatus.PENDING_HEALTHCHECK and any(
+            order.key == node.reboot_key for order in node.outbox
+        )
+        if not held:
+            return False
+        key = node.reboot_key
+        if key not in self._given:
+            self._given.update(self.ask([rules.for_reboot(node, key, now)], now))
+        return self._given[key] is Answer.HELD
+
+    def sort(
+        self, node: Node, orders: Sequence[Order], at: datetime, now: datetime
+    ) -> tuple[list[Order], list[Fact]]:
+        """The orders that may be sent, and what is learned of the others."""
+        sent: list[Order] = []
+        facts: list[Fact] = []
+        for order in orders:
+            fact = self.withheld(node, order.key, at, now) if isinstance(order.effect, RebootNode) else None
+            if fact is None:
+                sent.append(order)
+            else:
+                facts.append(fact)
+        return sent, facts
+
+    def withheld(self, node: Node, key: str, at: datetime, now: datetime) -> Fact | None:
+        """What is learned instead, if the order must not be sent; None if it may."""
+        request = rules.for_reboot(node, key, now)
+        try:
+            answer = self._given.pop(key, None) or self.ask([request], now)[key]
+        except (Transient, BadRecord) as exc:
+            return PermitWithheld(at=at, key=key, answer=Answer.HELD, why=f"the guard can't be asked: {exc}")
+        if answer is Answer.GRANTED:
+            return None
+        return PermitWithheld(
+            at=at, key=key, answer=answer, why=self._why(key, answer, now), tell=self._message(key, answer)
+        )
+
+    def _found(self, key: str) -> Request | None:
+        known = self._last.requests if self._last is not None else ()
+        return next((each for each in known if each.key == key), None)
+
+    def _why(self, key: str, answer: Answer, now: datetime) -> str:
+        request = self._found(key)
+        if request is None or self._last is None:
+            return "too many wait before it"
+        if answer is Answer.HELD:
+            return f"waits for {rules.waits_for(self._last, request, self._policy, now)}"
+        return request.refused or f"found at {request.since.isoformat(timespec='seconds')}"
+
+    def _message(self, key: str, answer: Answer) -> Notify | None:
+        """The first that is too much tells of all; where each needs a yes, each asks for it."""
+        request, guard = self._found(key), self._last
+        if request is None or guard is None or answer is not Answer.HELD:
+            return None
+        if guard.frozen is not None:
+            return messages.fleet_frozen(guard) if guard.frozen.first == key else None
+        asks = self._policy.repairs == "ask" and not request.person
+        return messages.permit_wanted(request) if asks else None
+
+    def forget(self, pending: Iterable[str], now: datetime, after: timedelta) -> None:
+        """Requests that wait for orders which nobody has any more."""
+        wanted = list(pending)
+        if self._last is not None and self._last.waiting:
+            self.change(lambda guard: rules.forget(guard, wanted, now, after))

@@ -1,0 +1,79 @@
+"""What must hold of permits, judged from what was really ordered, asked for and rebooted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.guard import FleetGuard
+from ecs_gpu_recovery.core.policy import Policy
+
+from .violation import demand
+from .world import World
+
+
+class PermitJudge:
+    """One night's observer of the guard."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._granted: dict[str, float] = {}  #: when each permit was given
+        self._permits: list[
+            tuple[float, str, bool]
+        ] = []  #: those that count: when, for which node, after a thaw
+        self.ordered: set[str] = set()  #: every reboot that was ever ordered
+        self._asked_at: dict[str, tuple[str, float]] = {}  #: its node, and when a permit was first asked for
+        self.set_aside: set[str] = set()  #: those that a person refused, or that wait for another look
+        self._thawed = 0.0
+        self._trips: set[str] = set()  #: messages that tell of them
+
+    def rebooted(self, machine: str, key: str) -> None:
+        demand(key in self._granted, f"{machine} is rebooted without a permit for {key}")
+
+    def at_rest(self, told: Counter[str], mishaps: int) -> None:
+        for trip in self._trips:
+            demand(1 <= told[trip] <= 1 + mishaps, f"people were told {told[trip]} times of {trip}")
+
+    def guarded(self, old: FleetGuard, new: FleetGuard) -> None:
+        """Permits are given while nothing is frozen, to few within a while, and where people are asked, by people."""
+        before = {each.key for each in old.requests if each.granted}
+        policy = self._world.weather.policy
+        if old.frozen is not None and new.frozen is None:
+            self._thawed = self._world.now
+        for each in new.requests:
+            if each.key in self.ordered:
+                self._asked_at.setdefault(each.key, (each.node, self._world.now))
+            if each.refused or each.renew:
+                self.set_aside.add(each.key)
+            if each.granted is None or each.key in before or each.key in self._granted:
+                continue
+            demand(new.frozen is None or bool(each.allowed), f"{each.key} has a permit in a frozen fleet")
+            asked = policy.repairs == "auto" or each.person or each.allowed
+            demand(bool(asked), f"{each.key} has a permit, and nobody was asked")
+            self._granted[each.key] = self._world.now
+            if not (each.person or each.allowed):
+                self._permits.append((self._world.now, each.node, each.thawed))
+        self._not_too_many(policy)
+        if new.frozen is not None and old.frozen is None and not new.frozen.by:
+            self._world.note("frozen", new.trips)
+            self._trips.add(keys.frozen(new.cluster, new.trips))
+            lately = self._world.now - policy.freeze_within.total_seconds()
+            nodes = {node for node, at in self._asked_at.values() if at >= lately}
+            demand(
+                self._clocks_differ or len(nodes) > policy.freeze_nodes,
+                f"the fleet is frozen for {sorted(nodes)} alone",
+            )
+
+    @property
+    def _clocks_differ(self) -> bool:
+        return bool(self._world.weather.skew_s or self._world.weather.jolt_s)
+
+    def _not_too_many(self, policy: Policy) -> None:
+        """Those that waited for a thaw, and those that came after it, each by themselves."""
+        lately = max(self._thawed, self._world.now - policy.freeze_within.total_seconds() + 1)
+        for waited in (False, True):
+            nodes = {node for at, node, thawed in self._permits if at > lately and thawed is waited}
+            demand(
+                self._clocks_differ or len(nodes) <= policy.freeze_nodes,
+                f"{sorted(nodes)} have permits at once",
+            )
