@@ -131,11 +131,13 @@ def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
     started, me = sys.argv[0], "gpu-recovery"
     if started.endswith(f"/{me}") and not shutil.which(me):  # `make demo` runs it from outside the path
         me = started
+    print("\nThree things to try next:")
+    print(f"  1. another fault:   {me} demo --fault app   (the program is at fault, nothing is rebooted)")
     if kept is not None:
-        print(f"To look at it again:  {me} console --state {kept}")
+        print(f"  2. look again:      {me} console --state {kept}")
     else:
-        print(f"To keep a run and look at it later:  {me} demo --state DIR,  then  {me} console --state DIR")
-    print(f"To run jobs of your own on this machine:  {me} up --console 8080")
+        print(f"  2. keep a run:      {me} demo --state DIR,  then  {me} console --state DIR")
+    print(f"  3. a job of yours:  {me} up --console 8080,  then  {me} submit --any 2 -- python train.py")
 
 
 def _end_early(number: int, frame: FrameType | None) -> None:
