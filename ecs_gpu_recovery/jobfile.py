@@ -59,6 +59,7 @@ class JobRequest:
     any_nodes: int = 0  #: or this many, whichever are free
     check: bool = True
     max_retries: int | None = None
+    restart_when_healthy: str | None = None
     job_id: str = ""
 
 

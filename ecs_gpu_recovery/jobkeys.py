@@ -21,6 +21,11 @@ LEVELS = {
     "4": "4: and DCGM's longest tests",
     "none": "none: skip the check",
 }
+#: Whether a job whose nodes are all healthy is started again.
+RESTARTS = {
+    "progress": "progress: restart it if it got further than before",
+    "never": "never: end it",
+}
 #: Parts of the form.
 HOW, MORE, CONTAINER = "how", "more", "container"
 
@@ -136,7 +141,17 @@ _ROWS = {
     ),
     "check": JobKey(choice(LEVELS), "", f"how deep nodes are examined first: {', '.join(LEVELS)}", "--check"),
     "max_retries": JobKey(
-        number(0, 100), "request.max_retries", "automatic restarts; the policy's by default", "--max-retries"
+        number(0, 100),
+        "request.max_retries",
+        "automatic restarts in a row without progress; the policy's by default",
+        "--max-retries",
+    ),
+    "restart_when_healthy": JobKey(
+        choice(RESTARTS),
+        "request.restart_when_healthy",
+        "what follows when a rank dies and no GPU is at fault: `progress` restarts the job if it got further than"
+        " before, `never` ends it; the policy's by default",
+        "--restart-when-healthy",
     ),
     "task_definition": JobKey(
         TEXT,
@@ -183,7 +198,8 @@ _INPUTS = {
     "gpus_per_node": Input(MORE, "GPUs of each node", "all if empty"),
     "memory_mib": Input(MORE, "Memory limit (MiB)", "none if empty"),
     "check": Input(HOW, "Check the nodes first", first="quick"),
-    "max_retries": Input(HOW, "Automatic restarts", first="1"),
+    "max_retries": Input(HOW, "Automatic restarts", "in a row without progress", first="1"),
+    "restart_when_healthy": Input(HOW, "When no GPU is at fault", first="progress"),
     "task_definition": Input(CONTAINER, "Task definition (AWS)", local=False),
     "container": Input(CONTAINER, "Container (AWS)", local=False),
     "image": Input(CONTAINER, "Container image (AWS)"),

@@ -26,9 +26,8 @@ RUNS = ("first run", "restarted once", "restarted {count} times")
 LEFT = ("no restart left", "1 restart left", "{count} restarts left")
 
 
-def runs(attempt: int, max_retries: int, *, ended: bool) -> list[tuple[str, int]]:
+def runs(attempt: int, left: int, *, ended: bool) -> list[tuple[str, int]]:
     """Texts with their count. What is left is nobody's concern when the job has ended."""
-    left = max(0, max_retries - attempt)
     return [(RUNS[min(attempt, 2)], attempt), *([] if ended else [(LEFT[min(left, 2)], left)])]
 
 

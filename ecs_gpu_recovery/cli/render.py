@@ -127,7 +127,7 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
 
 def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequence[Node] = ()) -> None:
     out = console()
-    said = runs(job.attempt, job.max_retries, ended=job.status.final)
+    said = runs(job.attempt, job.restarts_left, ended=job.status.final)
     which = ", ".join(text.format(count=count) for text, count in said)
     out.print(f"[bold]{job.id}[/]  {styled(job.status)}  {which}")
     if job.outcome:

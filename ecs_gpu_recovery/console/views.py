@@ -100,6 +100,7 @@ def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str
     ratio = effective_ratio(job, done, now)
     data.update(
         final=job.status.final,
+        restarts_left=job.restarts_left,
         command_line=command_line(spec["command"]),
         phases=[
             {

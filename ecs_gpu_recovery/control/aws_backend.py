@@ -170,6 +170,7 @@ class AwsBackend(RecordsBackend):
                     at=at,
                     check=request.check,
                     max_retries=request.max_retries,
+                    restart_when_healthy=request.restart_when_healthy,
                     overrides=overrides,
                 ),
                 lambda: self._recorded(job_id),

@@ -156,6 +156,7 @@ class LocalBackend(RecordsBackend):
                 at=self.now(),
                 check=request.check,
                 max_retries=request.max_retries,
+                restart_when_healthy=request.restart_when_healthy,
             )
         except RecoveryError:
             if made:

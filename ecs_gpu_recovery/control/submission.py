@@ -116,8 +116,15 @@ def retry(
         raise Refused(f"{job_id} is {old.status}: it has not ended{not_ended}")
     spec = replace(old.spec, retry_of=old.id, submitted_by=by)
     chosen = tuple(nodes) or tuple(rank.node for rank in old.ranks)
-    made = next_id(side, old.id)
-    return side.submit(JobRequest(spec=spec, nodes=chosen, max_retries=old.max_retries, job_id=made))
+    return side.submit(
+        JobRequest(
+            spec=spec,
+            nodes=chosen,
+            max_retries=old.max_retries,
+            restart_when_healthy=old.restart_when_healthy if old.budget else None,  # else nobody chose it
+            job_id=next_id(side, old.id),
+        )
+    )
 
 
 def task_definition(request: JobRequest) -> dict[str, Any] | None:

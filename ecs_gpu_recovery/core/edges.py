@@ -43,13 +43,13 @@ JOB = _edges(
     (
         J.PENDING_HEALTHCHECK,
         J.PENDING_RESTART,
-        "a GPU fault that a reboot may cure, or a lost node, and a retry left",
+        "a GPU fault that a reboot may cure, a lost node, or no fault after progress, and a restart left",
         False,
     ),
     (
         J.PENDING_HEALTHCHECK,
         J.FAILED,
-        "no GPU fault found, no retry left, a node to replace, or a check never answered",
+        "no GPU fault found and no progress, no restart left, a node to replace, or a check never answered",
         False,
     ),
     (J.PENDING_HEALTHCHECK, J.USER_STOPPED, "a person stopped the job", True),

@@ -231,6 +231,20 @@ class NodeSeen(Fact):
         return self.registered > record.registered_at
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSeen(Fact):
+    """How far a training has come, as it tells itself: a step, or else the name of a complete checkpoint."""
+
+    step: int = 0
+    checkpoint: str = ""
+    attempt: int | None = None  #: in which it came so far, where that is told
+    reached: datetime | None = None  #: when it did; what is older than the job is not the job's
+
+    def clock(self, now: datetime) -> datetime:
+        """Nowhere: it is told by a program."""
+        return now
+
+
 #: How a timeline tells evidence of hardware from evidence against a program.
 FAULT, PROGRAM_FAULT = "fault reported", "a program's fault reported"
 
@@ -309,6 +323,7 @@ JOB_EVENTS: tuple[type[Fact], ...] = (
     NodeGivenUp,
     NodeSeen,
     FaultSeen,
+    ProgressSeen,
     Tick,
     StopAsked,
     OrderSent,

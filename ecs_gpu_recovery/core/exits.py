@@ -45,6 +45,11 @@ def is_passing(reason: str) -> bool:
     return reason.removeprefix("TaskFailedToStart:").strip().startswith(PASSING)
 
 
+def was_killed(code: int | None) -> bool:
+    """By a signal: a shell, a container runtime and our own nodes add its number to 128."""
+    return code is not None and 128 < code < 160
+
+
 def host_gone(ev: TaskEnded) -> bool:
     """The machine itself was taken away, whatever the cluster still says about its agent."""
     return ev.stop_code in _NODE_GONE or ("Host EC2" in ev.reason and "terminated" in ev.reason)

@@ -31,9 +31,11 @@ def _structure(job: Job) -> list[str]:
 
 
 def _retries(job: Job) -> list[str]:
-    return (
-        [f"attempt {job.attempt} exceeds {job.max_retries} retries"] if job.attempt > job.max_retries else []
-    )
+    charged = job.spent.charged
+    said = [f"{charged} restarts are charged, of {job.max_retries}"] if charged > job.max_retries else []
+    if charged > job.attempt:
+        said.append(f"{charged} restarts are charged, and there were {job.attempt}")
+    return said
 
 
 def _ending(job: Job) -> list[str]:

@@ -232,6 +232,29 @@ class JobSpec(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Marker(Stored):
+    """How far a training is known to have come: the furthest step, or the name of its last checkpoint."""
+
+    step: int = 0
+    checkpoint: str = ""  #: of a training that tells no steps
+    attempt: int = -1  #: in which it came so far; -1: before this job
+    at: datetime | None = None
+
+    def __str__(self) -> str:
+        return f"step {self.step:,}" if self.step else f"checkpoint {self.checkpoint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget(Stored):
+    """What a job has spent of its restarts."""
+
+    charged: int = 0  #: restarts in a row that brought no progress
+    blind: int = 0  #: restarts on healthy nodes of a job that tells no progress, in its whole life
+    repaired: bool = False  #: the last restart followed a repair or a loss
+    since: datetime | None = None  #: when the last restart was done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Stored):
     """The aggregate and the truth. One conditional write moves it, with the orders it caused."""
 
@@ -243,7 +266,10 @@ class Job(Stored):
     created_at: datetime
     updated_at: datetime
     attempt: int = 0  #: the seeds' `retry`: 0 for the first run
-    max_retries: int = 1  #: the budget this job was submitted with
+    max_retries: int = 1  #: the budget this job was submitted with: restarts in a row without progress
+    restart_when_healthy: str = "never"  #: or `progress`: whether it goes on when no node is at fault
+    budget: Budget | None = None  #: None: of an older release, which charged every restart
+    marker: Marker | None = None
     preflight: bool = False  #: under test before its first start
     salt: str = ""  #: goes into the tokens of its tasks
     ending: Ending | None = None
@@ -252,6 +278,15 @@ class Job(Stored):
     timeline: tuple[Entry, ...] = ()
     owed: tuple[int, ...] = ()  #: ranks whose rows the store has yet to write; only stores set and read it
     version: int = 0
+
+    @property
+    def spent(self) -> Budget:
+        return self.budget or Budget(charged=self.attempt)
+
+    @property
+    def restarts_left(self) -> int:
+        """How many restarts in a row it may still have without progress."""
+        return max(0, self.max_retries - self.spent.charged)
 
     def wake_at(self, lost_after: timedelta) -> datetime | None:
         """The next moment that needs a look without any event: a deadline, an absence, an unsent order."""

@@ -12,12 +12,39 @@ from functools import lru_cache
 
 from .setting import boolean, duration, exit_codes, one_of, rows, setting, whole
 
+#: What refills a budget, and when a job is restarted on healthy nodes.
+PROGRESS, NEVER = "progress", "never"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Every wait has an end, and every end is here."""
 
-    max_retries: int = setting(1, whole(0, 100), "automatic restarts per job", name="MAX_RETRIES")
+    max_retries: int = setting(
+        1, whole(0, 100), "automatic restarts of a job in a row that bring no progress", name="MAX_RETRIES"
+    )
+    max_attempts: int = setting(
+        100, whole(0, 10_000), "automatic restarts of a job in all", name="MAX_ATTEMPTS"
+    )
+    retry_refill: str = setting(
+        PROGRESS,
+        one_of(PROGRESS, NEVER),
+        "what gives a job its restarts back: `progress`, or `never`",
+        name="RETRY_REFILL",
+    )
+    refill_after: timedelta = duration(
+        "REFILL_AFTER_S",
+        1800,
+        1800,
+        "a job that tells no progress, and was restarted after a repair, has its restarts back after this time",
+    )
+    restart_when_healthy: str = setting(
+        PROGRESS,
+        one_of(PROGRESS, NEVER),
+        "whether a job whose nodes are all healthy is restarted: if it made `progress`, or `never`;"
+        " jobs of other tools never are",
+        name="RESTART_WHEN_HEALTHY",
+    )
     healthcheck_exit_codes: frozenset[int] = setting(
         frozenset({1}), exit_codes, "exit codes that start a health check", name="HEALTHCHECK_EXIT_CODES"
     )

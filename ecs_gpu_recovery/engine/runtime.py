@@ -88,7 +88,7 @@ class Runtime:
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
-    def submit(
+    def submit(  # noqa: PLR0913 - all by name
         self,
         *,
         job_id: str,
@@ -98,10 +98,12 @@ class Runtime:
         at: datetime,
         check: bool,
         max_retries: int | None = None,
+        restart_when_healthy: str | None = None,
         overrides: Sequence[str] = (),
     ) -> Job:
         """Claim the nodes and record the job; then send its first orders. `overrides` are those of `Rank`, by rank."""
-        policy = self.policy if max_retries is None else replace(self.policy, max_retries=max_retries)
+        chosen = {"max_retries": max_retries, "restart_when_healthy": restart_when_healthy}
+        policy = replace(self.policy, **{name: own for name, own in chosen.items() if own is not None})  # type: ignore[arg-type]
         known = [self.store.node(name) for name in nodes]
         step = submit(
             job_id=job_id,

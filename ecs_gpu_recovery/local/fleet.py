@@ -25,6 +25,7 @@ from ..environment import training_environment
 from . import evidence
 from .cluster import Cluster
 from .files import DamagedFile
+from .markers import Markers
 from .processes import PACKAGE_ROOT, Unkillable
 from .views import NodeRefused, NodeView, RebootState, TaskSpec, TaskState, TaskView
 
@@ -43,6 +44,7 @@ class LocalFleet:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster, self._now = cluster, now
         self._faults: FaultLog | None = None
+        self._markers = Markers(now)
 
     def close(self) -> None:
         if self._faults is not None:
@@ -120,8 +122,14 @@ class LocalFleet:
     # -- what can be seen ----------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
-        for rank in job.ranks:
-            yield from self._or_away(rank.node, self._observe_rank(job, rank), connected=rank.connected)
+        """How far the training came is told before how it ended, and looked at after that."""
+        seen = [
+            fact
+            for rank in job.ranks
+            for fact in self._or_away(rank.node, self._observe_rank(job, rank), connected=rank.connected)
+        ]
+        yield from self._markers.news(job, over=any(isinstance(fact, TaskEnded) for fact in seen))
+        yield from seen
 
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         view = self._cluster.node(rank.node)

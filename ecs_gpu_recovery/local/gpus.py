@@ -24,6 +24,7 @@ FAULTS = {
     "slow": "the GPU is throttled and its tasks run at a fraction of their speed",
     "app-xid": "the program touched memory it does not own (Xid 31): it dies, the GPU is healthy",
     "oom": "the task is killed for using too much memory",
+    "kill": "the task is killed (SIGKILL), as a person or a script may do; nothing is broken",
     "check-broken": "from now on the health check cannot run on this node",
     "no-cure": "from now on a reboot cures nothing: every fault is there again",
     "no-return": "the next reboot of this node never comes back",
@@ -51,7 +52,7 @@ class NvmlUnavailable(RuntimeError):
 
 
 class Blow(NamedTuple):
-    """What a fault does to a task: `fatal`, `oom`, `hang` or `slow`."""
+    """What a fault does to a task: `fatal`, `oom`, `kill`, `hang` or `slow`."""
 
     kind: str
     line: str = ""
@@ -185,8 +186,8 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
     prefix = f"[rank{spec.get('rank', 0)}]: RuntimeError: "
     for hit in (faults or {}).get("hits", []):
         if hit["seq"] > spec.get("hit_seq", 0):
-            if hit["kind"] == "oom":
-                return Blow("oom")
+            if hit["kind"] in ("oom", "kill"):
+                return Blow(hit["kind"])
             return Blow("fatal", f"{prefix}CUDA error: {_xid(hit['xid']).cuda}")
     kinds = {gpu["fault"]["kind"]: gpu for gpu in gpus if gpu["fault"]}
     for kind in ("off-bus", "permanent", "ecc", "xid"):
@@ -221,6 +222,9 @@ def inject(node_dir: str, fault: str, gpu: int, xid: int | None, speed: float, p
         victim = f"process {pid} (python)" if pid else "a process"
         log_kernel(node_dir, f"Memory cgroup out of memory: Killed {victim}")
         _add_hit(node_dir, "oom", gpu, None)
+        return
+    if fault == "kill":
+        _add_hit(node_dir, "kill", gpu, None)
         return
     path = os.path.join(node_dir, "gpus.json")
     state = read_json(path)

@@ -226,6 +226,8 @@ class Shim:
                 self.freeze(False)
         elif self.blow.kind == "oom":
             self.end_by_force(137, OUT_OF_MEMORY)
+        elif self.blow.kind == "kill":
+            self.end_by_force(137, ENDED)
         elif self.blow.kind == "fatal":
             self.write_log(self.blow.line)
             self.end_by_force(1, ENDED)

@@ -8,20 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from ..core.errors import Refused
 from ..core.policy import Policy
+from ..core.setting import rows, text_of
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Sweeper
 from ..own_folder import own_folder
 from ..settings import policy_from
 from .clock import Clock
 from .cluster import Cluster
+from .files import DamagedFile, read_json, write_json
 from .fleet import LocalFleet
 from .notify import LocalNotifier
 from .reads import SqliteReads
 from .store import SqliteStore
 
 CLUSTER = "embedded"
-DATABASE = "recovery.db"
+DATABASE, POLICY = "recovery.db", "policy.json"
 LOCAL_POLICY = Policy.embedded()
 
 
@@ -50,6 +53,21 @@ class Embedded:
         self.store.close()
 
 
+def _policy(state: Path, env: Mapping[str, str], given: Policy | None, *, controller: bool) -> Policy:
+    """The policy is the control plane's: it leaves its own in the state folder, and whoever submits takes that."""
+    file = str(state / POLICY)
+    if controller:
+        chosen = given or policy_from(env, LOCAL_POLICY)
+        write_json(file, {row.name: text_of(getattr(chosen, row.attribute)) for row in rows(Policy)})
+        return chosen
+    if given is None:
+        try:
+            env = read_json(file) or env
+        except DamagedFile as exc:
+            raise Refused(f"{exc}; `gpu-recovery up` writes it anew") from exc
+    return replace(given or policy_from(env, LOCAL_POLICY), lease=timedelta(0))
+
+
 def build(
     state: Path,
     *,
@@ -60,9 +78,7 @@ def build(
     """Only the controller sends orders. Anyone else commits them, due at once, for the controller to send."""
     own_folder(state)
     env = os.environ if env is None else env
-    chosen = policy or policy_from(env, LOCAL_POLICY)
-    if not controller:
-        chosen = replace(chosen, lease=timedelta(0))
+    chosen = _policy(state, env, policy, controller=controller)
     store = SqliteStore(state / DATABASE, lost_after=chosen.node_lost_after)
     try:
         cluster = Cluster(state)

@@ -53,7 +53,11 @@ class Scenario:
 SCENARIOS = {
     "none": Scenario("", JobStatus.COMPLETE, 0, NodeStatus.AVAILABLE, "nothing goes wrong"),
     "app": Scenario(
-        "app-xid", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "the program makes a bad memory access (Xid 31)"
+        "app-xid",
+        JobStatus.COMPLETE,
+        1,
+        NodeStatus.AVAILABLE,
+        "the program makes a bad memory access (Xid 31)",
     ),
     "gpu": Scenario(
         "off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"
@@ -62,6 +66,7 @@ SCENARIOS = {
     "node-lost": Scenario(
         "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
     ),
+    "kill": Scenario("kill", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a rank is killed (SIGKILL)"),
     "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
 }
 

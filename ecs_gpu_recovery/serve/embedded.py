@@ -9,7 +9,7 @@ import typer
 
 from ..cli.options import JsonOption, StateOption
 
-FAULTS = ("none", "app", "gpu", "gpu-permanent", "node-lost", "oom")
+FAULTS = ("none", "app", "gpu", "gpu-permanent", "kill", "node-lost", "oom")
 
 
 def register(app: typer.Typer) -> None:

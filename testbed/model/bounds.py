@@ -12,11 +12,15 @@ from ecs_gpu_recovery.core.policy import Policy
 STEP = timedelta(minutes=1)
 
 
-def quick_policy(*, max_retries: int = 1, post_reboot_check: bool = False) -> Policy:
+def quick_policy(
+    *, max_retries: int = 1, post_reboot_check: bool = False, restart_when_healthy: str = "never"
+) -> Policy:
     """The real policy's waits in small whole steps, so that few different moments exist."""
     return Policy(
         max_retries=max_retries,
         post_reboot_check=post_reboot_check,
+        restart_when_healthy=restart_when_healthy,
+        refill_after=10_000 * STEP,
         lease=STEP,
         backoff_first=STEP,
         backoff_most=STEP,
@@ -43,6 +47,7 @@ class Left(NamedTuple):
     refusals: int = 0
     holds: int = 0
     delays: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Bounds:
         0  #: a reboot that the guard of the fleet does not let go now, or not on this evidence, or never
     )
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
+    steps: int = 0  #: the gang comes further than ever before
     lies: bool = (
         False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
     )
@@ -102,5 +108,7 @@ class Bounds:
 
 def _short(value: object) -> str:
     if isinstance(value, Policy):
-        return f"retries {value.max_retries}" + (", check after reboot" if value.post_reboot_check else "")
+        more = [", check after reboot"] if value.post_reboot_check else []
+        more += [", goes on"] if value.restart_when_healthy != "never" else []
+        return f"retries {value.max_retries}" + "".join(more)
     return "/".join(value) if isinstance(value, tuple) else str(value)

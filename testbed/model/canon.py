@@ -40,6 +40,10 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
         for rank in job.ranks
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
+    spent, marker = job.spent, job.marker
+    common.append(
+        (spent.charged, spent.blind, spent.repaired, state.steps, marker and (marker.step, marker.attempt))
+    )
     if job.ending is not None:
         common.append((job.ending.status.value, job.ending.firm))
     common.append(tuple(sorted((name, min(state.told.count(name), 2)) for name in set(state.told))))

@@ -33,7 +33,7 @@ from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, Ta
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.rows import claimed_node, held_node
 
-from . import monitors
+from . import monitors, world
 from .bounds import STEP, Bounds
 from .cluster import Cluster
 from .state import Learned, Outcome, Stalled, State, may_have_a_sender
@@ -111,6 +111,7 @@ class Model:
             if step.changed:
                 monitors.after_decision(job, step.job, state.machines)
                 monitors.truly_lost(job, step.job, state, self.policy.stop_timeout)
+                monitors.fairly_charged(job, step.job, state.steps)
                 job = step.job
                 added.update({order.key: order for order in step.orders})
         if job is old:
@@ -294,7 +295,11 @@ class Model:
             yield label, self._settle(after, after.job) if after.job.owed and not stopped else after
 
     def _sweep(self, state: State) -> Iterator[Outcome]:
-        seen = [] if state.job.status.final else self.cluster.observe(state)
+        seen = (
+            []
+            if state.job.status.final
+            else [*world.trained(state.steps, state.now), *self.cluster.observe(state)]
+        )
         facts = [Learned(fact) for fact in (*seen, Tick(at=state.now))]
         for i, node in enumerate(state.nodes):
             if node.own:

@@ -70,6 +70,27 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
             )
 
 
+def fairly_charged(old: Job, new: Job, steps: tuple[int, ...]) -> None:
+    """What is charged are the restarts since the last step that was new, as far as it was told."""
+    since = new.attempt - (steps[-1] if steps else 0)
+    charged = new.spent.charged
+    _demand(charged >= since, f"{charged} restarts are charged, and {since} brought no progress")
+    heard = new.marker is not None and new.marker.step == len(steps)
+    _demand(
+        not heard or charged == since,
+        f"{charged} restarts are charged, though all but {since} brought progress",
+    )
+    over = (
+        old.status is JobStatus.PENDING_HEALTHCHECK and new.status is JobStatus.FAILED and old.ending is None
+    )
+    if over and heard and steps[-1] == old.attempt and old.max_retries and not old.preflight:
+        beyond = any(rank.verdict is Verdict.REPLACE for rank in new.ranks)
+        ends = new.restart_when_healthy == "never" and not any(
+            rank.verdict in (Verdict.REBOOT, Verdict.LOST) for rank in new.ranks
+        )
+        _demand(beyond or ends, "FAILED, though it came further than ever before")
+
+
 def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> None:
     """A node that was never away is lost only if it kept its task for as long as a stop may take.
 

@@ -39,6 +39,9 @@ def moves(model: Model, state: State) -> Iterator[Move]:
     if not state.job.status.final:
         for i, machine in enumerate(state.machines):
             yield from _faults(model, state, i, machine)
+    if state.left.steps and world.gang_trains(state.job, state.machines):
+        further = replace(state.spend("steps"), steps=(*state.steps, state.job.attempt))
+        yield Move("world", _once("the gang trains a step", further))
     if state.left.asks and not state.job.status.final:
         ask = StopAsked(at=state.now, by="ann")
         yield Move(
@@ -63,6 +66,9 @@ def _news(model: Model, state: State) -> Iterator[Move]:
                 heard = model.addressed(state, facts, own=label.startswith("own"))
                 tell = partial(deliver, model, state, name, heard, partial(old.add, mark))
                 yield Move("deliver", tell, name=name)
+    for fact in world.trained(state.steps, state.now) if not state.job.status.final else ():
+        name = f"told: step {len(state.steps)}"
+        yield Move("deliver", partial(deliver, model, state, name, (Learned(fact),)), name=name)
     for each in model.missed(state):
         name = f"told: {type(each.fact).__name__} of {getattr(each.fact, 'node', '')}"
         yield Move("deliver", partial(deliver, model, state, name, (each,)), name=name)

@@ -43,20 +43,43 @@ class State:
     stalled: Stalled | None = None
     told: tuple[str, ...] = ()
     rows: Job | None = None  #: the record that the rows were last written from
+    steps: tuple[int, ...] = ()  #: of each step that was trained for the first time, the attempt
 
-    # Written out, not by `replace`: this is where the search spends its time.
+    def _with(self, job: Job, machines: tuple[Machine, ...], nodes: tuple[Node, ...], left: Left) -> State:
+        """Written out, not by `replace`: this is where the search spends its time."""
+        return State(job, machines, nodes, self.now, left, self.stalled, self.told, self.rows, self.steps)
 
     def spend(self, what: str) -> State:
         left = self.left._replace(**{what: getattr(self.left, what) - 1})
-        return State(self.job, self.machines, self.nodes, self.now, left, self.stalled, self.told, self.rows)
+        return State(
+            self.job,
+            self.machines,
+            self.nodes,
+            self.now,
+            left,
+            self.stalled,
+            self.told,
+            self.rows,
+            self.steps,
+        )
 
     def with_machine(self, rank: int, machine: Machine) -> State:
         machines = (*self.machines[:rank], machine.tidy(), *self.machines[rank + 1 :])
-        return State(self.job, machines, self.nodes, self.now, self.left, self.stalled, self.told, self.rows)
+        return State(
+            self.job,
+            machines,
+            self.nodes,
+            self.now,
+            self.left,
+            self.stalled,
+            self.told,
+            self.rows,
+            self.steps,
+        )
 
     def with_job(self, job: Job, nodes: tuple[Node, ...] | None = None) -> State:
         nodes = self.nodes if nodes is None else nodes
-        return State(job, self.machines, nodes, self.now, self.left, self.stalled, self.told, self.rows)
+        return self._with(job, self.machines, nodes, self.left)
 
     def with_node(self, rank: int, node: Node) -> State:
         return self.with_job(self.job, (*self.nodes[:rank], node, *self.nodes[rank + 1 :]))

@@ -8,7 +8,7 @@ can still arrive, and delivering one does not use it up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from ecs_gpu_recovery.core.events import (
     NodeChecked,
     NodeSeen,
     Origin,
+    ProgressSeen,
     RebootProven,
     TaskEnded,
     TaskStarted,
@@ -256,6 +257,22 @@ def facts(
                 f"{node_name(rank)} seen {how} (version {version})",
                 (seen(rank, sight, version, now, blind=bounds.blind),),
             )
+
+
+def gang_trains(job: Job, machines: Sequence[Machine]) -> bool:
+    """Whether every rank of this attempt runs: a collective needs all of them."""
+    alive = [
+        run
+        for machine in machines
+        for run in machine.runs
+        if run.alive and not machine.down and run.attempt == job.attempt
+    ]
+    return len({run.rank for run in alive}) == len(job.ranks)
+
+
+def trained(steps: tuple[int, ...], now: datetime) -> list[Fact]:
+    """How far the training says that it has come."""
+    return [ProgressSeen(at=now, step=len(steps), attempt=steps[-1])] if steps else []
 
 
 def forgeries(job: Job, rank: Rank, now: datetime) -> Iterator[tuple[str, tuple[Fact, ...]]]:

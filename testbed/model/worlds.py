@@ -12,6 +12,7 @@ from .bounds import Bounds, quick_policy
 
 EVERY_END = ("suspect", "fault", "oom", "host gone", "no room", "no image", "person")
 NO_RETRY = quick_policy(max_retries=0)
+GOES_ON = quick_policy(restart_when_healthy="progress")
 #: One rank dies of a GPU fault, its node reboots, the job starts again: the story that the other worlds disturb.
 RECOVERY = Bounds(failures=1, verdicts=("reboot",))
 LOSS = Bounds(failures=0, deaths=1)
@@ -37,6 +38,10 @@ QUICK: dict[str, Bounds] = {
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
+    "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
+    "a killed rank, and no node at fault": Bounds(
+        nodes=1, failures=2, ends=("fault",), verdicts=("healthy",), steps=1, policy=GOES_ON, delays=0
+    ),
 }
 THOROUGH: dict[str, Bounds] = {
     "every way a task can end, with a retry": replace(RECOVERY, ends=EVERY_END),
@@ -76,6 +81,13 @@ THOROUGH: dict[str, Bounds] = {
         RECOVERY, nodes=1, stalls=2, hiccups=1, rows=True
     ),
     "three nodes, slowly": replace(RECOVERY, nodes=3),
+    "two nodes, with progress between two faults": replace(RECOVERY, failures=2, steps=1, delays=0),
+    "a rank is killed, or a GPU breaks, with progress": Bounds(
+        failures=2, ends=("fault",), verdicts=("healthy", "reboot"), steps=1, policy=GOES_ON, delays=0
+    ),
+    "one node: progress, two faults and a stall": replace(
+        RECOVERY, nodes=1, failures=2, steps=2, stalls=1, policy=GOES_ON, delays=0
+    ),
 }
 DEEP: dict[str, Bounds] = {
     "every verdict, with a retry": Bounds(),

@@ -7,6 +7,7 @@ committed. Whether a record is right is held against what truly happened, never 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -151,9 +152,10 @@ class Judge:
         if old is None:
             return
         demand(
-            old.attempt <= new.attempt <= new.max_retries,
-            f"job {new.id} went from attempt {old.attempt} to {new.attempt} of {new.max_retries}",
+            old.attempt <= new.attempt <= old.attempt + 1,
+            f"job {new.id} went from attempt {old.attempt} to {new.attempt}",
         )
+        self._fairly_charged(old, new)
         demand(
             not old.status.final or new.status is old.status,
             f"job {new.id} was {old.status} for good and is {new.status} now",
@@ -163,6 +165,41 @@ class Judge:
                 self._truly_lost(old, rank)
         if old.status is not new.status:
             self._moved(old, new)
+
+    def _fairly_charged(self, old: Job, new: Job) -> None:
+        """What is charged are the restarts since the last step that was new, as far as the job has heard of it."""
+        steps, w = self._world.steps[new.id], self._world.weather
+        charged, marker = new.spent.charged, new.marker
+        if w.policy.retry_refill == "never":
+            demand(charged == new.attempt, f"job {new.id}: {charged} of {new.attempt} restarts are charged")
+            return
+        if marker is None:
+            given = charged < old.spent.charged
+            demand(not given or self._ran_long(old), f"job {new.id}: restarts were given back too soon")
+            return
+        number = int(re.findall("[0-9]+", str(marker))[-1])
+        demand(number <= len(steps), f"job {new.id} counts step {number}, and there were {len(steps)}")
+        since = new.attempt - steps[number - 1][0]
+        demand(charged >= since, f"job {new.id}: {charged} charged, and {since} restarts brought no progress")
+        slack = w.reports == "checkpoints"  # which attempt wrote one is a guess, on the safe side
+        most = since + slack
+        demand(charged <= most, f"job {new.id}: {charged} charged, though all but {since} brought progress")
+        over = old.status is JobStatus.PENDING_HEALTHCHECK and new.status is JobStatus.FAILED
+        if over and old.ending is None and charged < new.max_retries and not old.preflight:
+            verdicts = {rank.verdict for rank in new.ranks}
+            repair = verdicts & {Verdict.REBOOT, Verdict.LOST}
+            healthy = (
+                new.restart_when_healthy == "progress" and steps[number - 1][0] == new.attempt and not slack
+            )
+            fair = Verdict.REPLACE in verdicts or not (repair or healthy)
+            demand(fair, f"job {new.id} FAILED, though it came further than ever before")
+
+    def _ran_long(self, job: Job) -> bool:
+        w = self._world.weather
+        began = self._entered.get((job.id, job.attempt, JobStatus.IN_PROGRESS), 0.0)
+        return (
+            bool(w.skew_s or w.jolt_s) or self._world.now - began >= w.policy.refill_after.total_seconds() - 1
+        )
 
     def _is_real(self, *ids: str) -> None:
         """A task that a record names was started by its order, and by nobody else."""

@@ -19,6 +19,7 @@ from ecs_gpu_recovery.core.events import (
     NodeChecked,
     NodeSeen,
     Origin,
+    ProgressSeen,
     RebootFailed,
     RebootProven,
     TaskEnded,
@@ -190,6 +191,7 @@ class SimulatedCluster:
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         self._night.before("look", job.id)
+        yield from self.trained(job.id, len(self._world.steps[job.id]))
         for rank in job.ranks:
             machine = self._world.machines[rank.node]
             if not rank.handed:
@@ -284,6 +286,16 @@ class SimulatedCluster:
             verdict=verdict_of(task),
             origin=_origin(task),
         )
+
+    def trained(self, job: str, number: int) -> list[Fact]:
+        """How far a job says that it has come."""
+        if not number:
+            return []
+        attempt, when = self._world.steps[job][number - 1]
+        reached = self._world.stamp(when)
+        if self._world.weather.reports == "steps":
+            return [ProgressSeen(at=self._night.clock, step=number, attempt=attempt, reached=reached)]
+        return [ProgressSeen(at=self._night.clock, checkpoint=f"step-{number}", reached=reached)]
 
     def rebooted(self, machine: Machine, reboot: Reboot) -> RebootProven | RebootFailed:
         if reboot.done:

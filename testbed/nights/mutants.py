@@ -15,7 +15,7 @@ from unittest.mock import patch
 from ecs_gpu_recovery.core import codec, exits, guard, handover
 from ecs_gpu_recovery.core.events import Fact, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
-from ecs_gpu_recovery.core.job import joint, rules
+from ecs_gpu_recovery.core.job import budget, joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node import repair
@@ -200,6 +200,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("drop the fields of a later release", codec, "_load", _load_known),
     Mutant("stop the sweep at a bad record", Report, "attempt", _end_the_sweep),
     Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None, "late-functions"),
+    Mutant("count progress without any", budget, "_attempt_of", lambda draft, ev: draft.attempt),
+    Mutant("charge a restart after progress", budget, "_refill", lambda draft, since: None),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 

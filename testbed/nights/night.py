@@ -316,6 +316,9 @@ class Night:
             self._clock = saved
             return lambda: ("", name, [sighting])
         task = what
+        if kind == "progress":
+            number = len(self.world.steps[task.job])
+            return lambda: (task.job, name, cluster.trained(task.job, number))
         if task.check:
             return lambda: (task.job, name, [cluster.checked(task)] if kind != "running" else [])
         if kind == "running":

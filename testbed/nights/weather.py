@@ -78,6 +78,8 @@ class Weather:
     deployed: bool = False  #: after the troubled hours it is that release alone; else it was taken back
     poisoned: float = 0.0  #: the chance that one record is damaged
     restored: bool = False  #: ... and later put back as it was
+    # What jobs tell.
+    reports: str = ""  #: they tell steps with the attempt, or only the names of checkpoints; empty: nothing
     # Which kind of place.
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
@@ -165,7 +167,17 @@ def draw(rng: Random, more: Random) -> Weather:
         weather = replace(weather, forged=more.uniform(0.2, 1.0))
     if more.random() < 0.2:
         weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
-    return weather
+    return _progress(weather, _apart(more, "progress"))
+
+
+def _progress(weather: Weather, more: Random) -> Weather:
+    """Whether jobs tell how far they have come, and what follows from it."""
+    policy = replace(
+        weather.policy,
+        retry_refill=more.choice(("progress", "progress", "never")),
+        restart_when_healthy=more.choice(("progress", "never")),
+    )
+    return replace(weather, reports=more.choice(("", "steps", "checkpoints")), policy=policy)
 
 
 def any_night(rng: Random, more: Random) -> Weather:
@@ -176,11 +188,11 @@ def any_night(rng: Random, more: Random) -> Weather:
     return _guarded(weather, chance) if chance.random() < 0.3 else weather
 
 
-def _apart(more: Random) -> Random:
+def _apart(more: Random, what: str = "records") -> Random:
     """Another stream of the same seed, that leaves this one where it is."""
     peek = Random()  # noqa: S311
     peek.setstate(more.getstate())
-    return Random(f"records {peek.random()}")  # noqa: S311
+    return Random(f"{what} {peek.random()}")  # noqa: S311
 
 
 def _two_releases(weather: Weather, more: Random) -> Weather:
@@ -271,6 +283,7 @@ def _first_draw(rng: Random) -> Weather:
         breaking=False,
         deployed=False,
         restored=False,
+        reports="",
         **rates,
     )
 

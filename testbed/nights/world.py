@@ -7,7 +7,7 @@ and `night` delivers its news to the control plane, or doesn't.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,8 @@ from .weather import Weather
 
 T0 = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
 GPUS = 8
+#: A job that runs to its end trains so many.
+STEPS = 8
 _SECOND = timedelta(seconds=1)
 
 
@@ -108,6 +110,8 @@ class World:
         self.machines = {f"n{i}": Machine(f"n{i}") for i in range(weather.nodes)}
         self.tasks: dict[str, Task] = {}
         self.sizes: dict[str, int] = {}  #: how many ranks each job has
+        #: Of each step that a job has trained for the first time: the attempt, and when.
+        self.steps: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         self.news: Callable[[str, Machine, Task | Reboot | None], None] = lambda kind, machine, what: None
         self.on_start: Callable[[Task], None] = lambda task: None
         self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
@@ -212,20 +216,40 @@ class World:
             self._examine(task)
         else:
             self.after(self.weather.work_s * self.rng.uniform(0.95, 1.1), lambda: self._finish(task))
+            if self.weather.reports and task.rank == 0:
+                first = max(0, len(self.steps[task.job]) - 1)  # the last one is trained again
+                self.after(self.weather.work_s / STEPS, lambda: self._train(task, first))
             if task.machine.fault and self.rng.random() < 0.9:
                 self.after(
                     self.rng.uniform(5, 600),
                     lambda: self.fail(task, 1, "Essential container in task exited"),
                 )
 
+    def _gang(self, task: Task) -> dict[int, Task]:
+        """The newest of each rank."""
+        same = (
+            t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check
+        )
+        return {t.rank: t for t in same}
+
+    def _train(self, task: Task, number: int) -> None:
+        """The gang trains a step together, and rank 0 tells of one that is new."""
+        if not task.alive:
+            return
+        if sum(t.alive and t.running for t in self._gang(task).values()) == self.gang_size(task.job):
+            steps = self.steps[task.job]
+            number += 1
+            if number > len(steps):
+                steps.append((task.attempt, self.now))
+                self.note("step", task.job, number, task.attempt)
+                self.news("progress", task.machine, task)
+        self.after(self.weather.work_s / STEPS, lambda: self._train(task, number))
+
     def _finish(self, task: Task) -> None:
         """A rank ends well only if its whole gang has come as far. With a dead member it hangs for ever."""
         if not task.alive:
             return
-        same = (
-            t for t in self.tasks.values() if t.job == task.job and t.attempt == task.attempt and not t.check
-        )
-        gang = {t.rank: t for t in same}  # the newest of each rank
+        gang = self._gang(task)
         if any(not t.alive and not t.finished and t.running for t in gang.values()):
             return
         if sum(t.running for t in gang.values()) < self.gang_size(task.job):

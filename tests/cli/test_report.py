@@ -43,19 +43,19 @@ def a_job(moves: list[tuple[int, str, str, int]], status: JobStatus) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "retries", "ended", "said"),
+    ("attempt", "left", "ended", "said"),
     [
         (0, 1, False, "first run, 1 restart left"),
-        (1, 1, False, "restarted once, no restart left"),
-        (2, 5, False, "restarted 2 times, 3 restarts left"),
-        (2, 1, False, "restarted 2 times, no restart left"),
+        (1, 0, False, "restarted once, no restart left"),
+        (2, 3, False, "restarted 2 times, 3 restarts left"),
+        (2, 0, False, "restarted 2 times, no restart left"),
         (0, 1, True, "first run"),
     ],
 )
 def test_a_job_says_which_run_it_is_and_how_many_may_follow(
-    attempt: int, retries: int, ended: bool, said: str
+    attempt: int, left: int, ended: bool, said: str
 ) -> None:
-    told = runs(attempt, retries, ended=ended)
+    told = runs(attempt, left, ended=ended)
     assert ", ".join(text.format(count=count) for text, count in told) == said
 
 

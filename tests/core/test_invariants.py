@@ -9,7 +9,7 @@ import pytest
 
 from ecs_gpu_recovery.core.effects import CheckNode, Order, RebootNode, StartTask
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.model import Ending, Exit, Job, JobStatus, NodeStatus, TaskStatus, Verdict
+from ecs_gpu_recovery.core.model import Budget, Ending, Exit, Job, JobStatus, NodeStatus, TaskStatus, Verdict
 from tests.core.story import T0, a_job_awaiting_reboot, a_new_job, a_running_job
 
 
@@ -28,7 +28,8 @@ BROKEN = [
     ("numbered", with_rank(RUNNING, 0, index=5)),
     ("two ranks on one node", with_rank(RUNNING, 0, node="n1")),
     ("serves two ranks", with_rank(RUNNING, 0, task_id="t1.0.1")),
-    ("exceeds 1 retries", replace(RUNNING, attempt=2)),
+    ("2 restarts are charged, of 1", replace(RUNNING, attempt=2, budget=Budget(charged=2))),
+    ("1 restarts are charged, and there were 0", replace(RUNNING, budget=Budget(charged=1))),
     ("yet holds n0", with_rank(DONE, 0, node_status=NodeStatus.IN_PROGRESS)),
     ("has a deadline", with_rank(DONE, 0, deadline=T0)),
     ("may still run", with_rank(DONE, 0, task_status=TaskStatus.IN_PROGRESS)),

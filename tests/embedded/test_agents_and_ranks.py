@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -70,12 +71,32 @@ def test_agents_may_die_while_their_tasks_train_on(
         check_the_steps(plane, job, 40, digest)
 
 
-def test_a_killed_rank_ends_the_job_and_its_gang(
+def test_a_killed_rank_costs_its_job_nothing_but_the_steps_since_its_checkpoint(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Twice, with one restart in the budget: what got further has its restart back."""
+    record_property("kills", 2)
+    with live_controller(tmp_path) as live:
+        live.submit("job", training(60, 0.1))
+        for attempt, step in enumerate((6, 20)):
+            live.trains_to("job", step)
+            eventually(lambda: live.job("job").restarts_left == 1, "progress is seen")
+            kill_9(rank_pid(live, "job", 1))
+            eventually(lambda: live.job("job").attempt == attempt + 1, "started again")  # noqa: B023
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert job.attempt == 2
+        said = [entry.why for entry in job.timeline if entry.after == JobStatus.PENDING_RESTART]
+        headline = r"rank 1 on node-2 was killed \(SIGKILL\); GPUs healthy; restarted after step \d+"
+        assert all(re.fullmatch(headline, why) for why in said), said
+        assert not live.side.notices(10), "nobody is needed"
+
+
+def test_where_the_deployment_says_never_a_killed_rank_ends_the_job_and_its_gang(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Code 137 is outside the policy: nobody knows who killed it, and no reboot cures that."""
     record_property("kills", 1)
-    with live_controller(tmp_path) as live:
+    with live_controller(tmp_path, restart_when_healthy="never") as live:
         live.submit("job", FOREVER)
         live.started("job")
         rank_pid(live, "job", 0)  # it runs too: one that never began has no exit code
@@ -117,10 +138,18 @@ def test_a_rank_that_fails_by_itself_takes_no_node_out_of_service(tmp_path: Path
         job = live.ends("job", JobStatus.FAILED)
         assert job.outcome == (
             "rank 1 on node-2 died with exit code 1 (ValueError: no such batch); no GPU fault found"
+            "; no restart is left (1 of 1 used)"
         )
+        assert job.attempt == 1, "it tells no progress, so it was tried once more"
         (message,) = live.side.notices(1)
         assert "it wrote last: ValueError: no such batch" in message["evidence"]
         eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+
+
+def test_a_job_gets_the_policy_of_the_control_plane_and_not_of_who_submits(tmp_path: Path) -> None:
+    with live_controller(tmp_path, max_retries=3, restart_when_healthy="never") as live:
+        job = live.submit("job", FOREVER)
+        assert (job.max_retries, job.restart_when_healthy) == (3, "never")
 
 
 def test_a_program_that_does_not_exist_on_the_node_fails_with_the_reason(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ STORIES = {
     "app": [
         "Xid 31",
         "IN_PROGRESS -> PENDING_HEALTHCHECK",
-        "no GPU fault found",
-        "message to people",
+        "GPUs healthy; restarted after step",
+        "COMPLETE",
+        "resumed at step",
     ],
     "gpu": [
         *("Xid 79", "IN_PROGRESS -> PENDING_HEALTHCHECK", "PENDING_RESTART: GPU fault on node-2"),
@@ -44,6 +45,10 @@ STORIES = {
         "breaks for good",
         "node-2 must be replaced",
         "gpu-recovery node release node-2",
+    ],
+    "kill": [
+        *("is killed", "was killed (SIGKILL)", "GPUs healthy; restarted after step"),
+        *("RESTARTING", "COMPLETE", "resumed at step"),
     ],
     "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
     "oom": ["out of memory", "FAILED: rank 1 on node-2 ran out of memory", "message to people"],

@@ -12,7 +12,7 @@ import pytest
 from ecs_gpu_recovery.core import exits, handover, keys
 from ecs_gpu_recovery.core.draft import ignore
 from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded, Tick
-from ecs_gpu_recovery.core.job import joint, rules
+from ecs_gpu_recovery.core.job import budget, joint, rules
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
@@ -200,7 +200,22 @@ def forgets_which_rows_are_owed(patch: Patch, model: Model) -> None:
     model.keeps_what_is_owed = False
 
 
+def counts_progress_without_any(patch: Patch, model: Model) -> None:
+    patch.setattr(budget, "_further", lambda ev, than: ev.step >= than.step)
+    patch.setattr(budget, "_attempt_of", lambda draft, ev: draft.attempt)
+
+
+def charges_a_restart_after_progress(patch: Patch, model: Model) -> None:
+    patch.setattr(budget, "_refill", lambda draft, since: None)
+
+
 MUTANTS: dict[str, Mutant] = {
+    "counts progress without any": Mutant(
+        counts_progress_without_any, QUICK["progress between two faults"], "brought no progress"
+    ),
+    "charges a restart after progress": Mutant(
+        charges_a_restart_after_progress, QUICK["progress between two faults"], "brought progress"
+    ),
     "acts on the first verdict": Mutant(
         acts_on_the_first_verdict, QUICK["two verdicts and no retry"], "had not answered"
     ),

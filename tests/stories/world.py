@@ -34,7 +34,8 @@ CLUSTER = "gpus"
 CHECK = "gpu-dcgm-health-check"
 TRAIN = "train"
 DOCUMENT = reboot_document.name("EcsGpuRecoveryStack")
-POLICY = Policy()
+#: As in the original state graphs: a job ends when no node is at fault.
+POLICY = Policy(restart_when_healthy="never")
 Event = dict[str, Any]
 
 

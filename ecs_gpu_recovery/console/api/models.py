@@ -187,6 +187,8 @@ class JobView(Answer):
     final: bool
     attempt: int
     max_retries: int
+    restarts_left: int
+    restart_when_healthy: str
     ranks: list[RankView]
     timeline: list[EntryView]
     outbox: list[OrderInJob]

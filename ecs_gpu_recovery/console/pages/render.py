@@ -119,7 +119,7 @@ class Renderer:
         return self.text(said.key).format(**said.values)
 
     def runs(self, job: Mapping[str, Any]) -> str:
-        said = report.runs(job["attempt"], job["max_retries"], ended=job["final"])
+        said = report.runs(job["attempt"], job["restarts_left"], ended=job["final"])
         return " · ".join(self.text(text).format(count=count) for text, count in said)
 
     def render(self, template: str, **values: Any) -> str:

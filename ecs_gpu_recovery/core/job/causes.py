@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..model import Exit, Rank, Verdict
+from ..model import Exit, Marker, Rank, Verdict
 
 #: By the number that a shell adds to 128.
 _SIGNALS = {
@@ -32,6 +32,8 @@ _SIGNALS = {
     },
     **{24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS"},
 }
+#: By SIGKILL, which leaves no time for last words.
+_KILLED = 137
 #: What ECS writes for every end; it says nothing.
 _NO_NEWS = "Essential container in task exited"
 #: How ECS begins the reason of a container that took too much memory.
@@ -79,11 +81,6 @@ def not_run(rank: Rank, limit_mib: int) -> str:
     return f"{_who(rank)} ran out of memory" + (f": {said}" if said else "")
 
 
-def worn_out(bad: Sequence[Rank], lost: Sequence[Rank], attempt: int, most: int) -> str:
-    """Nodes at fault again, and no restart left."""
-    return f"{at_fault(bad, lost)}; no restart is left ({attempt} of {most} used)"
-
-
 def at_fault(bad: Sequence[Rank], lost: Sequence[Rank]) -> str:
     parts = ([f"GPU fault on {names(bad)}"] if bad else []) + ([f"lost {names(lost)}"] if lost else [])
     return "; ".join(parts)
@@ -101,6 +98,17 @@ def no_fault(ranks: Sequence[Rank], program: str) -> str:
     parts.append("no GPU fault found")
     parts += [f"{names(doubt)} could not be tested"] if doubt else []
     return "; ".join(parts) + program
+
+
+def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
+    """Why a job is started again though all GPUs are well."""
+    failed = [rank for rank in ranks if rank.exit is Exit.SUSPECT]
+    doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
+    first = culprit(failed) if failed else None
+    parts = [death(first) if first.exit_code == _KILLED else told(first)] if first else []
+    parts.append(f"{names(doubt)} could not be tested" if doubt else "GPUs healthy")
+    parts.append("restarted" + (f" after {marker}" if marker is not None else ""))
+    return "; ".join(parts)
 
 
 def verdicts(ranks: Iterable[Rank]) -> str:

@@ -16,7 +16,7 @@ from ..errors import Bug
 from ..events import Origin
 from ..exits import our_reason
 from ..model import Ending, Job, JobSpec, JobStatus, NodeStatus, Rank, TaskStatus
-from ..policy import Policy
+from ..policy import PROGRESS, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Draft(RecordDraft):
         self.ending = job.ending
         self.outcome = job.outcome
         self.preflight = job.preflight
+        self.budget, self.marker = job.spent, job.marker
         self.ranks = list(job.ranks)
         self._job = job
         for order in job.outbox:  # of an older release: its node is handed over instead, under the same key
@@ -69,12 +70,16 @@ class Draft(RecordDraft):
         return self._job.spec
 
     @property
-    def retries_left(self) -> bool:
-        return self.attempt < self._job.max_retries
-
-    @property
     def max_retries(self) -> int:
         return self._job.max_retries
+
+    @property
+    def created_at(self) -> datetime:
+        return self._job.created_at
+
+    @property
+    def restarts_when_healthy(self) -> bool:
+        return self._job.restart_when_healthy == PROGRESS
 
     def cut(self, text: str) -> str:
         """As much of a text as a record of so many ranks can keep: a job of 256 nodes must fit into 400 KB."""
@@ -279,6 +284,8 @@ class Draft(RecordDraft):
             "ending": self.ending,
             "outcome": self.outcome,
             "preflight": self.preflight,
+            "budget": job.budget if self.budget == job.spent else self.budget,
+            "marker": self.marker,
             "ranks": tuple(self.ranks),
             "outbox": self.orders,
             "timeline": timeline,

@@ -11,7 +11,7 @@ from .. import examination, keys, messages
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from . import causes
+from . import budget, causes
 from .draft import Draft, end
 
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
@@ -58,6 +58,7 @@ def _examine(draft: Draft, suspects: list[Rank]) -> None:
     """One dead rank hangs the collective: stop them all, and test every node once its task has ended."""
     said = [r.last_words for r in suspects] + [r.exit_reason for r in suspects]
     draft.ending = None
+    budget.attempt_over(draft)
     draft.move(JobStatus.PENDING_HEALTHCHECK, causes.death(causes.culprit(suspects)), causes.say(said))
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
@@ -119,12 +120,12 @@ def _admit(draft: Draft) -> None:
 
 
 def _conclude(draft: Draft) -> None:
-    """All verdicts are in. Reboot only what is proven bad, and only while a retry is left."""
+    """All verdicts are in. Reboot only what is proven bad, and only while a restart is left."""
     bad = [r for r in draft.ranks if r.verdict is Verdict.REBOOT]
     dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
     lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
     evidence = causes.verdicts(draft.ranks)
-    if (bad or lost) and not dead and draft.retries_left:
+    if not dead and (budget.left(draft) if bad or lost else budget.left_when_healthy(draft)):
         _recover(draft, bad, lost, evidence)
         return
     for rank in (*bad, *dead):
@@ -132,9 +133,9 @@ def _conclude(draft: Draft) -> None:
     if dead:
         why = causes.beyond_repair(dead)
     elif bad or lost:
-        why = causes.worn_out(bad, lost, draft.attempt, draft.max_retries)
+        why = f"{causes.at_fault(bad, lost)}; {budget.shortage(draft)}"
     else:
-        why = causes.no_fault(draft.ranks, _blame(draft))
+        why = causes.no_fault(draft.ranks, _blame(draft)) + budget.why_not_restarted(draft)
     if all(rank.quiet for rank in draft.ranks):
         _close(draft, JobStatus.FAILED, why, evidence)
     else:
@@ -151,9 +152,11 @@ def _blame(draft: Draft) -> str:
 
 
 def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:
-    """The retry is spent in the very commit that leaves the check, so nothing can spend it twice."""
+    """The restart is spent in the very commit that leaves the check, so nothing can spend it twice."""
+    why = causes.at_fault(bad, lost) or causes.healthy(draft.ranks, draft.marker)
+    budget.spend(draft, repair=bool(bad or lost))
     draft.attempt += 1
-    draft.move(JobStatus.PENDING_RESTART, causes.at_fault(bad, lost), evidence)
+    draft.move(JobStatus.PENDING_RESTART, why, evidence)
     for rank in list(draft.ranks):
         if rank.verdict is Verdict.REBOOT:
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
@@ -212,6 +215,7 @@ def restarting(draft: Draft) -> None:
             if lost
             else f"every rank has been started again (attempt {draft.attempt})",
         )
+        budget.attempt_begun(draft)
 
 
 def over(draft: Draft) -> None:

@@ -22,7 +22,7 @@ from ..events import (
     TaskStarted,
     Tick,
 )
-from ..exits import classify, host_gone, is_passing
+from ..exits import classify, host_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 from .draft import SPEAKERS, Draft, end
 from .sightings import lose, rank_on
@@ -135,6 +135,8 @@ def task_ended(draft: Draft, ev: TaskEnded) -> None:
         return
     doubted = rank.doubted and not _ran_for_sure(draft, rank, ev.stopped_at)
     end_kind = classify(ev, doubted=doubted, policy=draft.policy)
+    if end_kind is Exit.FAULT and draft.restarts_when_healthy and was_killed(ev.exit_code):
+        end_kind = Exit.SUSPECT  # it may go on, so its nodes are examined
     retry = (
         end_kind is Exit.NEVER_STARTED
         and is_passing(ev.reason)

@@ -27,14 +27,16 @@ from ..events import (
     OrderFailed,
     OrdersClaimed,
     OrderSent,
+    ProgressSeen,
     StartRefused,
     StopAsked,
     TaskEnded,
     TaskStarted,
     Tick,
 )
-from ..model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank
+from ..model import Budget, Job, JobSpec, JobStatus, Node, NodeStatus, Rank
 from ..policy import Policy
+from . import budget as b
 from . import rules as r
 from . import sightings as s
 from .draft import Draft, Step
@@ -48,6 +50,7 @@ _ALWAYS: dict[type[Fact], Rule] = {
     OrderFailed: d.order_failed,
     OrdersClaimed: d.orders_claimed,
     FaultSeen: s.fault_seen,
+    ProgressSeen: b.progress_seen,
 }
 _NO_CHECK: dict[type[Fact], Rule] = {
     CheckStarted: ignore("no check is awaited while the gang starts or runs"),
@@ -70,6 +73,7 @@ _ENDED: dict[type[Fact], Rule] = {
     NodeGivenUp: ignore("the job is over, and nobody waits for the node"),
     NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
+    ProgressSeen: ignore("the job is over: it needs no restart any more"),
     Tick: ignore("the job is over, and waits for nothing"),
     StopAsked: r.already_over,
 }
@@ -193,6 +197,8 @@ def submit(  # noqa: PLR0913 - all by name
         created_at=at,
         updated_at=at,
         max_retries=policy.max_retries,
+        restart_when_healthy=policy.restart_when_healthy,
+        budget=Budget(),
         preflight=check,
         salt=salt,
     )
