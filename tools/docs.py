@@ -18,23 +18,56 @@ SHARED = ("--backend", "--state", "--json")
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 
 
+#: What most people want, in the order in which they want it.
+FIRST = """
+```bash
+gpu-recovery demo                                   # watch a job break and heal
+gpu-recovery up --console 8080                      # the embedded control plane and its console
+gpu-recovery submit --any 2 -- python train.py      # a job on two free nodes
+gpu-recovery jobs                                   # and: nodes, notices, doctor
+gpu-recovery job JOB --watch                        # every decision and why; JOB: an id, its beginning, or a name
+gpu-recovery logs JOB --tail 50                     # -f follows, --all shows every attempt
+gpu-recovery stop JOB                               # in any state
+gpu-recovery retry JOB                              # again, from the last checkpoint, as a new job
+gpu-recovery node drain NODE --why "new disk"       # no new job gets it, until: node release
+gpu-recovery --install-completion                   # Tab completes jobs, nodes and faults
+```
+
+`gpu-recovery COMMAND --help` explains every option. `--backend aws` acts on the deployment, `--json` is for scripts.
+"""
+
+
 def commands_page() -> str:
-    """Every command of `gpu-recovery`, from its own help."""
+    """Every command of `gpu-recovery` in a line, from its own help, which has the rest."""
     root: Any = typer.main.get_command(app)
-    shared: dict[str, Any] = {}
-    parts = [MADE, "# The `gpu-recovery` command\n\n", f"{root.help.strip()}\n"]
+    parts = [
+        MADE,
+        "# The `gpu-recovery` command\n",
+        FIRST,
+        "\n| command | what it does | options |\n|---|---|---|\n",
+    ]
     for path, command in _walk(root, "gpu-recovery"):
-        parts.append(f"\n## `{path}`\n\n{_text(command.help)}\n")
-        shared.update({p.opts[0]: p for p in command.params if p.opts[0] in SHARED})
-        rows = [row for p in command.params if p.opts[0] not in SHARED and (row := _row(p)) is not None]
-        if rows:
-            parts += ["\n| option | meaning |\n|---|---|\n", *rows]
-    parts.append("\n## Options that most commands have\n\n| option | meaning |\n|---|---|\n")
-    parts += [row for name in SHARED if (row := _row(shared[name])) is not None]
+        said = " ".join(_text(command.help).partition("\n\n")[0].split()).replace("|", "\\|")
+        arguments = [_name(p) for p in command.params if p.param_type_name == "argument"]
+        name = " ".join([path.removeprefix("gpu-recovery "), *arguments])
+        options = [f"`{_name(p)}`" for p in command.params if _own_option(p)]
+        parts.append(f"| `{name}` | {said} | {' '.join(options)} |\n")
+    parts.append(f"\nMost take {', '.join(f'`{name}`' for name in SHARED)} too.\n")
     parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
     return "".join(parts)
+
+
+def _own_option(parameter: Any) -> bool:
+    hidden = parameter.name == "help" or getattr(parameter, "hidden", False)
+    return parameter.param_type_name == "option" and not hidden and parameter.opts[0] not in SHARED
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper()).replace("|", "/")
+    return str(parameter.opts[0])
 
 
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -49,15 +82,6 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _text(text: str | None) -> str:
     return "\n".join(line.strip() for line in (text or "").strip().splitlines())
-
-
-def _row(parameter: Any) -> str | None:
-    if parameter.name == "help" or getattr(parameter, "hidden", False):
-        return None
-    said = (getattr(parameter, "help", "") or "").replace("|", "\\|")
-    argument = parameter.param_type_name == "argument"
-    name = (parameter.metavar or parameter.name.upper()) if argument else ", ".join(parameter.opts)
-    return f"| `{name}` | {said} |\n"
 
 
 def pages() -> dict[Path, Callable[[], str]]:

@@ -18,6 +18,7 @@ from typing import Any
 from tools.project import ROOT, ProblemError
 
 PAGE = ROOT / "docs" / "permissions.md"
+FUNCTIONS = ("EcsTaskHandler", "DcgmTaskMonitor", "EcsInstanceMonitor", "RecoverySweeper")
 HEAD = """\
 <!-- Made by `python -m tools.permissions`. Change the stack, not this page. -->
 
@@ -238,17 +239,28 @@ def page(template: Mapping[str, Any]) -> str:
     """The whole page."""
     resources = template["Resources"]
     parts = [HEAD]
+    given: dict[str, tuple[str, list[str]]] = {}
     for logical_id, policies in roles(template):
         path = resources[logical_id]["Metadata"]["aws:cdk:path"].split("/")
         about = resources[logical_id]["Properties"].get("Description", "")
-        parts.append(f"\n### {path[-2]}\n\n{about}.\n\n| may | on | if |\n| --- | --- | --- |\n")
-        parts += [_row(statement, resources) for policy in policies for statement in policy["Statement"]]
+        rows = [_row(statement, resources) for policy in policies for statement in policy["Statement"]]
+        given[path[-2]] = (about, rows)
+    functions = [rows for name, (_, rows) in given.items() if name.removesuffix("Role") in FUNCTIONS]
+    shared = [row for row in functions[0] if all(row in rows for rows in functions)]
+    parts += [_role("All four functions", "What each of them may do", shared)]
+    for name, (about, rows) in given.items():
+        own = [row for row in rows if name.removesuffix("Role") not in FUNCTIONS or row not in shared]
+        parts.append(_role(name, f"{about}, beside that" if len(own) < len(rows) else about, own))
     parts.append(PEOPLE)
     parts += _people()
     parts.append(DEPLOY)
     for kind in sorted({resource["Type"] for resource in resources.values()}):
         parts.append(f"| `{kind}` | {', '.join(f'`{action}`' for action in DEPLOYING[kind])} |\n")
     return "".join(parts)
+
+
+def _role(name: str, about: str, rows: list[str]) -> str:
+    return f"\n### {name}\n\n{about}.\n\n| may | on | if |\n| --- | --- | --- |\n{''.join(rows)}"
 
 
 def _people() -> Iterator[str]:
