@@ -86,10 +86,8 @@ With the roles that `cdk bootstrap` made, only this:
 
 Without bootstrap roles (`-c synthesizer=cli`), CloudFormation acts with your own rights. Then you need
 `cloudformation:*` on the stack, `s3:PutObject` and `s3:GetObject` on the bootstrap bucket, `ssm:GetParameter`
-on `/cdk-bootstrap/*`, and for what the stack consists of:
-
-| resource | actions |
-| --- | --- |
+on `/cdk-bootstrap/*`, and the rights for each type of resource that the stack consists of, which
+`python -m tools.permissions --deploying` prints.
 """
 #: What CloudFormation does on behalf of its caller for each type of resource in the template.
 DEPLOYING: Mapping[str, tuple[str, ...]] = {
@@ -254,9 +252,14 @@ def page(template: Mapping[str, Any]) -> str:
     parts.append(PEOPLE)
     parts += _people()
     parts.append(DEPLOY)
-    for kind in sorted({resource["Type"] for resource in resources.values()}):
-        parts.append(f"| `{kind}` | {', '.join(f'`{action}`' for action in DEPLOYING[kind])} |\n")
     return "".join(parts)
+
+
+def deploying(template: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What CloudFormation needs from its caller for what is in the template."""
+    return {
+        kind: DEPLOYING[kind] for kind in sorted({each["Type"] for each in template["Resources"].values()})
+    }
 
 
 def _role(name: str, about: str, rows: list[str]) -> str:
@@ -367,7 +370,11 @@ def main() -> None:
     parser.add_argument("--region", default="REGION", help="of the policy")
     parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov")
     parser.add_argument("--role", action="append", default=[], help="ARN of a role that tasks get")
+    parser.add_argument("--deploying", action="store_true", help="print what a deployment needs instead")
     asked = parser.parse_args()
+    if asked.deploying:
+        print(json.dumps(deploying(synthesized()), indent=2))
+        return
     if asked.policy:
         where = {"account": asked.account, "region": asked.region, "partition": asked.partition}
         print(json.dumps(policy(asked.policy, **where, role_arns=asked.role), indent=2))

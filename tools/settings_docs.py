@@ -40,7 +40,7 @@ FUNCTIONS = """
 ## The functions
 
 The stack sets these. Set them yourself only to run a handler by hand, or to let the command act without asking the
-stack. The variables of the policy are read too.
+stack. The variables of the policy, and those above of tables, cluster and checks, are read too.
 
 | variable | meaning |
 |---|---|
@@ -98,7 +98,8 @@ def page() -> str:
         older = "".join(f" (older name: `{one}`)" for one in row.older)
         lines.append(f"| `{row.name}`{older} | {with_unit(row, row.default)} | {row.about} |\n")
     lines.append(FUNCTIONS)
-    lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings)]
+    told = {row.name for row in rows(Config)}
+    lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings) if row.name not in told]
     lines += [ENDPOINT, COMMAND, JOB_FILES]
     lines += [f"| `{key.name}` | {KINDS[key.kind.type]} | {key.about} |\n" for key in KEYS.values()]
     return "".join([*lines, EXAMPLE])

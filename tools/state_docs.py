@@ -35,7 +35,8 @@ The page is made from `core/edges.py`, `core/job/table.py`, `core/job/joint.py` 
 JOB_WORDS = """
 A fact about a job is answered in two steps. The rule of the table *records* it; then the joint rule of the state
 *concludes* from where all ranks stand, again and again until nothing moves. A rule never concludes, so the order in
-which facts arrive makes no difference.
+which facts arrive makes no difference. Where a fact is not listed for a state it is ignored, for the reason that stands
+in the table in the code.
 """
 NODE_WORDS = """
 While a job holds a node (`held`), the job's record is the truth and the node's row follows it. A node that no job
@@ -128,7 +129,8 @@ def _answers(facts: Iterable[type[events.Fact]], table: Mapping[str, Row]) -> st
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for fact in facts:
         for state, row in table.items():
-            found.setdefault(_answer(row[fact]), {}).setdefault(fact.__name__, []).append(state)
+            if row[fact].__name__ != "ignore":
+                found.setdefault(_answer(row[fact]), {}).setdefault(fact.__name__, []).append(state)
     rows = []
     for (rule, said), given in found.items():
         for states in dict.fromkeys(map(tuple, given.values())):
@@ -156,11 +158,7 @@ def _shortened(states: Sequence[str]) -> list[str]:
 
 
 def _answer(rule: Callable[..., Any]) -> tuple[str, str]:
-    """A fact that is ignored has no rule, but a reason."""
-    name = rule.__name__
-    if name == "ignore":
-        return "", f"Ignored: {' '.join((rule.__doc__ or '').split())}."
-    return f"`{name}`", sentence(rule)
+    return f"`{rule.__name__}`", sentence(rule)
 
 
 def sentence(rule: Callable[..., Any]) -> str:

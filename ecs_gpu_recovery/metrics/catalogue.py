@@ -45,12 +45,9 @@ METRICS: dict[str, Metric] = {metric.name: metric for group in GROUPS.values() f
 
 
 def table() -> str:
-    """The tables of docs/metrics.md."""
-    parts = []
+    """The list of docs/metrics.md. What each means stands beside it at /metrics, so the page only names them."""
+    lines = ["| of | metrics, with their labels |", "|---|---|"]
     for title, group in GROUPS.items():
-        lines = [f"### {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
-        for metric in group:
-            labels = ", ".join(metric.labels) or "none"
-            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+        named = [f"`{m.name}`" + (f" ({', '.join(m.labels)})" if m.labels else "") for m in group]
+        lines.append(f"| {title} | {', '.join(named)} |")
+    return "\n".join(lines) + "\n"

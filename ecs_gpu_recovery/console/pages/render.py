@@ -100,6 +100,8 @@ class Renderer:
         word = node["standing"]["word"]
         if word == BAD and node["status"] == NodeStatus.AVAILABLE:
             return NodeStatus.FAILED
+        if word == BUSY and node["status"] == NodeStatus.AVAILABLE:
+            return NodeStatus.ASSIGNED
         return NodeStatus.PENDING if word == DRAINED else str(node["status"])
 
     def by_word(self, nodes: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
