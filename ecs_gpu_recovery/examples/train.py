@@ -310,6 +310,33 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+class Fence:
+    """Keeps an older attempt from writing: one that was lost, with its node, may be alive somewhere out of sight."""
+
+    def __init__(self, folder: Path, job: str, attempt: int) -> None:
+        self.path, self.job, self.attempt = folder / ".attempt", job, attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.holder()[1] == job:  # another job that used this folder before has ended
+            self.check()
+        beside = folder / f".attempt.{os.getpid()}.tmp"
+        beside.write_text(f"{attempt} {job}\n", encoding="utf-8")
+        beside.replace(self.path)
+
+    def holder(self) -> tuple[int, str]:
+        """The attempt that has the folder, and its job."""
+        try:
+            number, _, job = self.path.read_text(encoding="utf-8").rstrip("\n").partition(" ")
+            return int(number), job
+        except (FileNotFoundError, ValueError):
+            return self.attempt, self.job
+
+    def check(self) -> None:
+        """Before every write. Ends this process if a newer attempt, or another job, has the folder now."""
+        attempt, job = self.holder()
+        if job != self.job or attempt > self.attempt:
+            give_up(f"attempt {attempt} of job {job!r} writes here now: attempt {self.attempt} ends")
+
+
 class Progress:
     """One line of JSON per step, for those who watch the job."""
 
@@ -327,7 +354,6 @@ class Progress:
 
 def first_state(place: Place, seed: int) -> dict[str, Any]:
     """Where rank 0 starts from: the last good checkpoint of this very training, or the beginning."""
-    place.checkpoints.mkdir(parents=True, exist_ok=True)
     state = load_checkpoint(place.checkpoints)
     if state is None:
         return {"step": 0, "seed": seed, "weights": list(first_weights(seed)), "speeds": [0.0] * WEIGHTS}
@@ -339,6 +365,7 @@ def first_state(place: Place, seed: int) -> dict[str, Any]:
 def train(place: Place, group: Group, options: argparse.Namespace) -> None:
     """The loop every rank runs. Rank 0 also writes checkpoints and progress."""
     root = place.rank == 0
+    fence = Fence(place.checkpoints, place.job, place.attempt) if root else None
     state = first_state(place, options.seed) if root else None
     state = json.loads(group.broadcast(0, json.dumps(state).encode()))
     first, weights, speeds = int(state["step"]), array("d", state["weights"]), array("d", state["speeds"])
@@ -351,7 +378,8 @@ def train(place: Place, group: Group, options: argparse.Namespace) -> None:
         update(weights, speeds, summed, samples)
         time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
         last = step == options.steps
-        if progress:
+        if progress and fence:
+            fence.check()
             loss = summed[WEIGHTS] / samples
             progress.add(step, loss)
             if last or step % options.log_every == 0:

@@ -102,6 +102,33 @@ def load_checkpoint(torch: Any, folder: Path) -> dict[str, Any] | None:
     return None
 
 
+class Fence:
+    """Keeps an older attempt from writing: one that was lost, with its node, may be alive somewhere out of sight."""
+
+    def __init__(self, folder: Path, job: str, attempt: int) -> None:
+        self.path, self.job, self.attempt = folder / ".attempt", job, attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.holder()[1] == job:  # another job that used this folder before has ended
+            self.check()
+        beside = folder / f".attempt.{os.getpid()}.tmp"
+        beside.write_text(f"{attempt} {job}\n", encoding="utf-8")
+        beside.replace(self.path)
+
+    def holder(self) -> tuple[int, str]:
+        """The attempt that has the folder, and its job."""
+        try:
+            number, _, job = self.path.read_text(encoding="utf-8").rstrip("\n").partition(" ")
+            return int(number), job
+        except (FileNotFoundError, ValueError):
+            return self.attempt, self.job
+
+    def check(self) -> None:
+        """Before every write. Ends this process if a newer attempt, or another job, has the folder now."""
+        attempt, job = self.holder()
+        if job != self.job or attempt > self.attempt:
+            give_up(f"attempt {attempt} of job {job!r} writes here now: attempt {self.attempt} ends")
+
+
 class Progress:
     """One line of JSON per step, for those who watch the job."""
 
@@ -126,6 +153,7 @@ class Training:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.attempt = int(os.environ.get("JOB_ATTEMPT") or 0)
         self.folder = Path(os.environ.get("CHECKPOINT_DIR") or "checkpoints")
+        self.fence: Fence | None = None  #: of rank 0, which alone writes
         local = int(os.environ["LOCAL_RANK"])
         on_gpu = torch.cuda.is_available()
         self.device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
@@ -157,7 +185,7 @@ class Training:
         """Rank 0 reads the checkpoint and gives it to all; the step it was written at."""
         found: list[Any] = [None]
         if self.rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.fence = Fence(self.folder, os.environ.get("JOB_ID") or "", self.attempt)
             found = [load_checkpoint(self.torch, self.folder)]
         self.dist.broadcast_object_list(found, src=0, device=self.device)
         state = found[0]
@@ -190,7 +218,8 @@ class Training:
             loss = self.step(step)
             time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
             last = step == options.steps
-            if progress:
+            if progress and self.fence:
+                self.fence.check()
                 progress.add(step, loss)
                 if last or step % options.log_every == 0:
                     say(f"step {step}/{options.steps} loss {loss:.4f}")

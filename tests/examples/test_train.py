@@ -228,3 +228,32 @@ def test_an_environment_that_makes_no_sense_is_a_mistake_of_the_user(ranks: Any)
     process = ranks.start("train.py", 0, WORLD_SIZE="many")
     assert "the environment is not understood" in process.communicate(timeout=60)[0]
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_of_two_attempts_alive_at_once_the_older_ends_before_it_writes(ranks: Any, world: int) -> None:
+    """The older one's node was lost, and lives on out of sight."""
+
+    def gang(steps: int, attempt: int) -> list[subprocess.Popen[str]]:
+        place = {"MASTER_PORT": ranks.free_port(), "JOB_ATTEMPT": attempt, "WORLD_SIZE": world}
+        options = f"--steps {steps} --step-seconds 0.05 --checkpoint-every 5"
+        return [ranks.start("train.py", r, options, COLLECTIVE_TIMEOUT_S=2, **place) for r in range(world)]
+
+    older = gang(2000, 0)
+    wait_for_step(ranks.checkpoints, 12)
+    newer = gang(60, 1)
+    said = [process.communicate(timeout=60)[0] for process in older]
+    assert "attempt 1 of job 'j1' writes here now: attempt 0 ends" in said[0]
+    assert [process.returncode for process in older] == [1] * world
+    for process in newer:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in newer] == [0] * world
+    attempts = [line["attempt"] for line in progress(ranks.checkpoints)]
+    assert attempts == sorted(attempts), "the older attempt has written after the newer began"
+
+
+def test_another_job_takes_the_folder_over_and_an_ended_one_does_not_hold_it(ranks: Any) -> None:
+    ranks.run("train.py", 1, "--steps 5 --checkpoint-every 5", JOB_ATTEMPT=7)
+    (said,) = ranks.run("train.py", 1, "--steps 10 --checkpoint-every 5", JOB_ID="j2")
+    assert "resumed from step 5" in said
+    assert (ranks.checkpoints / ".attempt").read_text() == "0 j2\n"
