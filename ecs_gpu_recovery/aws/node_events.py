@@ -96,6 +96,7 @@ def fault(ev: Event) -> Parsed:
         node="" if instance else node,
         evidence=f"{what} | {line}" if line else what,
         application=ev.detail.get("application") is True,
+        fatal=ev.detail.get("fatal") is True,
     )
     who = "a program at fault" if fact.application else "a fault"
     why = f"the watch on {instance.id if instance else node} saw {who}: {what}"

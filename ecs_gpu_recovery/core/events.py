@@ -238,11 +238,7 @@ class ProgressSeen(Fact):
     step: int = 0
     checkpoint: str = ""
     attempt: int | None = None  #: in which it came so far, where that is told
-    reached: datetime | None = None  #: when it did; what is older than the job is not the job's
-
-    def clock(self, now: datetime) -> datetime:
-        """Nowhere: it is told by a program."""
-        return now
+    reached: datetime | None = None  #: when it says it did; what is older than the job is not the job's
 
 
 #: How a timeline tells evidence of hardware from evidence against a program.
@@ -251,11 +247,13 @@ FAULT, PROGRAM_FAULT = "fault reported", "a program's fault reported"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSeen(Fact):
-    """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded, not acted on."""
+    """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded; what is fatal is
+    acted on too, if the program there shows no sign of life."""
 
     node: str
     evidence: str  #: a few words, then " | " and the raw line where there is one
     application: bool = False  #: the driver blames the program, not the hardware
+    fatal: bool = False  #: a program on that GPU may wait for ever instead of ending
 
     def clock(self, now: datetime) -> datetime:
         """Nowhere: its time is the node's own, and a node's clock may be wrong by years."""

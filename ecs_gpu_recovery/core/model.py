@@ -81,6 +81,7 @@ class Exit(StrEnum):
     OUT_OF_MEMORY = "out of memory"  #: no reboot cures it
     NEVER_STARTED = "never started"  #: image, secret, resource: nothing ran
     FAULT = "fault"  #: an exit code outside the policy
+    FROZEN = "frozen"  #: has not ended: a fatal GPU fault was seen, and no sign of life since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,8 @@ class Rank(MachineRecord):
     exit_reason: str = ""
     last_words: str = ""  #: what its program wrote last, see `TaskEnded`
     echo: bool = False
+    #: A fatal fault was seen on its node: by then it has ended, got further, or counts as frozen.
+    frozen_at: datetime | None = None
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
@@ -296,6 +299,8 @@ class Job(Stored):
                 times.append(rank.deadline)
             if rank.away_since is not None:
                 times.append(rank.away_since + lost_after)
+            if rank.frozen_at is not None:
+                times.append(rank.frozen_at)
         return min(times, default=None)
 
 

@@ -65,6 +65,13 @@ class Policy:
     node_lost_after: timedelta = duration(
         "NODE_LOST_AFTER_S", 600, 10, "a node that is silent for longer is lost"
     )
+    fault_grace: timedelta = duration(
+        "FAULT_GRACE_S",
+        120,
+        10,
+        "a rank that neither ends nor gets further for so long after a fatal GPU fault is frozen, and its gang is"
+        " stopped and examined",
+    )
     agent_report: timedelta = duration(
         "AGENT_REPORT_S",
         120,

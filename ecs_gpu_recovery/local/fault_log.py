@@ -117,4 +117,5 @@ def _fact(node: str, event: Event) -> FaultSeen:
         node=node,
         evidence=f"{event['what']} | {line[:200]}",
         application=event["application"] is True,
+        fatal=event["fatal"] is True,
     )

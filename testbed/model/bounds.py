@@ -21,6 +21,7 @@ def quick_policy(
         post_reboot_check=post_reboot_check,
         restart_when_healthy=restart_when_healthy,
         refill_after=10_000 * STEP,
+        fault_grace=2 * STEP,
         lease=STEP,
         backoff_first=STEP,
         backoff_most=STEP,
@@ -48,6 +49,7 @@ class Left(NamedTuple):
     holds: int = 0
     delays: int = 0
     steps: int = 0
+    faults: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Bounds:
         0  #: a reboot that the guard of the fleet does not let go now, or not on this evidence, or never
     )
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
+    faults: int = 0  #: a fatal GPU fault is seen under a task, which may or may not end of it
     steps: int = 0  #: the gang comes further than ever before
     lies: bool = (
         False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do

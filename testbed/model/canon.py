@@ -111,6 +111,7 @@ def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[
         bounds.blind and _ago(rank.back_at, now),
         bool(rank.handed),
         _steps(rank.deadline, now),
+        _steps(rank.frozen_at, now),
     )
 
 
@@ -159,6 +160,7 @@ def _machine(state: State, rank: Rank, bounds: Bounds) -> tuple[object, ...]:
             for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
         ),
         machine.down,
+        _ago(machine.faulty, now),
         _ago(machine.back, now),
         tuple(
             (

@@ -112,6 +112,7 @@ class Model:
                 monitors.after_decision(job, step.job, state.machines)
                 monitors.truly_lost(job, step.job, state, self.policy.stop_timeout)
                 monitors.fairly_charged(job, step.job, state.steps)
+                monitors.truly_frozen(job, step.job, state.machines, state.now, self.policy.fault_grace)
                 job = step.job
                 added.update({order.key: order for order in step.orders})
         if job is old:

@@ -91,6 +91,14 @@ def fairly_charged(old: Job, new: Job, steps: tuple[int, ...]) -> None:
         _demand(beyond or ends, "FAILED, though it came further than ever before")
 
 
+def truly_frozen(old: Job, new: Job, machines: Sequence[Machine], now: datetime, grace: timedelta) -> None:
+    """A gang is stopped under a living rank only after a fatal fault, and the time that it had to end."""
+    for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
+        if after.exit is Exit.FROZEN and before.exit is not after.exit:
+            waited = machine.faulty is not None and now - machine.faulty >= grace
+            _demand(waited, f"{after.node} counts as frozen without a fatal fault, or too soon after it")
+
+
 def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> None:
     """A node that was never away is lost only if it kept its task for as long as a stop may take.
 

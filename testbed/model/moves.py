@@ -164,6 +164,10 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
             if state.left.failures:
                 for end in b.ends:
                     yield _end(state.spend("failures"), i, machine, run, end)
+    if state.left.faults and any(run.alive for run in machine.runs) and not machine.down:
+        seen = state.spend("faults").with_machine(i, replace(machine, faulty=state.now))
+        fault: tuple[Learned, ...] = (Learned(world.fatal(i, state.now)),)
+        yield Move("world", lambda: deliver(model, seen, f"n{i} has a fatal fault", fault))
     if state.left.flaps and machine.connected and not machine.down:
         flapped = state.spend("flaps").with_machine(i, sight(replace(machine, back=None), connected=False))
         yield Move("world", _once(f"n{i} loses its agent", flapped))

@@ -17,6 +17,7 @@ from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
+    FaultSeen,
     NodeChecked,
     NodeSeen,
     Origin,
@@ -112,6 +113,7 @@ class Machine:
 
     sights: tuple[Sight, ...] = (Sight(True, 0),)  #: what may still be told of it; the last is how it is
     version: int = 1  #: of the last sight
+    faulty: datetime | None = None  #: when a fatal GPU fault was last seen here
     down: bool = False  #: without power or booting; its tasks are dead
     back: datetime | None = None  #: when its agent came back, while it has not reported its tasks yet
     runs: tuple[Run, ...] = ()
@@ -273,6 +275,10 @@ def gang_trains(job: Job, machines: Sequence[Machine]) -> bool:
 def trained(steps: tuple[int, ...], now: datetime) -> list[Fact]:
     """How far the training says that it has come."""
     return [ProgressSeen(at=now, step=len(steps), attempt=steps[-1])] if steps else []
+
+
+def fatal(rank: int, at: datetime) -> Fact:
+    return FaultSeen(at=at, node=node_name(rank), evidence="Xid 119", fatal=True)
 
 
 def forgeries(job: Job, rank: Rank, now: datetime) -> Iterator[tuple[str, tuple[Fact, ...]]]:

@@ -38,6 +38,7 @@ QUICK: dict[str, Bounds] = {
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
+    "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
     "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
     "a killed rank, and no node at fault": Bounds(
         nodes=1, failures=2, ends=("fault",), verdicts=("healthy",), steps=1, policy=GOES_ON, delays=0
@@ -85,6 +86,7 @@ THOROUGH: dict[str, Bounds] = {
     "a rank is killed, or a GPU breaks, with progress": Bounds(
         failures=2, ends=("fault",), verdicts=("healthy", "reboot"), steps=1, policy=GOES_ON, delays=0
     ),
+    "two nodes, and one freezes or dies": replace(RECOVERY, faults=1, delays=0),
     "one node: progress, two faults and a stall": replace(
         RECOVERY, nodes=1, failures=2, steps=2, stalls=1, policy=GOES_ON, delays=0
     ),

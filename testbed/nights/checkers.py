@@ -163,6 +163,8 @@ class Judge:
         for before, rank in zip(old.ranks, new.ranks, strict=True):
             if rank.verdict is Verdict.LOST and before.verdict is not rank.verdict:
                 self._truly_lost(old, rank)
+            if rank.exit is Exit.FROZEN and before.exit is not rank.exit:
+                self._truly_frozen(old, rank)
         if old.status is not new.status:
             self._moved(old, new)
 
@@ -265,6 +267,16 @@ class Judge:
             )
         lost = rank.anew and old.ranks[rank.index].verdict in (None, Verdict.LOST)  # and examined at once
         demand(lost or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
+
+    def _truly_frozen(self, old: Job, rank: Rank) -> None:
+        """A gang is stopped under a living rank only after a fatal fault, and the time that it had to end."""
+        machine, w = self._world.machines[rank.node], self._world.weather
+        since = self._world.now - (machine.froze if machine.froze is not None else self._world.now)
+        sure = since >= w.policy.fault_grace.total_seconds() - 1 or w.skew_s or w.jolt_s
+        demand(
+            machine.froze is not None and bool(sure),
+            f"job {old.id}: {rank.node} counts as frozen without a fatal fault, or too soon after it",
+        )
 
     def _truly_lost(self, old: Job, rank: Rank) -> None:
         """A node counts as lost if it was away, or kept its task for as long as a stop may take. No clock jumps."""

@@ -16,6 +16,7 @@ from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
+    FaultSeen,
     NodeChecked,
     NodeSeen,
     Origin,
@@ -196,6 +197,7 @@ class SimulatedCluster:
             machine = self._world.machines[rank.node]
             if not rank.handed:
                 yield self.seen(machine)
+                yield from self.faults(machine)
             if not rank.quiet:
                 yield from self._see_task(job, rank, machine)
             if rank.check_id and rank.verdict is None:
@@ -286,6 +288,13 @@ class SimulatedCluster:
             verdict=verdict_of(task),
             origin=_origin(task),
         )
+
+    def faults(self, machine: Machine) -> list[Fact]:
+        """What the kernel log of this boot says, under the time of the node."""
+        if machine.froze is None or not machine.up:
+            return []
+        at = self._world.stamp(machine.froze)
+        return [FaultSeen(at=at, node=machine.name, evidence=f"Xid 119 | {machine.froze}", fatal=True)]
 
     def trained(self, job: str, number: int) -> list[Fact]:
         """How far a job says that it has come."""

@@ -17,6 +17,7 @@ def brew(world: World) -> None:
     for machine in world.machines.values():
         strikes: tuple[tuple[str, Callable[[Machine], None]], ...] = (
             ("gpu_faults", lambda m: _break(world, m, "reboot")),
+            ("frozen_gpus", lambda m: _freeze(world, m)),
             ("dead_gpus", lambda m: _break(world, m, "replace")),
             ("crashes", lambda m: _crash(world, m, 1, "Essential container in task exited")),
             (
@@ -41,6 +42,18 @@ def _break(world: World, machine: Machine, fault: str) -> None:
     machine.fault = fault
     world.note("fault", machine.name, fault)
     _crash(world, machine, 1, "Essential container in task exited")
+
+
+def _freeze(world: World, machine: Machine) -> None:
+    """A fatal fault is in the kernel log, and whoever waits for the GPU waits for ever."""
+    running = [task for task in machine.tasks if task.alive and task.running and not task.check]
+    if not machine.up or machine.fault or not running:
+        return
+    machine.fault, machine.froze = "reboot", world.now
+    for task in running:
+        task.frozen = True
+    world.note("froze", machine.name)
+    world.news("fault", machine, running[0])
 
 
 def _crash(world: World, machine: Machine, code: int, reason: str) -> None:

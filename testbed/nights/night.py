@@ -316,6 +316,9 @@ class Night:
             self._clock = saved
             return lambda: ("", name, [sighting])
         task = what
+        if kind == "fault":
+            fault = cluster.faults(machine)
+            return lambda: (task.job, name, fault)
         if kind == "progress":
             number = len(self.world.steps[task.job])
             return lambda: (task.job, name, cluster.trained(task.job, number))

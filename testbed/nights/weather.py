@@ -48,6 +48,7 @@ class Weather:
     # Nodes and tasks; means per node and night.
     gpu_faults: float = 0.0
     dead_gpus: float = 0.0
+    frozen_gpus: float = 0.0  #: a fatal fault that freezes the program instead of ending it
     crashes: float = 0.0  #: the program fails with exit code 1 on healthy hardware
     other_exits: float = 0.0
     power_cuts: float = 0.0
@@ -115,7 +116,7 @@ TROUBLES = (
     *("skew_s", "jolt_s", "gpu_faults", "dead_gpus", "crashes", "other_exits", "power_cuts", "flaps"),
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
-    *("mixed", "poisoned", "freezes"),
+    *("mixed", "poisoned", "frozen_gpus", "freezes"),
 )
 
 
@@ -177,7 +178,9 @@ def _progress(weather: Weather, more: Random) -> Weather:
         retry_refill=more.choice(("progress", "progress", "never")),
         restart_when_healthy=more.choice(("progress", "never")),
     )
-    return replace(weather, reports=more.choice(("", "steps", "checkpoints")), policy=policy)
+    frozen = more.uniform(0.3, 1.5) if more.random() < 0.3 else 0.0
+    reports = more.choice(("", "steps", "checkpoints"))
+    return replace(weather, reports=reports, frozen_gpus=frozen, policy=policy)
 
 
 def any_night(rng: Random, more: Random) -> Weather:

@@ -52,6 +52,7 @@ class Task:
     told: bool = False  #: the cluster knows that it has ended
     stray: bool = False  #: its start had been withdrawn when it got through
     forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
+    frozen: bool = False  #: waits for a GPU that will never answer
     idle: bool = False  #: of a check: it must find the GPUs unused
 
 
@@ -76,6 +77,7 @@ class Machine:
     boot: int = 0
     gpus: int = GPUS
     fault: str = ""  #: "", "reboot" or "replace"
+    froze: float | None = None  #: when a fatal fault froze what ran here last
     version: int = 1  #: of how the cluster sees it
     registration: int = 0  #: how often it has registered anew
     registered: float = 0.0  #: when it did so last
@@ -236,7 +238,8 @@ class World:
         """The gang trains a step together, and rank 0 tells of one that is new."""
         if not task.alive:
             return
-        if sum(t.alive and t.running for t in self._gang(task).values()) == self.gang_size(task.job):
+        gang = self._gang(task).values()
+        if sum(t.alive and t.running and not t.frozen for t in gang) == self.gang_size(task.job):
             steps = self.steps[task.job]
             number += 1
             if number > len(steps):
@@ -250,7 +253,7 @@ class World:
         if not task.alive:
             return
         gang = self._gang(task)
-        if any(not t.alive and not t.finished and t.running for t in gang.values()):
+        if any((not t.alive and not t.finished and t.running) or t.frozen for t in gang.values()):
             return
         if sum(t.running for t in gang.values()) < self.gang_size(task.job):
             self.after(120, lambda: self._finish(task))

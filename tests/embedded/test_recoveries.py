@@ -285,3 +285,15 @@ def test_commands_that_look_for_the_controller_do_not_keep_one_from_starting(tmp
         stop.set()
         for looker in lookers:
             looker.join()
+
+
+def test_a_rank_that_a_gpu_froze_is_recovered_without_its_own_time_out(tmp_path: Path) -> None:
+    """The program would wait for ten minutes; the fault is on record after a second."""
+    with live_controller(tmp_path, fault_grace=timedelta(seconds=1)) as live:
+        live.submit("job", training(40, 0.05))
+        live.trains_to("job", 6)
+        live.cluster.inject("node-2", "hang")
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert job.attempt == 1
+        assert any(entry.why == "rank 1 on node-2 froze after a GPU fault" for entry in job.timeline)
+        assert any(entry.why == "GPU fault on node-2" for entry in job.timeline)

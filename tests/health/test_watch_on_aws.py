@@ -191,10 +191,12 @@ def test_an_event_that_makes_no_sense_changes_nothing(world: World, change: dict
 
 
 def test_a_spoiled_event_never_raises_and_is_at_most_evidence(world: World) -> None:
+    """A fatal fault also begins the time that a rank has to show a sign of life."""
     names = world.begin(2)
 
     def stand(job: Job) -> Job:
-        return replace(job, timeline=(), version=0, updated_at=job.created_at, outbox=())
+        ranks = tuple(replace(rank, frozen_at=None) for rank in job.ranks)
+        return replace(job, timeline=(), version=0, updated_at=job.created_at, outbox=(), ranks=ranks)
 
     before = stand(world.job())
     for what, made in spoiled(seen_on(world, names[1], BAD_GPU)):

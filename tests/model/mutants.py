@@ -11,8 +11,8 @@ import pytest
 
 from ecs_gpu_recovery.core import exits, handover, keys
 from ecs_gpu_recovery.core.draft import ignore
-from ecs_gpu_recovery.core.events import NodeSeen, Origin, TaskEnded, Tick
-from ecs_gpu_recovery.core.job import budget, joint, rules
+from ecs_gpu_recovery.core.events import FaultSeen, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core.job import budget, joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
@@ -205,6 +205,18 @@ def counts_progress_without_any(patch: Patch, model: Model) -> None:
     patch.setattr(budget, "_attempt_of", lambda draft, ev: draft.attempt)
 
 
+def takes_any_fault_for_the_end(patch: Patch, model: Model) -> None:
+    real = sightings.fault_seen
+
+    def fault_seen(draft: Draft, ev: FaultSeen) -> None:
+        real(draft, ev)
+        for rank in list(draft.ranks):
+            if rank.frozen_at is not None:
+                draft.set(rank.index, frozen_at=draft.now)
+
+    patch.setitem(machine.TABLE[JobStatus.IN_PROGRESS], FaultSeen, fault_seen)
+
+
 def charges_a_restart_after_progress(patch: Patch, model: Model) -> None:
     patch.setattr(budget, "_refill", lambda draft, since: None)
 
@@ -212,6 +224,9 @@ def charges_a_restart_after_progress(patch: Patch, model: Model) -> None:
 MUTANTS: dict[str, Mutant] = {
     "counts progress without any": Mutant(
         counts_progress_without_any, QUICK["progress between two faults"], "brought no progress"
+    ),
+    "takes any fault for the end": Mutant(
+        takes_any_fault_for_the_end, QUICK["a rank freezes after a fatal fault"], "too soon after it"
     ),
     "charges a restart after progress": Mutant(
         charges_a_restart_after_progress, QUICK["progress between two faults"], "brought progress"

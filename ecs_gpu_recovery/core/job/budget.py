@@ -33,6 +33,9 @@ def progress_seen(draft: Draft, ev: ProgressSeen) -> None:
         return
     attempt = _attempt_of(draft, ev)
     draft.marker = Marker(step=ev.step, checkpoint=ev.checkpoint, attempt=attempt, at=draft.now)
+    for rank in list(draft.ranks):
+        if rank.frozen_at is not None and attempt == draft.attempt:  # a gang gets further together
+            draft.set(rank.index, frozen_at=draft.now + draft.policy.fault_grace)
     _refill(draft, draft.attempt - attempt)
 
 

@@ -57,7 +57,8 @@ def culprit(ranks: Iterable[Rank]) -> Rank:
 
 def death(rank: Rank) -> str:
     """How a rank ended, without its last words."""
-    return f"{_who(rank)} " + ("was lost" if rank.exit is Exit.LOST else exit_words(rank.exit_code))
+    kinds = {Exit.LOST: "was lost", Exit.FROZEN: "froze after a GPU fault"}
+    return f"{_who(rank)} {kinds.get(rank.exit) or exit_words(rank.exit_code)}"  # type: ignore[arg-type]
 
 
 def told(rank: Rank) -> str:
@@ -92,7 +93,7 @@ def beyond_repair(dead: Sequence[Rank]) -> str:
 
 def no_fault(ranks: Sequence[Rank], program: str) -> str:
     """All GPUs are well. `program`: what the driver said of the program, and of no GPU."""
-    failed = [rank for rank in ranks if rank.exit is Exit.SUSPECT]
+    failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
     parts = [told(culprit(failed))] if failed else []
     parts.append("no GPU fault found")
@@ -102,7 +103,7 @@ def no_fault(ranks: Sequence[Rank], program: str) -> str:
 
 def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
     """Why a job is started again though all GPUs are well."""
-    failed = [rank for rank in ranks if rank.exit is Exit.SUSPECT]
+    failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
     first = culprit(failed) if failed else None
     parts = [death(first) if first.exit_code == _KILLED else told(first)] if first else []

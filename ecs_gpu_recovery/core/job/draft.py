@@ -129,6 +129,7 @@ class Draft(RecordDraft):
             "verdict": None,
             "findings": "",
             "doubted": False,
+            "frozen_at": None,
             "anew": False,
             "deadline": None,
         }

@@ -36,7 +36,7 @@ def running(draft: Draft) -> None:
         )
     if rank := _first(draft, Exit.OUT_OF_MEMORY, Exit.NEVER_STARTED):
         end(draft, JobStatus.FAILED, causes.not_run(rank, draft.spec.memory_mib))
-    suspects = [r for r in draft.ranks if r.exit in (Exit.SUSPECT, Exit.LOST)]
+    suspects = [r for r in draft.ranks if r.exit in (Exit.SUSPECT, Exit.LOST, Exit.FROZEN)]
     if draft.ending is None:
         suspects += [r for r in draft.ranks if r.exit is Exit.STOPPED_BY_US]
     if suspects and (draft.ending is None or not draft.ending.firm):

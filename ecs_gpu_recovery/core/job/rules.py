@@ -251,6 +251,9 @@ def tick(draft: Draft, ev: Tick) -> None:
         if rank.away_since is not None and draft.now >= rank.away_since + draft.policy.node_lost_after:
             lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
         rank = draft.ranks[rank.index]
+        if rank.frozen_at is not None and draft.now >= rank.frozen_at:
+            _freeze(draft, rank)
+        rank = draft.ranks[rank.index]
         if rank.deadline is None or draft.now < rank.deadline:
             continue
         if draft.never_sent(rank):
@@ -258,6 +261,13 @@ def tick(draft: Draft, ev: Tick) -> None:
         else:
             draft.set(rank.index, deadline=None)
             _ran_out(draft, draft.ranks[rank.index])
+
+
+def _freeze(draft: Draft, rank: Rank) -> None:
+    draft.set(rank.index, frozen_at=None)
+    if draft.status is JobStatus.IN_PROGRESS and rank.live and rank.exit is None and draft.ending is None:
+        why = "a fatal GPU fault was seen, and no sign of life since"
+        draft.set(rank.index, exit=Exit.FROZEN, exit_reason=why)
 
 
 def _ran_out(draft: Draft, rank: Rank) -> None:

@@ -126,6 +126,7 @@ class Watch:
             "from": source,
             "what": phrases.phrase(finding),
             "application": finding.action is Action.APPLICATION,
+            "fatal": any(rule.fatal for rule in self._rules.rules if rule.id == finding.rule),
             **finding.to_json(),
             "evidence": seen.line[:500],
         }
