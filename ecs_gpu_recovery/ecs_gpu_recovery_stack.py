@@ -65,6 +65,7 @@ class EcsGpuRecoveryStack(Stack):
             "JOB_TABLE_NAME": tables.jobs.table_name,
             "NODE_TABLE_NAME": tables.nodes.table_name,
             "CALL_TABLE_NAME": tables.calls.table_name,
+            "GUARD_TABLE_NAME": tables.guard.table_name,
             "ECS_CLUSTER_NAME": config.ECS_CLUSTER_NAME,
             "DCGM_HEALTH_CHECK_TASK": tasks.check,
             "SNS_TOPIC_ARN": messages.topic.topic_arn,

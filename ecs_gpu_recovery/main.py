@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .cli import evidence, jobs, letters, nodes, simulate, system
+from .cli import evidence, fleet, jobs, letters, nodes, simulate, system
 from .core.errors import NotFound, RecoveryError, Refused, Transient
 from .serve import console, embedded
 
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 jobs.register(app)
 nodes.register(app)
+fleet.register(app)
 embedded.register(app)
 evidence.register(app)
 system.register(app)

@@ -193,6 +193,11 @@ class LambdaSettings(SharedSettings):
         optional(table_name),
         "the DynamoDB table in which functions share the pace of their calls; without it each keeps its own",
     )
+    GUARD_TABLE_NAME: str = setting(
+        "",
+        optional(table_name),
+        "the DynamoDB table of the guard that gives permits for reboots; without it none is needed",
+    )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"
     )

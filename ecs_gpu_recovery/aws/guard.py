@@ -20,17 +20,17 @@ class DynamoGuard:
     """Whoever comes too late is told the newest record by the refusal."""
 
     def __init__(self, client: DynamoDBClient, table: str, cluster: str, codec: Codec = CODEC) -> None:
-        self._client, self._table, self._cluster, self._codec = client, table, cluster, codec
+        self._client, self._table, self.cluster, self._codec = client, table, cluster, codec
 
     def _in(self, item: Mapping[str, Any]) -> FleetGuard:
         if "record" not in item:
-            return FleetGuard(cluster=self._cluster)
-        return self._codec.guard(self._cluster, item["record"]["S"])
+            return FleetGuard(cluster=self.cluster)
+        return self._codec.guard(self.cluster, item["record"]["S"])
 
     def guard(self) -> FleetGuard:
         with translated("read the guard"):
             reply = self._client.get_item(
-                TableName=self._table, Key={GUARD.key: text(self._cluster)}, ConsistentRead=True
+                TableName=self._table, Key={GUARD.key: text(self.cluster)}, ConsistentRead=True
             )
         return self._in(reply.get("Item", {}))
 
@@ -41,7 +41,7 @@ class DynamoGuard:
             with translated("write the guard"):
                 self._client.update_item(
                     TableName=self._table,
-                    Key={GUARD.key: text(self._cluster)},
+                    Key={GUARD.key: text(self.cluster)},
                     UpdateExpression="SET #version = :version, #record = :record",
                     ConditionExpression="attribute_not_exists(#version)" if first else "#version = :before",
                     ExpressionAttributeNames={"#version": "version", "#record": "record"},

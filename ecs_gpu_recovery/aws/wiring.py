@@ -20,6 +20,7 @@ from .adopt import StoreAdopter
 from .event_fields import family
 from .evidence import Evidence
 from .fleet import EcsFleet
+from .guard import DynamoGuard
 from .intake import Intake
 from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
@@ -148,6 +149,9 @@ def build(
         fleet=fleet,
         notifier=notifier,
         policy=replace(chosen.policy, labels=True),
+        guard=DynamoGuard(db, chosen.GUARD_TABLE_NAME, chosen.ECS_CLUSTER_NAME)
+        if chosen.GUARD_TABLE_NAME
+        else None,
         on_commit=on_commit,
         clock=clock or now,
         spread=spread,

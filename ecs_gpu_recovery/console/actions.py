@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
+from ..control.permits import FleetView
 from ..control.records import RecordsBackend
 from ..control.submission import retry
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
@@ -110,6 +111,12 @@ class Actions:
             return side.ask_node(name, ask, by=self._who.name, why=why, level=level)
 
         return await self._do(ask, f"node/{name}", act, why)
+
+    async def ask_fleet(self, ask: str, name: str, why: str) -> FleetView:
+        def act(side: RecordsBackend) -> FleetView:
+            return side.ask_fleet(ask, name=name, by=self._who.name, why=why)
+
+        return await self._do(ask, f"fleet/{name[:100]}", act, why)
 
     async def send_again(self, record: str, key: str) -> None:
         def act(side: RecordsBackend) -> None:

@@ -21,6 +21,7 @@ from ..engine.ports import Page, Store, each
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in
 from ..engine.runtime import Runtime
 from ..environment import training_environment
+from . import permits
 from .backend import Backend, LogSource, NotAllowed
 
 LIVE = tuple(status for status in JobStatus if not status.final)
@@ -152,6 +153,21 @@ class RecordsBackend(Backend):
                 lambda: self._store.node(name).updated_at >= fact.at,
             )
             return self._store.node(name)
+
+    # -- permits -----------------------------------------------------------------------------------------------
+
+    def fleet(self) -> permits.FleetView:
+        with self.plainly():
+            guard = permits.granted(self._runtime.permits).look()
+        return permits.view(guard, self._runtime.policy, self.now())
+
+    def ask_fleet(self, ask: str, *, name: str = "", why: str, by: str = "") -> permits.FleetView:
+        by, at = by or self.who(), self.now()
+        with self.plainly():
+            guard = permits.ask(permits.granted(self._runtime.permits), ask, name, by=by, why=why, at=at)
+        return permits.view(guard, self._runtime.policy, at)
+
+    # -- reports -----------------------------------------------------------------------------------------------
 
     def reports(self, node: Node, most: int) -> Sequence[Mapping[str, Any]]:
         """The reports of the node's last checks, newest first, where they can be read."""

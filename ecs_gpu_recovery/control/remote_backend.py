@@ -192,6 +192,12 @@ class RemoteBackend:
             "a console does not tell when lines were written: leave --since out, or ask on its machine"
         )
 
+    def fleet(self) -> Mapping[str, Any]:
+        return dict(self._get("/api/fleet"))
+
+    def ask_fleet(self, ask: str, *, name: str = "", why: str, by: str = "") -> Mapping[str, Any]:
+        return dict(self._post(f"/api/fleet/{quote(ask, safe='')}", {"name": name, "why": why}))
+
     def evidence(self, node: str) -> Sequence[Bundle]:
         kept = self._get(f"/api/nodes/{quote(node, safe='')}/evidence")["evidence"]
         return [Bundle.from_json(one) for one in kept]

@@ -77,6 +77,8 @@ class FleetGuard(Stored):
     requests: tuple[Request, ...] = ()  #: oldest first
     frozen: Freeze | None = None
     thawed_at: datetime | None = None
+    thawed_by: str = ""
+    thawed_why: str = ""
     trips: int = 0  #: how often there was too much at once
     version: int = 0
 
@@ -155,7 +157,8 @@ def _tripped(guard: FleetGuard, new: Sequence[Request], policy: Policy, now: dat
     few = len(nodes) <= policy.freeze_nodes and len(jobs) <= policy.freeze_jobs
     if guard.frozen is not None or first is None or few:
         return guard
-    minutes = f"{policy.freeze_within.total_seconds() / 60:g} minutes"
+    length = policy.freeze_within.total_seconds()
+    minutes = f"{length / 60:g} minutes" if length >= 120 else f"{length:g} seconds"
     much = (
         f"{len(nodes)} nodes to repair" if len(nodes) > policy.freeze_nodes else f"{len(jobs)} jobs to stop"
     )
@@ -185,7 +188,7 @@ def waits_for(guard: FleetGuard, request: Request, policy: Policy, now: datetime
         return ""
     if guard.frozen is not None:
         by = f" by {guard.frozen.by}" if guard.frozen.by else ""
-        return f"the fleet is frozen{by}: {guard.frozen.why}"
+        return f"a thaw (frozen{by}: {guard.frozen.why})"
     if policy.repairs == "ask" and not request.person:
         return "a person's yes"
     if request.thawed and not request.person:
@@ -247,7 +250,7 @@ def thaw(guard: FleetGuard, *, by: str, why: str, at: datetime) -> FleetGuard:
         raise Refused("the fleet is not frozen")
     waiting = {each.key for each in guard.waiting}
     some = (replace(each, thawed=True) if each.key in waiting else each for each in guard.requests)
-    return replace(guard, frozen=None, thawed_at=at, requests=tuple(some))
+    return replace(guard, frozen=None, thawed_at=at, thawed_by=by, thawed_why=why, requests=tuple(some))
 
 
 def allow(guard: FleetGuard, name: str, *, by: str) -> FleetGuard:

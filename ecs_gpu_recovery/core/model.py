@@ -376,6 +376,12 @@ class Node(MachineRecord):
         return not self.job_id or self.handed != self.returned
 
     @property
+    def held(self) -> bool:
+        """Whether its reboot waits for a permit of the fleet's guard."""
+        pending = any(order.key == self.reboot_key for order in self.outbox)
+        return pending and self.status is NodeStatus.PENDING_HEALTHCHECK
+
+    @property
     def claimable(self) -> bool:
         return not self.refusal
 

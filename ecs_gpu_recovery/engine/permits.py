@@ -16,7 +16,7 @@ from ..core.effects import Notify, Order, RebootNode
 from ..core.errors import BadRecord, Refused, Transient, VersionConflict
 from ..core.events import Fact, PermitWithheld
 from ..core.guard import Answer, FleetGuard, Request
-from ..core.model import Node, NodeStatus
+from ..core.model import Node
 from ..core.policy import Policy
 from .ports import GuardStore
 
@@ -28,7 +28,7 @@ class Permits:
 
     def __init__(self, store: GuardStore, policy: Policy) -> None:
         self._store, self._policy = store, policy
-        self._last: FleetGuard | None = None
+        self._last = FleetGuard(cluster=store.cluster)  #: a guess, until it was written or read
         self._given: dict[str, Answer] = {}
 
     def ask(self, requests: Sequence[Request], now: datetime) -> dict[str, Answer]:
@@ -46,7 +46,7 @@ class Permits:
     def change(self, decide: Callable[[FleetGuard], FleetGuard]) -> FleetGuard:
         """Read, decide, write, until nobody else was faster. That nothing changes, or that it must not, is believed
         only of what was just read."""
-        guess = self._last
+        guess: FleetGuard | None = self._last
         for _ in range(_TRIES):
             guard = guess if guess is not None else self._store.guard()
             try:
@@ -71,6 +71,10 @@ class Permits:
             return new
         raise Transient("too many ask the guard at once")
 
+    def look(self) -> FleetGuard:
+        """The record as it is now."""
+        return self._store.guard()
+
     # -- reboots -----------------------------------------------------------------------------------------------
 
     def ask_together(self, nodes: Iterable[Node], now: datetime, image: str = "") -> None:
@@ -88,10 +92,7 @@ class Permits:
 
     def waits(self, node: Node, now: datetime) -> bool:
         """Whether it is known to wait for a permit, and does so still: then there is nothing to send or to write."""
-        held = node.status is NodeStatus.PENDING_HEALTHCHECK and any(
-            order.key == node.reboot_key for order in node.outbox
-        )
-        if not held:
+        if not node.held:
             return False
         key = node.reboot_key
         if key not in self._given:
@@ -126,12 +127,11 @@ class Permits:
         )
 
     def _found(self, key: str) -> Request | None:
-        known = self._last.requests if self._last is not None else ()
-        return next((each for each in known if each.key == key), None)
+        return next((each for each in self._last.requests if each.key == key), None)
 
     def _why(self, key: str, answer: Answer, now: datetime) -> str:
         request = self._found(key)
-        if request is None or self._last is None:
+        if request is None:
             return "too many wait before it"
         if answer is Answer.HELD:
             return f"waits for {rules.waits_for(self._last, request, self._policy, now)}"
@@ -140,7 +140,7 @@ class Permits:
     def _message(self, key: str, answer: Answer) -> Notify | None:
         """The first that is too much tells of all; where each needs a yes, each asks for it."""
         request, guard = self._found(key), self._last
-        if request is None or guard is None or answer is not Answer.HELD:
+        if request is None or answer is not Answer.HELD:
             return None
         if guard.frozen is not None:
             return messages.fleet_frozen(guard) if guard.frozen.first == key else None
@@ -150,5 +150,5 @@ class Permits:
     def forget(self, pending: Iterable[str], now: datetime, after: timedelta) -> None:
         """Requests that wait for orders which nobody has any more."""
         wanted = list(pending)
-        if self._last is not None and self._last.waiting:
+        if self._last.waiting:
             self.change(lambda guard: rules.forget(guard, wanted, now, after))

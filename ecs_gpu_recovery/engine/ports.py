@@ -135,6 +135,8 @@ class Store(Protocol):
 class GuardStore(Protocol):
     """The record of the fleet's guard, in a table of its own."""
 
+    cluster: str
+
     def guard(self) -> FleetGuard:
         """An empty one where none was written yet. Raises `Unreadable`, or `NewerRecord`."""
 

@@ -62,6 +62,7 @@ GRANTS: tuple[Grant, ...] = (
         places.functions,
     ),
     Grant(_READS, "show jobs, tasks and nodes", ("dynamodb:GetItem",), places.tables),
+    Grant(_READS, "see what waits for a permit", ("dynamodb:GetItem",), places.guard),
     Grant(_READS, "list nodes", ("dynamodb:Query",), places.node_indexes),
     Grant(
         _READS,
@@ -90,6 +91,12 @@ GRANTS: tuple[Grant, ...] = (
         "record jobs, holds and reboots",
         ("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"),
         places.tables,
+    ),
+    Grant(
+        _ACTS,
+        "freeze and thaw the fleet, say yes or no to a reboot",
+        ("dynamodb:UpdateItem",),
+        places.guard,
     ),
     Grant(
         _ACTS,

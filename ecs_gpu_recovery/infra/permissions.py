@@ -129,6 +129,7 @@ class Permissions:
             actions = sorted({*_ENGINE[table], *needs.records.get(table, ())})
             statements.append(_allow(f"dynamodb:{{{','.join(actions)}}}", [self._tables.of(table).table_arn]))
         statements.append(_allow("dynamodb:{UpdateItem}", [self._tables.calls.table_arn]))
+        statements.append(_allow("dynamodb:{GetItem,UpdateItem}", [self._tables.guard.table_arn]))
         if needs.indexes:
             arns = [f"{self._tables.of(table).table_arn}/index/{index}" for table, index in needs.indexes]
             statements.append(_allow("dynamodb:{Query}", arns))

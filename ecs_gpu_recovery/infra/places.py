@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..aws import dead_letters, reboot_document
-from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS
+from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, GUARD
 from ..config import Config
 from ..settings import timeline_group
 from .naming import Name
@@ -19,6 +19,7 @@ def _named(service: str, *resources: str, why: str = "") -> Places:
 
 
 tables = _named("dynamodb", *(f"table/{{{kind}_TABLE_NAME}}" for kind in ("JOB", "TASK", "NODE")))
+guard = _named("dynamodb", f"table/{{STACK_NAME}}-{GUARD.name}")
 #: Indexes that carry a line per job, and no record.
 job_lists = _named(
     "dynamodb", *(f"table/{{JOB_TABLE_NAME}}/index/{index}" for index in (BY_CLUSTER, BY_STATUS))

@@ -12,7 +12,7 @@ from .naming import accept
 
 
 class Tables(Construct):
-    """Records of jobs, tasks and nodes: encrypted, restorable to any second of the last 35 days."""
+    """Records of jobs, tasks, nodes and of the guard: encrypted, restorable to any second of the last 35 days."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config) -> None:
         super().__init__(scope, construct_id)
@@ -20,6 +20,7 @@ class Tables(Construct):
         self.jobs = self._table(schema.JOBS, config.JOB_TABLE_NAME)
         self.tasks = self._table(schema.TASKS, config.TASK_TABLE_NAME)
         self.nodes = self._table(schema.NODES, config.NODE_TABLE_NAME)
+        self.guard = self._table(schema.GUARD, f"{config.STACK_NAME}-{schema.GUARD.name}")
         self.calls = self._turns(f"{config.STACK_NAME}-{schema.CALLS.name}")
 
     def of(self, table: schema.Table) -> dynamodb.Table:

@@ -14,19 +14,19 @@ class SqliteGuard:
     """Reading it costs next to nothing, and is never stale."""
 
     def __init__(self, database: Database, cluster: str, codec: Codec = CODEC) -> None:
-        self._database, self._cluster, self._codec = database, cluster, codec
+        self._database, self.cluster, self._codec = database, cluster, codec
 
     def guard(self) -> FleetGuard:
-        found = self._database.read("SELECT record FROM fleet_guard WHERE cluster_name=?", self._cluster)
-        return self._codec.guard(self._cluster, found[0][0]) if found else FleetGuard(cluster=self._cluster)
+        found = self._database.read("SELECT record FROM fleet_guard WHERE cluster_name=?", self.cluster)
+        return self._codec.guard(self.cluster, found[0][0]) if found else FleetGuard(cluster=self.cluster)
 
     def commit_guard(self, guard: FleetGuard) -> None:
         def act(conn: sqlite3.Connection) -> None:
             where = "SELECT version FROM fleet_guard WHERE cluster_name=?"
-            found = conn.execute(where, (self._cluster,)).fetchone() or (0,)
+            found = conn.execute(where, (self.cluster,)).fetchone() or (0,)
             if found[0] != guard.version - 1:
                 raise VersionConflict(f"the guard is at version {found[0]}, not {guard.version - 1}")
-            row = (self._cluster, guard.version, self._codec.text(guard))
+            row = (self.cluster, guard.version, self._codec.text(guard))
             conn.execute("INSERT OR REPLACE INTO fleet_guard VALUES (?,?,?)", row)
 
         self._database.write(act)

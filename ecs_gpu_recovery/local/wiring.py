@@ -19,6 +19,7 @@ from .clock import Clock
 from .cluster import Cluster
 from .files import DamagedFile, read_json, write_json
 from .fleet import LocalFleet
+from .guard import SqliteGuard
 from .notify import LocalNotifier
 from .reads import SqliteReads
 from .store import SqliteStore
@@ -95,7 +96,13 @@ def build(
         raise
     fleet = LocalFleet(cluster, clock.now)
     runtime = Runtime(
-        store=store, fleet=fleet, notifier=notifier, policy=chosen, dispatch=controller, clock=clock.now
+        store=store,
+        fleet=fleet,
+        notifier=notifier,
+        policy=chosen,
+        guard=SqliteGuard(store, CLUSTER),
+        dispatch=controller,
+        clock=clock.now,
     )
     return Embedded(
         state, store, SqliteReads(store), cluster, fleet, notifier, runtime, Sweeper(runtime), chosen, clock

@@ -48,6 +48,7 @@ class Scenario:
     attempt: int
     victim: NodeStatus  #: how the broken node must end
     says: str
+    everywhere: bool = False  #: not on one node, but on all
 
 
 SCENARIOS = {
@@ -68,6 +69,14 @@ SCENARIOS = {
     ),
     "kill": Scenario("kill", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a rank is killed (SIGKILL)"),
     "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
+    "storm": Scenario(
+        "off-bus",
+        JobStatus.COMPLETE,
+        1,
+        NodeStatus.AVAILABLE,
+        "a GPU of every node falls off the bus (Xid 79)",
+        everywhere=True,
+    ),
 }
 
 
@@ -82,6 +91,10 @@ def run_demo(
 ) -> int:
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
     policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
+    if SCENARIOS[fault].everywhere:  # all at once are too many, and nobody wants to watch for ten minutes
+        if nodes < 2:
+            raise Refused("a storm takes two nodes or more: --nodes 4")
+        policy = replace(policy, freeze_nodes=min(3, nodes - 1), freeze_within=timedelta(seconds=10))
     wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
     for number in (signal.SIGTERM, signal.SIGHUP):  # ended early: nothing of it may run on
         signal.signal(number, _end_early)
@@ -194,6 +207,7 @@ class _Show:
         self._began = time.monotonic()
         self._told: set[Any] = set()
         self._told_step = 0
+        self._side: LocalBackend | None = None
 
     def _say(self, text: str, style: str = "") -> None:
         if not self._quiet:
@@ -206,7 +220,7 @@ class _Show:
             sys.stdout.flush()
 
     def play(self, folder: Path, nodes: int) -> int:
-        side = LocalBackend(folder)
+        side = self._side = LocalBackend(folder)
         try:
             self._wait_for_nodes(nodes)
             options = f"--steps {self._steps} --step-seconds {STEP_S} --checkpoint-every 20"
@@ -249,7 +263,7 @@ class _Show:
         halfway = self._steps // 2 + min(8, self._steps // 8)
         victim = job.ranks[len(job.ranks) // 2].node
         broken = not self._scenario.fault
-        powered = False
+        powered, thawed = False, False
         limit = time.monotonic() + LIMIT_S
         while not job.status.final or job.outbox:  # what people are told belongs to the story
             if time.monotonic() > limit:
@@ -260,15 +274,32 @@ class _Show:
             done = read_progress(job.spec.checkpoint_dir)
             self._tell_progress(done)
             if not broken and done.steps >= halfway:
-                self._say(f"{victim}: {self._scenario.says}", "bold red")
-                self._parts.cluster.inject(victim, self._scenario.fault)
+                everywhere = self._scenario.everywhere
+                self._say(f"{'' if everywhere else f'{victim}: '}{self._scenario.says}", "bold red")
+                for rank in job.ranks:
+                    if everywhere or rank.node == victim:
+                        self._parts.cluster.inject(rank.node, self._scenario.fault)
                 broken = True
+            thawed = thawed or self._thaw()
             if self._scenario.fault == "lost" and job.status is JobStatus.PENDING_RESTART and not powered:
                 self._say(f"{victim} gets its power back", "bold")
                 self._parts.cluster.power_on(victim)
                 powered = True
         self._tell(job)
         return job
+
+    def _thaw(self) -> bool:
+        """The demo plays the person: it reads why the fleet is frozen, and thaws it. Whether it has."""
+        if not self._scenario.everywhere or self._side is None:
+            return False
+        fleet = self._side.fleet()
+        if not fleet["frozen"]:
+            return False
+        names = ", ".join(one["node"] for one in fleet["waiting"])
+        self._say(f"the fleet is frozen: {fleet['frozen']['why']}; {names} wait for a permit", "bold cyan")
+        self._side.ask_fleet("thaw", by="demo", why="each GPU is broken by itself")
+        self._say("a person thaws it: gpu-recovery fleet thaw --why 'each GPU is broken by itself'", "bold")
+        return True
 
     def _tell(self, job: Job) -> None:
         for line in news(job, self._told):

@@ -124,7 +124,7 @@ class HostileGuard:
     """The same for the record of the guard. It has chances of its own, so that older nights stay as they were."""
 
     def __init__(self, store: GuardStore, night: Night) -> None:
-        self._store, self._night = store, night
+        self._store, self._night, self.cluster = store, night, store.cluster
         self._chance = Random(f"{night.seed}/permits")  # noqa: S311
 
     def guard(self) -> FleetGuard:

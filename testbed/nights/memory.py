@@ -306,7 +306,7 @@ class MemoryGuard:
     """The record of the guard, with the same condition."""
 
     def __init__(self, cluster: str = "c", codec: Codec = CODEC) -> None:
-        self._codec, self._lock = codec, RLock()
+        self._codec, self._lock, self.cluster = codec, RLock(), cluster
         self._record = FleetGuard(cluster=cluster)
         self.damage: str | None = None  #: what stands in its place
 

@@ -51,6 +51,10 @@ STORIES = {
         *("RESTARTING", "COMPLETE", "resumed at step"),
     ],
     "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
+    "storm": [
+        *("every node falls off the bus", "the fleet is frozen: 2 nodes to repair within 10 seconds"),
+        *("a person thaws it", "PENDING_RESTART -> RESTARTING", "COMPLETE", "message to people"),
+    ],
     "oom": ["out of memory", "FAILED: rank 1 on node-2 ran out of memory", "message to people"],
 }
 

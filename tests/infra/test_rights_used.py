@@ -24,6 +24,13 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
+    **{
+        (
+            name,
+            "dynamodb:GetItem",
+        ): "the guard is read where another process asked meanwhile; the sweeper does it too"
+        for name in ("DcgmTaskMonitor", "EcsInstanceMonitor", "EcsTaskHandler")
+    },
     ("", "sqs:GetQueueAttributes"): _QUEUE,
     ("", "sqs:DeleteMessage"): _QUEUE,
     ("", "sqs:ReceiveMessage"): _QUEUE,

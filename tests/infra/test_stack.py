@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ecs_gpu_recovery.aws import dead_letters
-from ecs_gpu_recovery.aws.tables import TABLES
+from ecs_gpu_recovery.aws.tables import GUARD, TABLES
 from ecs_gpu_recovery.lambdas.metrics import NAMESPACE
 from ecs_gpu_recovery.settings import lambda_settings
 from tests.infra.stacks import synthesize
@@ -28,9 +28,12 @@ HANDLERS = {
 
 def test_the_tables_are_those_that_the_code_reads(stack: Made) -> None:
     made = {table["TableName"]: table for table in stack.properties("AWS::DynamoDB::Table")}
-    assert set(made) == {"ecs_task", "ecs_job", "ecs_node", "EcsGpuRecoveryStack-calls"}
-    for table in TABLES:
-        wanted, found = table.definition(), made[table.name]
+    assert set(made) == {
+        *("ecs_task", "ecs_job", "ecs_node", "EcsGpuRecoveryStack-calls", "EcsGpuRecoveryStack-guard")
+    }
+    for table in (*TABLES, GUARD):
+        wanted = table.definition()
+        found = made[f"EcsGpuRecoveryStack-{table.name}" if table is GUARD else table.name]
         assert found["KeySchema"] == wanted["KeySchema"]
         assert found.get("GlobalSecondaryIndexes") == wanted.get("GlobalSecondaryIndexes")
         assert sorted(found["AttributeDefinitions"], key=str) == sorted(
@@ -78,7 +81,7 @@ def test_what_a_destroyed_stack_leaves_has_a_name_by_which_the_next_takes_it_ove
     bucket = [
         one for one in kept if one["Type"] == "AWS::S3::Bucket"
     ]  # left behind; the next has one of its own
-    assert len(kept) - len(bucket) == 4
+    assert len(kept) - len(bucket) == 5
     assert all(isinstance(one["Properties"][named[one["Type"]]], str) for one in kept if one not in bucket)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.ends import check_end
-from tests.stories.world import CHECK, World, a_world
+from tests.stories.world import CHECK, World, a_world, with_policy
 
 
 def recover(world: World, *, size: int, fails: int, bad: set[int], order: tuple[int, ...]) -> None:
@@ -57,7 +57,7 @@ def drawn(size: int, seed: int, fails: int | None = None, bad: set[int] | None =
     order = tuple(chance.sample(range(size), size))
     fails = chance.randrange(size) if fails is None else fails
     bad = set(chance.sample(range(size), 1 + seed % size)) if bad is None else bad
-    with a_world(seed=seed) as world:
+    with a_world(seed=seed, policy=with_policy(freeze_nodes=size)) as world:
         recover(world, size=size, fails=fails, bad=bad, order=order)
 
 

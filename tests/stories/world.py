@@ -27,7 +27,7 @@ from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
 from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
-from tests.stories.memory import TURNS
+from tests.stories.memory import GUARDED, TURNS
 from tests.stories.watch import Watch
 
 CLUSTER = "gpus"
@@ -387,6 +387,7 @@ def _world(cloud: Cloud, account: Account, policy: Policy) -> World:
         SNS_TOPIC_ARN=account.topic,
         policy=policy,
         CALL_TABLE_NAME=TURNS if isinstance(account, InMemory) else "",
+        GUARD_TABLE_NAME=GUARDED if isinstance(account, InMemory) else "",
         **{f"{role.upper()}_NAME": name for role, name in account.tables.items()},
     )
     return World(cloud, account, settings)

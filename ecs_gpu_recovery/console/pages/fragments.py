@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,14 @@ def _waiting(found: Sequence[incidents.Incident]) -> int:
     return sum(one.state == incidents.OPEN and not one.subject.startswith("node/") for one in found)
 
 
+def _guard(side: RecordsBackend) -> Mapping[str, Any] | None:
+    """What the guard of the fleet says; nothing where there is none, or where it can't be asked now."""
+    try:
+        return side.fleet()
+    except RecoveryError:
+        return None
+
+
 async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     def read(side: RecordsBackend) -> dict[str, Any]:
         live, some = live_jobs(side)
@@ -72,10 +81,12 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
             "doing": sorted(doing, key=lambda d: bool(d["calm"])),
             "headline": headlines(Seen(live, some, fleet.nodes, _waiting(told["incidents"]))),
             "messages": told,
+            "guard": _guard(side),
         }
 
     data = await console.pool.ask(read)
     fleet = data["fleet"]
+    states = Counter(node["status"] for node in fleet.nodes)
     regions = {
         "counts": console.snapshots.rendered(
             ("counts", renderer.language, fleet.stamp, data["live"]),
@@ -86,6 +97,11 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
             lambda: renderer.render(
                 "_fleet.html", nodes=fleet.nodes, pick=False, local=console.state is not None
             ),
+        ),
+        "guard": renderer.render(
+            "_guard.html",
+            guard=data["guard"],
+            counts={"repaired": states["REBOOTING"], "failed": states["FAILED"]},
         ),
         "headline": renderer.render("_headline.html", headline=data["headline"], warning=data["warning"]),
         "doing": renderer.render(

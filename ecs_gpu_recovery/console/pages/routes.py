@@ -254,6 +254,12 @@ async def ask_node(
     return see(f"/nodes/{quote(name)}")
 
 
+@router.post("/fleet/{ask}")
+async def ask_fleet(do: ActionsArg, form: FormArg, ask: str) -> Response:
+    await do.ask_fleet(ask, said(form, "name"), said(form, "why"))
+    return see("/")
+
+
 @router.post("/orders/again")
 async def again(do: ActionsArg, form: FormArg) -> Response:
     await do.send_again(said(form, "record"), said(form, "key"))
