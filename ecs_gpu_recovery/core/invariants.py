@@ -77,7 +77,7 @@ def _handed(job: Job) -> list[str]:
             JobStatus.USER_STOPPED,
         ):
             said.append(f"{rank.node} is handed over while the job is {job.status}")
-        if rank.handed and rank.verdict is Verdict.REBOOT and not rank.ended:
+        if rank.handed and rank.verdict is Verdict.REBOOT and not (rank.ended or rank.stuck):
             said.append(f"{rank.node} is handed over for a reboot, over a running task")
     return said
 

@@ -78,6 +78,10 @@ def job_failed(job_id: str) -> str:
     return f"{job_id}/notify/failed"
 
 
+def gang_stuck(job_id: str) -> str:
+    return f"{job_id}/notify/stuck"
+
+
 def nodes_unresponsive(job_id: str) -> str:
     return f"{job_id}/notify/unresponsive"
 

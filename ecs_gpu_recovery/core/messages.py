@@ -108,6 +108,23 @@ def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:
     )
 
 
+def gang_stuck(job_id: str, ranks: Sequence[Rank]) -> Notify:
+    """Several tasks of a job end at no signal: the fault is most likely in what they share."""
+    names = ", ".join(r.node for r in ranks)
+    return Notify(
+        key=keys.gang_stuck(job_id),
+        subject=headline(
+            f"Tasks of job {job_id} cannot be stopped on {len(ranks)} nodes: is its storage well?"
+        ),
+        happened=f"Job {job_id} is being recovered, and its tasks on {names} end at no signal.",
+        evidence="; ".join(f"{r.node}: task {r.task_id or 'unknown'}" for r in ranks)[:4000],
+        done="No node is rebooted: several at once most likely wait for storage that they share.",
+        node=ranks[0].node,
+        next="Look at the shared file system. When it answers the tasks end and the job goes on. If it is well:"
+        f" gpu-recovery stop {job_id}, then reboot the nodes. More: docs/runbooks/tasks-not-stopped.md",
+    )
+
+
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
     repair = f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."

@@ -158,6 +158,7 @@ class Rank(MachineRecord):
     echo: bool = False
     #: A fatal fault was seen on its node: by then it has ended, got further, or counts as frozen.
     frozen_at: datetime | None = None
+    stuck: bool = False  #: its task did not end in the time of a stop, though its node answers
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report

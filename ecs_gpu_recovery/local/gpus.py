@@ -21,6 +21,7 @@ FAULTS = {
     "permanent": "too many memory errors (Xid 48): no reboot helps, the GPU must be replaced",
     "hang": "the GPU's firmware stops answering (Xid 119) and the tasks freeze without dying",
     "driver-hang": "like hang, and questions to the driver never return either",
+    "stuck": "like hang, and no signal ends the tasks: a process hangs in the driver until a reboot",
     "slow": "the GPU is throttled and its tasks run at a fraction of their speed",
     "app-xid": "the program touched memory it does not own (Xid 31): it dies, the GPU is healthy",
     "oom": "the task is killed for using too much memory",
@@ -41,6 +42,7 @@ _FAULT_XIDS = {
     "off-bus": 79,
     "hang": 119,
     "driver-hang": 119,
+    "stuck": 119,
     "app-xid": 31,
 }
 
@@ -52,7 +54,7 @@ class NvmlUnavailable(RuntimeError):
 
 
 class Blow(NamedTuple):
-    """What a fault does to a task: `fatal`, `oom`, `kill`, `hang` or `slow`."""
+    """What a fault does to a task: `fatal`, `oom`, `kill`, `stuck`, `hang` or `slow`."""
 
     kind: str
     line: str = ""
@@ -196,8 +198,9 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
             if fault["settled"] and not any(gpu["present"] for gpu in gpus):
                 return Blow("fatal", f"{prefix}No CUDA GPUs are available")
             return Blow("fatal", f"{prefix}CUDA error: {_xid(fault['xid']).cuda}")
-    if "hang" in kinds:
-        return Blow("hang")
+    for kind in ("stuck", "hang"):
+        if kind in kinds:
+            return Blow(kind)
     if "slow" in kinds:
         return Blow("slow", speed=float(kinds["slow"]["fault"]["speed"]))
     return None

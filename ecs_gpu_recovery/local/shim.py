@@ -183,7 +183,8 @@ class Shim:
         if not os.path.exists(self.path("spec.json")):
             self.end_by_force(137, ENDED)
         elif self.kill_at is not None:
-            if time.monotonic() >= self.kill_at:
+            stuck = self.blow is not None and self.blow.kind == "stuck"
+            if time.monotonic() >= self.kill_at and not stuck:
                 processes.kill(processes.descendants(os.getpid()))
         else:
             self.stop_reason = self.stop_reason or read_text(self.path("stop"))
@@ -205,7 +206,7 @@ class Shim:
 
         A task frozen by a hanging GPU stays frozen, as it would be inside a driver: only the kill ends it.
         """
-        if self.frozen and (self.blow is None or self.blow.kind != "hang"):
+        if self.frozen and (self.blow is None or self.blow.kind not in ("hang", "stuck")):
             self.freeze(False)
         grace_s = float(self.spec.get("stop_timeout_s", DEFAULT_STOP_TIMEOUT_S))
         self.kill_at = time.monotonic() + grace_s
@@ -231,7 +232,7 @@ class Shim:
         elif self.blow.kind == "fatal":
             self.write_log(self.blow.line)
             self.end_by_force(1, ENDED)
-        elif self.blow.kind == "hang":
+        elif self.blow.kind in ("hang", "stuck"):
             self.freeze(True)
         else:
             phase = (time.monotonic() % SLOW_PERIOD_S) / SLOW_PERIOD_S

@@ -57,16 +57,16 @@ class Embedded:
 def _policy(state: Path, env: Mapping[str, str], given: Policy | None, *, controller: bool) -> Policy:
     """The policy is the control plane's: it leaves its own in the state folder, and whoever submits takes that."""
     file = str(state / POLICY)
+    chosen = given or policy_from(env, LOCAL_POLICY)  # what makes no sense is told, used or not
     if controller:
-        chosen = given or policy_from(env, LOCAL_POLICY)
         write_json(file, {row.name: text_of(getattr(chosen, row.attribute)) for row in rows(Policy)})
         return chosen
     if given is None:
         try:
-            env = read_json(file) or env
+            chosen = policy_from(read_json(file) or env, LOCAL_POLICY)
         except DamagedFile as exc:
             raise Refused(f"{exc}; `gpu-recovery up` writes it anew") from exc
-    return replace(given or policy_from(env, LOCAL_POLICY), lease=timedelta(0))
+    return replace(chosen, lease=timedelta(0))
 
 
 def build(

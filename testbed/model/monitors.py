@@ -61,7 +61,7 @@ def after_decision(old: Job, new: Job, machines: Sequence[Machine]) -> None:
 def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None:
     """A verdict comes from a check of this very attempt."""
     for before, after, machine in zip(old.ranks, new.ranks, machines, strict=True):
-        if after.verdict is not before.verdict and after.verdict in _FOUND:
+        if after.verdict is not before.verdict and after.verdict in _FOUND and not after.stuck:
             checks = [c for c in machine.checks if c.attempt == old.attempt and not c.own]
             real = any(c.verdict == after.verdict for c in checks)
             _demand(
@@ -105,7 +105,8 @@ def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> Non
     A task that was never started, or has ended, can't be asked to stop; not every cluster tells that it is so.
     """
     for before, after, machine in zip(old.ranks, new.ranks, state.machines, strict=True):
-        called = after.verdict is Verdict.LOST and before.verdict is not after.verdict
+        bad = after.verdict is Verdict.LOST or (after.verdict is Verdict.REBOOT and after.stuck)
+        called = bad and before.verdict is not after.verdict
         if not called or after.exit is Exit.LOST or machine.version > 1:
             continue
         token = keys.start_token(new.id, after, new.salt)
@@ -197,7 +198,11 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
     asked = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == attempt - 1 and not c.own]
     again = [c for c in machine.checks if c.verdict == "reboot" and c.own]  # it waited long for its permit
     proof = asked or again
-    _demand(bool(proof), f"{order.node} is rebooted without a verdict of the failed attempt")
+    stuck = any(run.asked is not None and run.attempt == attempt - 1 for run in machine.runs)
+    _demand(
+        bool(proof) or (stuck and "could not be stopped" in node.findings),
+        f"{order.node} is rebooted without a verdict of the failed attempt",
+    )
     before = [r.key for r in machine.reboots if _attempt_of(r.key) == attempt]
     _demand(not before, f"{order.node} is rebooted twice for one verdict")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]

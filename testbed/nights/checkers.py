@@ -124,13 +124,24 @@ class Judge:
             and verdict_of(t) is Verdict.REBOOT
         ]
         demand(
-            bool(proof), f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}"
+            bool(proof) or self._was_stuck(machine, key.job, attempt),
+            f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}",
         )
         used = (key.job, attempt, machine.name)
         demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
         self._used.add(used)
         self._repairs[machine.name] += 1
         demand(self._repairs[machine.name] < 3, f"{machine.name} is repaired again and again")
+
+    def _was_stuck(self, machine: Machine, job: str, attempt: int) -> bool:
+        """Whether a task of that attempt did not end in the time of a stop. No clock jumps."""
+        w = self._world.weather
+        wait = w.policy.stop_timeout.total_seconds() - 0.01
+        mine = [
+            t for t in machine.tasks if t.job == job and t.attempt == attempt and not t.check and t.asked >= 0
+        ]
+        long = [t for t in mine if (self._world.now if t.alive else t.ended) - t.asked >= wait]
+        return bool(long or (mine and (w.skew_s or w.jolt_s)))
 
     # -- what is committed -----------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Judge:
             for t in self._world.machines[rank.node].tasks
             if t.check and t.job == old.id and t.attempt == old.attempt
         ]
-        if rank.verdict in _FOUND:
+        if rank.verdict in _FOUND and not rank.stuck:
             given = any(not t.alive and verdict_of(t) is rank.verdict for t in checks)
             demand(
                 given,

@@ -193,12 +193,13 @@ def test_a_verdict_of_a_check_that_was_given_up_is_ignored() -> None:
 
 
 def test_a_task_that_does_not_stop_in_time_makes_its_node_lost_but_still_in_the_way() -> None:
-    job = a_running_job(nodes=2).fails(0).check_says(REBOOT, 0).after(POLICY.stop_timeout)
+    job = a_running_job(nodes=2).fails(0).check_says(REBOOT, 0).is_seen(1, connected=False)
+    job.after(POLICY.stop_timeout)
     assert (job.status, job.rank(1).verdict) == (JobStatus.PENDING_RESTART, Verdict.LOST)
     assert job.orders == [like(RebootNode, node="n0")], "a node that is only silent is not rebooted"
     assert job.node_statuses == [NodeStatus.REBOOTING, NodeStatus.UNKNOWN]
     assert job.reboots(0).status is JobStatus.PENDING_RESTART, "its task may still run"
-    assert job.stops(1).status is JobStatus.RESTARTING
+    assert job.is_seen(1, connected=True).stops(1).status is JobStatus.RESTARTING
 
 
 def test_a_job_that_can_not_be_recovered_stops_the_silent_task_once_more_before_it_ends() -> None:

@@ -297,3 +297,17 @@ def test_a_rank_that_a_gpu_froze_is_recovered_without_its_own_time_out(tmp_path:
         assert job.attempt == 1
         assert any(entry.why == "rank 1 on node-2 froze after a GPU fault" for entry in job.timeline)
         assert any(entry.why == "GPU fault on node-2" for entry in job.timeline)
+
+
+def test_a_task_that_no_stop_ends_gets_its_node_rebooted_and_the_job_goes_on(tmp_path: Path) -> None:
+    patience = {"fault_grace": timedelta(seconds=1), "stop_timeout": timedelta(seconds=8)}
+    with live_controller(tmp_path, **patience) as live:
+        live.submit("job", training(40, 0.05))
+        live.trains_to("job", 6)
+        before = live.cluster.node("node-2").boot_id
+        live.cluster.inject("node-2", "stuck")
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert job.attempt == 1
+        assert any(entry.why == "the task on node-2 could not be stopped" for entry in job.timeline)
+        assert live.cluster.node("node-2").boot_id != before
+        assert not live.side.notices(10), "nobody is needed"

@@ -83,8 +83,11 @@ def not_run(rank: Rank, limit_mib: int) -> str:
 
 
 def at_fault(bad: Sequence[Rank], lost: Sequence[Rank]) -> str:
-    parts = ([f"GPU fault on {names(bad)}"] if bad else []) + ([f"lost {names(lost)}"] if lost else [])
-    return "; ".join(parts)
+    stuck = [rank for rank in bad if rank.stuck]
+    faulty = [rank for rank in bad if not rank.stuck]
+    parts = [f"GPU fault on {names(faulty)}"] if faulty else []
+    parts += [f"the task on {names(stuck)} could not be stopped"] if stuck else []
+    return "; ".join(parts + ([f"lost {names(lost)}"] if lost else []))
 
 
 def beyond_repair(dead: Sequence[Rank]) -> str:

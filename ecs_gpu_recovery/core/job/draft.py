@@ -130,6 +130,7 @@ class Draft(RecordDraft):
             "findings": "",
             "doubted": False,
             "frozen_at": None,
+            "stuck": False,
             "anew": False,
             "deadline": None,
         }

@@ -121,6 +121,8 @@ def _admit(draft: Draft) -> None:
 
 def _conclude(draft: Draft) -> None:
     """All verdicts are in. Reboot only what is proven bad, and only while a restart is left."""
+    if budget.left(draft):
+        _unstick(draft)
     bad = [r for r in draft.ranks if r.verdict is Verdict.REBOOT]
     dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
     lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
@@ -142,6 +144,19 @@ def _conclude(draft: Draft) -> None:
         end(draft, JobStatus.FAILED, why)  # a lost node's task may run on: it gets the time of one more stop
 
 
+def _unstick(draft: Draft) -> None:
+    """A process that no signal ends hangs in the driver: only a reboot helps.
+
+    Several at once hang in what they share, most likely their storage: then people are told, and nobody reboots.
+    """
+    stuck = [r for r in draft.ranks if r.stuck and r.connected and not r.ended]
+    if len(stuck) > 1:
+        draft.order(messages.gang_stuck(draft.id, stuck))
+    elif stuck:
+        why = "its task could not be stopped: a process hangs in the driver"
+        draft.set(stuck[0].index, verdict=Verdict.REBOOT, findings=why)
+
+
 def _blame(draft: Draft) -> str:
     """Where the driver complained in this attempt, and about programs only, the program is at fault."""
     programs = draft.reported(PROGRAM_FAULT)
@@ -159,7 +174,8 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
     draft.move(JobStatus.PENDING_RESTART, why, evidence)
     for rank in list(draft.ranks):
         if rank.verdict is Verdict.REBOOT:
-            draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
+            why = "its task could not be stopped" if rank.stuck else "GPU fault that a reboot may cure"
+            draft.node(rank.index, NodeStatus.REBOOTING, why, rank.findings)
         elif rank.verdict is not Verdict.LOST:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
 
