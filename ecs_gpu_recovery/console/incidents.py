@@ -66,19 +66,22 @@ def judged(
     known: Collection[str],
     retried: Collection[str],
     pending: Callable[[], Collection[str]],
+    frozen: Callable[[], bool] = lambda: True,
     acknowledged: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Each message with its state.
 
     `bad` and `known` are names of nodes, `retried` jobs that were run again, `pending` the keys of orders that are not
-    carried out yet; it is asked for only if a message is about an order.
+    carried out yet; it is asked for only if a message is about an order. So is whether the fleet is `frozen`.
     """
     found = []
     for notice in told:
         key, node, job = notice["key"], notice.get("node", ""), job_of(notice["key"])
         gone = False
-        if key.endswith("/stuck"):
-            gone = key.removesuffix("/stuck") not in pending()
+        if key.endswith(("/stuck", "/permit")):
+            gone = key.rpartition("/")[0] not in pending()
+        elif key.startswith("fleet/"):
+            gone = not frozen()
         elif node in known:
             gone = node not in bad
         elif job:
@@ -113,8 +116,12 @@ def with_states(
         holders = [holder for some in side.waiting() for holder in some]
         return {order.key for holder in holders for order in holder.outbox}
 
+    def frozen() -> bool:
+        return bool(side.fleet()["frozen"])
+
     return judged(
         told,
+        frozen=frozen,
         bad={node["name"] for node in nodes if node["standing"]["word"] == BAD},
         known={node["name"] for node in nodes},
         retried={job.spec.retry_of for job in again},

@@ -41,6 +41,7 @@ class Report:
     live: int = 0  #: jobs that have not ended
     stuck: int = 0  #: jobs with something long overdue, after the sweep
     unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
+    held: int = 0  #: nodes whose reboot waits for a permit
     bad: dict[Record, Exception] = field(default_factory=dict)  #: records that were left out, and why
 
     def raise_unforeseen(self) -> None:
@@ -152,6 +153,7 @@ class Sweeper:
         """Nodes that decide for themselves: all are looked at together, and only news is written."""
         free = {node.name: node for node in nodes if node.own}
         report.unhealthy = sum(node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) for node in nodes)
+        report.held = sum(node.held for node in nodes)
         news: dict[str, list[Fact]] = {}
 
         def look() -> None:

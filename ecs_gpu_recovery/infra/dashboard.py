@@ -59,7 +59,10 @@ class Dashboard(Construct):
             )
         )
         made.add_widgets(
-            _graph("Now", _own(config, "LiveJobs", "StuckJobs", "UnhealthyNodes", statistic="Maximum")),
+            _graph(
+                "Now",
+                _own(config, "LiveJobs", "StuckJobs", "UnhealthyNodes", "HeldReboots", statistic="Maximum"),
+            ),
             _graph("Jobs", _own(config, "JobsCompleted", "JobsFailed", "RecoveriesStarted")),
             _graph("Nodes", _own(config, "NodesRebooted", "NodesFailed")),
         )

@@ -71,6 +71,7 @@ def swept(report: Report) -> None:
     _add("LiveJobs", report.live)
     _add("StuckJobs", report.stuck)
     _add("UnhealthyNodes", report.unhealthy)
+    _add("HeldReboots", report.held)
     _add("BrokenInvariants", report.broken)
     _add("BadRecords", len(report.bad))
 

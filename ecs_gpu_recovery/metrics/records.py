@@ -126,6 +126,7 @@ class RecordReader:
         for node_status in NodeStatus:
             count = sum(node.status is node_status for node in nodes)
             sample.put("nodes", count, status=node_status.value)
+        sample.put("held_reboots", sum(node.held for node in nodes))
         sample.put("job_restarts_total", self._reads.job_restarts())
         sample.put("notices_total", self._reads.notice_count())
         sample.put("sweeps_total", self._looks.count)

@@ -36,6 +36,10 @@ def states(*told: dict[str, str], **about: object) -> list[str]:
         (notice("j/notify/failed", "n1"), {"known": {"n1"}}, "resolved"),
         (notice("j/0/1/stop/1/stuck"), {"pending": lambda: {"j/0/1/stop/1"}}, "open"),
         (notice("j/0/1/stop/1/stuck"), {}, "resolved"),
+        (notice("j/1/0/reboot/permit", "n1"), {"known": {"n1"}, "pending": lambda: {"j/1/0/reboot"}}, "open"),
+        (notice("j/1/0/reboot/permit", "n1"), {"known": {"n1"}}, "resolved"),
+        (notice("fleet/gpus/frozen/1"), {"frozen": lambda: True}, "open"),
+        (notice("fleet/gpus/frozen/1"), {"frozen": lambda: False}, "resolved"),
         (notice("letter/x/discarded"), {}, "open"),
     ],
 )

@@ -22,7 +22,10 @@ from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import LOCAL_POLICY
 
 #: Short waits where a test would only sit them out. Silence is judged patiently: the machine may be busy.
-POLICY = replace(LOCAL_POLICY, lease=timedelta(seconds=1), backoff_first=timedelta(seconds=0.1))
+#: What breaks many nodes on purpose must not be taken for a storm.
+POLICY = replace(
+    LOCAL_POLICY, lease=timedelta(seconds=1), backoff_first=timedelta(seconds=0.1), freeze_nodes=1000
+)
 BOOT_SECONDS = 0.3
 OPERATIONS = (
     (SqliteStore, "write"),
