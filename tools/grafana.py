@@ -202,6 +202,7 @@ RECOVERY = (
     _stat("Reboots", "Reboots that were ordered so far.", f"sum({_P}node_reboots_total)"),
     _stat("Messages to people", "Everything that was sent so far.", f"{_P}notices_total"),
     _stat("Orders not carried out", "Committed and not yet known to be done.", f"{_P}outbox_orders"),
+    _stat("Reboots that wait for a permit", "A person lets them go.", f"{_P}held_reboots", warn=1),
     _stat(
         "Oldest order is late by",
         "More than a minute means that something is stuck.",

@@ -136,7 +136,8 @@ class RecordReader:
 
 def _read_outbox(sample: Sample, records: Sequence[Job | Node], now: datetime) -> None:
     orders = [order for record in records for order in record.outbox]
-    late = [(now - order.due).total_seconds() for order in orders]
+    held = {record.reboot_key for record in records if isinstance(record, Node) and record.held}
+    late = [(now - order.due).total_seconds() for order in orders if order.key not in held]
     sample.put("outbox_orders", len(orders))
     sample.put("outbox_overdue_seconds", max([0.0, *late]))
 
