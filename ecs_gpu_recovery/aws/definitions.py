@@ -28,9 +28,9 @@ class Definitions:
     def container(self, name: str) -> str:
         return str(training_container(self._of(name))["name"])
 
-    def log_of(self, name: str, task_id: str) -> tuple[str, str] | None:
+    def log_of(self, name: str, task_id: str, container: str = "") -> tuple[str, str] | None:
         """Group and stream of a task's log, if it goes to CloudWatch."""
-        return log_stream(self._of(name), self.container(name), task_id)
+        return log_stream(self._of(name), container or self.container(name), task_id)
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)

@@ -58,8 +58,8 @@ class EcsFleet:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
         self._reboots = reboots
         self._pace = pace
-        self._definitions = Definitions(ecs, now)
-        self._check_log = CheckLog(logs, self._definitions, check_task)
+        self.definitions = Definitions(ecs, now)
+        self._check_log = CheckLog(logs, self.definitions, check_task)
         self._hosts: dict[str, str] = {}
         self._sent: dict[str, Command] = {}  #: orders to reboot that this process has sent
 
@@ -69,7 +69,7 @@ class EcsFleet:
         rank = job.ranks[order.rank]
         task_id = self._find_any(order.token, rank.instance, job.spec.family) if again else ""
         if not task_id:
-            container = job.spec.container or self._definitions.container(job.spec.task_def)
+            container = job.spec.container or self.definitions.container(job.spec.task_def)
             task_id = self._start(
                 job.spec.task_def,
                 rank.instance,
@@ -99,7 +99,7 @@ class EcsFleet:
                 node.instance,
                 node.name,
                 order.token,
-                self._definitions.container(self._check_task),
+                self.definitions.container(self._check_task),
                 env,
             )
         return [CheckStarted(at=self._now(), node=node.name, check_id=task_id, check_try=order.check_try)]
@@ -129,7 +129,7 @@ class EcsFleet:
                     overrides=overrides,  # type: ignore[arg-type]
                 )
         except ClientError as exc:
-            self._definitions.forget(task_def)
+            self.definitions.forget(task_def)
             if code_of(exc) not in _NO:
                 raise
             raise ClusterRefused(node, f"{code_of(exc)}: {exc.response['Error'].get('Message', '')}") from exc

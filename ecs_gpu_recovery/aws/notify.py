@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -76,10 +77,19 @@ def stream(record: str) -> str:
 class SnsNotifier:
     """One message per incident, readable as mail; the same parts again as JSON for machines."""
 
-    def __init__(self, sns: SNSClient, topic: str, archive: TimelineArchive) -> None:
-        self._sns, self._topic, self._archive = sns, topic, archive
+    def __init__(
+        self,
+        sns: SNSClient,
+        topic: str,
+        archive: TimelineArchive,
+        more: Callable[[Notify], str] = lambda message: "",
+    ) -> None:
+        """`more` says what else is known about a message, at the moment in which it is sent."""
+        self._sns, self._topic, self._archive, self._more = sns, topic, archive, more
 
     def notify(self, message: Notify) -> None:
+        if more := self._more(message):
+            message = replace(message, evidence="; ".join(filter(None, (more, message.evidence)))[:4000])
         with translated("publishing a message"):
             self._sns.publish(
                 TopicArn=self._topic,

@@ -22,6 +22,7 @@ from .evidence import Evidence
 from .fleet import EcsFleet
 from .guard import DynamoGuard
 from .intake import Intake
+from .last_words import LastWords
 from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
 from .reboots import Reboots
@@ -142,7 +143,10 @@ def build(
         pace=Pace(SharedTurns(db, chosen.CALL_TABLE_NAME) if chosen.CALL_TABLE_NAME else OwnTurns()),
     )
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)
-    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive)
+    words = LastWords(
+        client("logs"), fleet.definitions, lambda job_id: store.last(job_id) or store.job(job_id)
+    )
+    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive, words.about)
 
     runtime = Runtime(
         store=store,

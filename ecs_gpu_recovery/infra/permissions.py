@@ -44,14 +44,12 @@ class Needs:
     indexes: tuple[tuple[Table, str], ...] = ()
     sees_commands: bool = False
     calls_back: bool = False
-    reads_reports: bool = False
 
 
 FUNCTIONS: Mapping[str, Needs] = {
     # It finds the job of a task by the task's row, and takes over jobs that another tool recorded.
     TASK_HANDLER: Needs(records={TASKS: ("GetItem",)}),
-    # It reads why a check says what it says.
-    CHECK_MONITOR: Needs(reads_reports=True),
+    CHECK_MONITOR: Needs(),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
     # some job waits for.
     INSTANCE_MONITOR: Needs(indexes=((NODES, BY_CLUSTER), (NODES, BY_INSTANCE)), sees_commands=True),
@@ -62,7 +60,6 @@ FUNCTIONS: Mapping[str, Needs] = {
         indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
         sees_commands=True,
         calls_back=True,
-        reads_reports=True,
     ),
 }
 
@@ -103,12 +100,17 @@ class Permissions:
             *keeping,
             *self._hosts(needs),
             *self._messages(),
-            *([_allow("logs:{GetLogEvents}", self._arns(places.reports))] if needs.reads_reports else []),
         ]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
         """Each wildcard that `of` grants, as the checker spells it, and why it must be one."""
-        of = (places.definitions, places.tasks, places.instances, places.hosts, places.reports)
+        of = (
+            places.definitions,
+            places.tasks,
+            places.instances,
+            places.hosts,
+            places.training_logs,
+        )
         names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
         yield from ((name.shown, name.why) for name in names if "*" in name.resource)
         if self._evidence:
@@ -177,11 +179,13 @@ class Permissions:
         ]
 
     def _messages(self) -> list[iam.PolicyStatement]:
-        """The topic is encrypted: a publisher uses its key. What the records have no room for goes to a log."""
+        """The topic is encrypted: a publisher uses its key. What the records have no room for goes to a log, and what a
+        failed rank wrote last is read from its own."""
         return [
             _allow("sns:{Publish}", [self._topic]),
             _allow("kms:{Decrypt,GenerateDataKey}", [self._key]),
             _allow("logs:{CreateLogStream,PutLogEvents}", [self._timeline]),
+            _allow("logs:{GetLogEvents}", self._arns(places.training_logs)),
         ]
 
 

@@ -73,17 +73,9 @@ def definitions(config: Config) -> list[Name]:
 
 
 def training_logs(config: Config) -> list[Name]:
-    """The log groups that ranks write to."""
-    why = "Ranks write to streams of these groups. TRAINING_LOG_GROUPS names them."
+    """The log groups that ranks write to; checks too, as far as the stack knows."""
+    why = "Ranks and checks write to streams of these groups. TRAINING_LOG_GROUPS names them."
     return [Name("logs", f"log-group:{group}:log-stream:*", why) for group in config.training_log_groups]
-
-
-def reports(config: Config) -> list[Name]:
-    """The streams of health checks: of the stack's own, or wherever a definition of the user's own may write."""
-    if not config.makes_check_task:
-        return training_logs(config)
-    why = "Each check has a stream of its own, and its report in it."
-    return [Name("logs", f"log-group:/ecs/{config.STACK_NAME}:log-stream:gpu-health/*", why)]
 
 
 def archive_bucket(config: Config) -> list[Name]:

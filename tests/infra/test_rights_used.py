@@ -21,6 +21,7 @@ _ENCRYPTED = "SNS uses the topic's key in the publisher's name"
 UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:CreateLogStream"): _LOG,
     ("", "logs:PutLogEvents"): _LOG,
+    ("", "logs:GetLogEvents"): "the end of a failed rank's log: the ranks of the stories log nowhere",
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,

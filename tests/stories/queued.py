@@ -144,7 +144,7 @@ class QueuedWorld(World):
         side.fleet._pace = Pace(side.fleet._pace._shared, sleep=self.crew.sleep, clock=self.cloud.agenda.now)
         side.store.writes = Writes(sleep=self.crew.sleep, clock=self.cloud.agenda.now)
         side.fleet._pace._lock = self.crew.lock()
-        side.fleet._definitions._looking = self.crew.lock()
+        side.fleet.definitions._looking = self.crew.lock()
         return Process(side, clock)
 
     def _committed(self, old: Any, new: Any) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from ecs_gpu_recovery.aws.definitions import Definitions
+from ecs_gpu_recovery.aws.last_words import LastWords
 from ecs_gpu_recovery.core.events import NodeAsked
-from ecs_gpu_recovery.core.model import NodeStatus, Verdict
-from tests.stories.world import CHECK, World, container
+from ecs_gpu_recovery.core.messages import job_failed, node_failed
+from ecs_gpu_recovery.core.model import Job, NodeStatus, Verdict
+from tests.stories.world import CHECK, TRAIN, World, container
 
 WHY = "Xid 79 on 0000:3b:00: the GPU has fallen off the bus"
 GET = ("logs", "get_log_events")
@@ -89,6 +93,52 @@ def test_a_log_that_is_no_report_of_this_verdict_is_not_believed(world: World, l
     (ordered,) = [entry for entry in job.timeline if entry.after == "REBOOTING"]
     assert "exit code 1" in ordered.evidence
     assert "believe me" not in ordered.evidence
+
+
+LOGGED = {
+    "logConfiguration": {
+        "logDriver": "awslogs",
+        "options": {
+            "awslogs-group": "/gpu/train",
+            "awslogs-region": "us-east-1",
+            "awslogs-stream-prefix": "rank",
+        },
+    }
+}
+
+
+def ended(world: World) -> Job:
+    """A job whose rank 1 died, by a definition that logs to CloudWatch."""
+    world.begin(2)
+    world.fail_rank(1)
+    job = world.run()
+    world.cloud.client("ecs").register_task_definition(
+        family=TRAIN, containerDefinitions=[{**container("main", 8), **LOGGED}]
+    )
+    return replace(job, spec=replace(job.spec, task_def=f"{TRAIN}:2"))
+
+
+def words(world: World, job: Job) -> LastWords:
+    clients = world.cloud.client
+    return LastWords(clients("logs"), Definitions(clients("ecs"), world.now), lambda _: job)
+
+
+def test_the_message_about_a_failed_job_says_what_its_rank_wrote_last(world: World) -> None:
+    job = ended(world)
+    stream = f"rank/main/{job.ranks[1].task_id}"
+    world.cloud.cluster.write_log("/gpu/train", stream, ["step 7", "ValueError: \x1b[31mno batch", "bye"])
+    message = job_failed(job.id, 0, job.outcome, job.ranks)
+    assert words(world, job).about(message) == "rank 1 on n1 wrote last: ValueError:  [31mno batch"
+    assert words(world, job).about(node_failed("n1", "why", None, 1)) == "", "it is about a job only"
+
+
+def test_a_message_goes_out_without_what_cannot_be_read(world: World) -> None:
+    job = ended(world)
+    message = job_failed(job.id, 0, job.outcome, job.ranks)
+    assert words(world, job).about(message) == "", "there is no such stream"
+    elsewhere = replace(job, spec=replace(job.spec, task_def=f"{TRAIN}:1"))
+    assert words(world, elsewhere).about(message) == ""
+    assert world.messages(), "somebody was told all the same"
 
 
 def test_a_check_of_ones_own_that_logs_elsewhere_speaks_by_its_exit_code(world: World) -> None:
