@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .cli import evidence, fleet, jobs, letters, nodes, simulate, system
+from .cli import evidence, fleet, jobs, ledger, letters, nodes, simulate, system
 from .core.errors import NotFound, RecoveryError, Refused, Transient
 from .serve import console, embedded
 
@@ -39,6 +39,7 @@ embedded.register(app)
 evidence.register(app)
 system.register(app)
 letters.register(app)
+ledger.register(app)
 console.register(app)
 simulate.register(app)
 

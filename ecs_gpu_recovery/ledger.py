@@ -1,0 +1,228 @@
+"""Where the time went: training or not, for each job and for all, in GPU hours and by cause, from the records alone.
+
+There is no code of ours in the training loop, so nothing is known that the timelines do not tell: time in which a rank
+was frozen and nobody had noticed counts as training.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import zip_longest
+
+from .core.model import Entry, Job, JobStatus, NodeStatus
+from .report import Phase, phases
+
+#: What time is spent on.
+TRAINING, CHECKING_FIRST, STOPPING, CHECKING = "training", "checking before the start", "stopping", "checking"
+REPAIRING, STARTING, EARLIER = "repairing or waiting for a node", "starting", "not on record any more"
+KINDS = (TRAINING, CHECKING_FIRST, STOPPING, CHECKING, REPAIRING, STARTING, EARLIER)
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A gang that was stopped against its will, and what that cost until it ran again."""
+
+    job: str
+    at: datetime
+    cause: str
+    node: str
+    gpu_hours: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """The account of some jobs within a stretch of time."""
+
+    jobs: int = 0
+    hours: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))  #: GPU hours
+    failures: list[Failure] = field(default_factory=list)
+    running_h: float = 0.0  #: of gangs, whatever their size
+    node_h: float = 0.0  #: of nodes in running gangs
+    down_h: float = 0.0  #: of nodes under repair
+    window_h: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self.hours.values())
+
+    @property
+    def effective(self) -> float | None:
+        return self.hours[TRAINING] / self.total if self.total else None
+
+    @property
+    def causes(self) -> list[tuple[str, str, int, float]]:
+        """Cause, node, how often, GPU hours lost; the dearest first."""
+        count: Counter[tuple[str, str]] = Counter()
+        lost: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for each in self.failures:
+            count[each.cause, each.node] += 1
+            lost[each.cause, each.node] += each.gpu_hours
+        rows = [(cause, node, times, lost[cause, node]) for (cause, node), times in count.items()]
+        return sorted(rows, key=lambda row: (-row[3], row[0], row[1]))
+
+    def mean_time_to_failure(self) -> tuple[float | None, float, float | None]:
+        """Of a node, in hours: the estimate and the ends of its 95 % interval; None where no failure gives one."""
+        low, high = poisson_interval(len(self.failures))
+        mean = self.node_h / len(self.failures) if self.failures else None
+        return mean, self.node_h / high, self.node_h / low if low else None
+
+    def checkpoint_interval(self, write_s: float) -> float | None:
+        """Seconds between checkpoints that lose least, if one takes so long to write: √(2·w/rate)."""
+        if not self.failures or not self.running_h:
+            return None
+        return math.sqrt(2 * write_s * self.running_h * HOUR / len(self.failures))
+
+    def spares(self, sure: float = 0.99) -> int:
+        """How many nodes cover those under repair, at so many moments out of all."""
+        mean = self.down_h / self.window_h if self.window_h else 0.0
+        count, term = 0, math.exp(-mean)
+        reached = term
+        while reached < sure:
+            count += 1
+            term *= mean / count
+            reached += term
+        return count
+
+
+def account(
+    jobs: Iterable[Job], now: datetime, since: datetime | None = None, earlier: Sequence[Entry] = ()
+) -> Ledger:
+    """The jobs' time from `since` on. `earlier` is what left the timeline of a single job."""
+    ledger, began = Ledger(), now
+    for job in jobs:
+        ledger.jobs += 1
+        found = [_clipped(phase, since) for phase in phases(job, now, earlier)]
+        _add(ledger, job, [phase for phase in found if phase.end > phase.start], earlier, since)
+        began = min(began, max(job.created_at, since) if since else job.created_at)
+    ledger.window_h = (now - began) / timedelta(hours=1)
+    return ledger
+
+
+def _clipped(phase: Phase, since: datetime | None) -> Phase:
+    if since is None or phase.start >= since:
+        return phase
+    return Phase(
+        status=phase.status,
+        name=phase.name,
+        attempt=phase.attempt,
+        start=min(since, phase.end),
+        end=phase.end,
+    )
+
+
+def _add(
+    ledger: Ledger, job: Job, spent: Sequence[Phase], earlier: Sequence[Entry], since: datetime | None
+) -> None:
+    gpus = sum(job.spec.gpus_per_node or rank.gpus or 1 for rank in job.ranks)
+    lines = [*earlier, *job.timeline]
+    lost: list[tuple[Phase, float]] = []
+    for phase in spent:
+        hours = phase.seconds / HOUR
+        if phase.status is JobStatus.IN_PROGRESS:
+            ledger.running_h += hours
+            ledger.node_h += hours * len(job.ranks)
+        else:
+            lost.append((phase, hours * gpus))
+        for kind, part in _kinds(phase, lines):
+            ledger.hours[kind] += part / HOUR * gpus
+    ledger.down_h += _down(job, spent, lines) / HOUR
+    ledger.failures += [each for each in _failures(job, lost, lines) if since is None or each.at >= since]
+
+
+def _kinds(phase: Phase, lines: Sequence[Entry]) -> list[tuple[str, float]]:
+    """What a phase was spent on. A gang that failed is stopped first; its checks begin when its tasks have ended."""
+    if phase.name == "earlier":
+        return [(EARLIER, phase.seconds)]
+    if phase.status is JobStatus.IN_PROGRESS:
+        return [(TRAINING, phase.seconds)]
+    if phase.status is JobStatus.PENDING_RESTART:
+        return [(REPAIRING, phase.seconds)]
+    if phase.status is JobStatus.RESTARTING:
+        return [(STARTING, phase.seconds)]
+    if phase.name != "stopping and checking":
+        return [(CHECKING_FIRST, phase.seconds)]
+    asked = [
+        entry.at
+        for entry in lines
+        if entry.after == NodeStatus.PENDING_HEALTHCHECK and phase.start <= entry.at <= phase.end
+    ]
+    stopped = (max(asked) - phase.start).total_seconds() if asked else phase.seconds
+    return [(STOPPING, stopped), (CHECKING, phase.seconds - stopped)]
+
+
+def _down(job: Job, spent: Sequence[Phase], lines: Sequence[Entry]) -> float:
+    """Seconds that nodes of a job were rebooting or missed."""
+    if not spent:
+        return 0.0
+    out, total = (NodeStatus.REBOOTING.value, NodeStatus.UNKNOWN.value), 0.0
+    first, last = spent[0].start, spent[-1].end
+    for rank in job.ranks:
+        moves = [entry for entry in lines if entry.subject == rank.node and entry.before != entry.after]
+        for entry, nxt in zip_longest(moves, moves[1:]):
+            end = last if nxt is None else nxt.at
+            if entry.after in out:
+                total += max(0.0, (min(end, last) - max(entry.at, first)).total_seconds())
+    return total
+
+
+def _failures(job: Job, lost: Sequence[tuple[Phase, float]], lines: Sequence[Entry]) -> Iterator[Failure]:
+    """Each time a gang was stopped to be examined, with the hours until it ran again or the job ended."""
+    moves = [entry for entry in lines if entry.subject == "job" and entry.before != entry.after]
+    for number, entry in enumerate(moves):
+        if (entry.before, entry.after) != (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK):
+            continue
+        then = moves[number + 1 :]
+        again = next((move.at for move in then if move.after == JobStatus.IN_PROGRESS), None)
+        cost = sum(
+            hours
+            for phase, hours in lost
+            if phase.start >= entry.at and (again is None or phase.start < again)
+        )
+        cause, node = _cause(then[0].why if then else "")
+        yield Failure(job=job.id, at=entry.at, cause=cause, node=node, gpu_hours=cost)
+
+
+_CAUSES = (
+    (r"GPU fault on ([^;,]+)", "GPU fault"),
+    (r"the task on ([^;,]+) could not be stopped", "task that could not be stopped"),
+    (r"lost ([^;,]+)", "lost node"),
+    (r"GPU fault that no reboot cures: ([^;,]+?) must be replaced", "GPU fault that no reboot cures"),
+    (r"rank \d+ on (\S+) (?:was killed|died|froze|ended)", "rank that failed on healthy nodes"),
+)
+
+
+def _cause(why: str) -> tuple[str, str]:
+    for pattern, cause in _CAUSES:
+        if found := re.search(pattern, why):
+            return cause, found[1].strip()
+    return "other", ""
+
+
+def poisson_interval(count: int, sure: float = 0.95) -> tuple[float, float]:
+    """The exact ends of the interval for a mean of which so many were counted."""
+    tail = (1 - sure) / 2
+    low = 0.0 if not count else _where(lambda mean: 1 - _at_most(count - 1, mean), tail, count)
+    return low, _where(lambda mean: 1 - _at_most(count, mean), 1 - tail, count)
+
+
+def _at_most(count: int, mean: float) -> float:
+    logs = (number * math.log(mean) - mean - math.lgamma(number + 1) for number in range(count + 1))
+    return math.fsum(map(math.exp, logs))
+
+
+def _where(rises: Callable[[float], float], value: float, count: int) -> float:
+    """Where a rising function has a value, by halves."""
+    low, high = 1e-9, 10.0 * (count + 2)
+    for _ in range(100):
+        middle = (low + high) / 2
+        if rises(middle) < value:
+            low = middle
+        else:
+            high = middle
+    return high
