@@ -352,6 +352,7 @@ def adopted_node(job: Job, rank: Rank, row: Row, at: datetime) -> Node:
         seen_version=rank.seen_version,
         job_id=job.id,
         job_version=job.version,
+        salt=job.salt,
         connected=rank.connected,
         away_since=None if rank.connected else at,
         created_at=moment(row.get("created_at"), at),

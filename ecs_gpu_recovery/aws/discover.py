@@ -6,6 +6,7 @@ it was replaced under the same name, gets another one; its record then follows i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -71,6 +72,7 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         away_since=None if connected else at,
         seen_version=int(instance.get("version", 0)),
         status=NodeStatus.AVAILABLE if usable else NodeStatus.UNKNOWN,
+        salt=secrets.token_hex(8),
         created_at=at,
         updated_at=at,
     )
@@ -191,6 +193,8 @@ def _moved(store: Store, old: Node, new: Node, at: datetime) -> Node:
         findings=old.findings,
         errands=old.errands,
         check_try=old.check_try,
+        salt=old.salt or new.salt,
+        condemned=old.condemned,
         created_at=old.created_at,
         timeline=(*old.timeline, entry),
         version=old.version + 1,

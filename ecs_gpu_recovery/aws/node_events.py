@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core.events import FaultSeen, NodeSeen
+from ..core.events import GRAVE, FaultSeen, NodeSeen
 from . import event_fields as read
 from .event_fields import Malformed
 from .parsed import Event, Kind, Parsed, ours, placed, shown
@@ -55,23 +55,25 @@ def _gpus(resources: object) -> int | None:
 
 
 def instance_health(ev: Event) -> Parsed:
-    """Evidence only: it is recorded, the verdict stays with our check."""
+    """Evidence: it is recorded, and the verdict stays with our check. What ECS says of GPUs, or of the instance as a
+    whole, is grave; an agent that is away, or a daemon that does not run, is no fault of a GPU."""
     seen, here = placed(ev, Kind.INSTANCE_HEALTH, "container-instance", "containerInstanceArn")
     if not here:
         return seen
     overall = read.text(ev.detail.get("overallStatus"))
+    rows = [row for row in read.members(ev.detail.get("healthChecks")) if row.get("status") == "IMPAIRED"]
     bad = [
         " ".join(filter(None, (read.line(row.get(key), 200) for key in ("type", "status", "statusReason"))))
-        for row in read.members(ev.detail.get("healthChecks"))
-        if row.get("status") == "IMPAIRED"
+        for row in rows
     ]
+    grave = not rows or any(row.get("type") == "ACCELERATED_COMPUTE" for row in rows)
     if not overall and not bad:
         raise Malformed("the instance's overallStatus is missing")
     if not bad and overall == "IMPAIRED":
         bad = ["instance health IMPAIRED"]
     evidence = read.line("; ".join(bad), 1000)
     why = f"ECS reports {evidence}" if bad else f"ECS reports {overall}: nothing to record"
-    facts = (FaultSeen(at=ev.at, node="", evidence=evidence),) if bad else ()
+    facts = (FaultSeen(at=ev.at, node="", evidence=evidence, grave=grave),) if bad else ()
     return ours(replace(seen, status=overall, facts=facts, why=why))
 
 
@@ -97,6 +99,8 @@ def fault(ev: Event) -> Parsed:
         evidence=f"{what} | {line}" if line else what,
         application=ev.detail.get("application") is True,
         fatal=ev.detail.get("fatal") is True,
+        grave=seen.status in GRAVE,
+        boot_id=read.name(ev.detail.get("boot_id")),
     )
     who = "a program at fault" if fact.application else "a fault"
     why = f"the watch on {instance.id if instance else node} saw {who}: {what}"

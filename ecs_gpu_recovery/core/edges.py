@@ -91,7 +91,12 @@ NODE = _edges(
     (N.REBOOTING, N.FAILED, "did not come back in time, or not with all its GPUs", False),
     (N.IN_PROGRESS, N.AVAILABLE, "its job ended", False),
     (N.ASSIGNED, N.AVAILABLE, "its job ended before it started here", True),
-    (N.AVAILABLE, N.PENDING_HEALTHCHECK, "a person or the schedule asked for a check", True),
+    (
+        N.AVAILABLE,
+        N.PENDING_HEALTHCHECK,
+        "a fault was seen, or a person or the schedule asked for a check",
+        True,
+    ),
     (N.AVAILABLE, N.REBOOTING, "a person asked for a reboot", True),
     (N.FAILED, N.REBOOTING, "a person asked for a reboot", True),
     (N.FAILED, N.PENDING_HEALTHCHECK, "a person asked for a check", True),

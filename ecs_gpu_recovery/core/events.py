@@ -243,17 +243,21 @@ class ProgressSeen(Fact):
 
 #: How a timeline tells evidence of hardware from evidence against a program.
 FAULT, PROGRAM_FAULT = "fault reported", "a program's fault reported"
+#: The actions of rules that condemn a node by themselves, as the watch tells them.
+GRAVE = frozenset({"reboot", "replace"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSeen(Fact):
-    """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded; what is fatal is
-    acted on too, if the program there shows no sign of life."""
+    """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded. On a free node a
+    grave one starts an examination; a fatal one is acted on too, if the program there shows no sign of life."""
 
     node: str
     evidence: str  #: a few words, then " | " and the raw line where there is one
     application: bool = False  #: the driver blames the program, not the hardware
     fatal: bool = False  #: a program on that GPU may wait for ever instead of ending
+    grave: bool = False  #: a check that finds it condemns the node
+    boot_id: str = ""  #: of the boot in which it was seen, where the sender tells
 
     def clock(self, now: datetime) -> datetime:
         """Nowhere: its time is the node's own, and a node's clock may be wrong by years."""

@@ -347,10 +347,12 @@ class Node(MachineRecord):
     )
     anew: bool = False  #: it registered anew over such a task, whose end nobody will ever report
     level: str = ""  #: how deep the job has its nodes examined
-    salt: str = ""  #: of the tokens of its checks: that of the job that handed it over last
+    salt: str = ""  #: of the tokens of its checks: its own, or that of the job that handed it over last
     first: bool = False  #: the others of that job's gang meet here
     reboot_key: str = ""  #: of its last reboot
     rebooted: bool = False  #: that reboot is proven
+    booted_at: datetime | None = None  #: by then it had booted last, as far as is known
+    suspected: str = ""  #: a grave fault that was seen on it, and for which it was not examined yet
     condemned: tuple[Condemnation, ...] = ()  #: the last of them, oldest first
     errands: int = 0  #: counts this node's own orders, so that each has its own key
     outbox: tuple[Order, ...] = ()
@@ -395,4 +397,6 @@ class Node(MachineRecord):
             return f"drained by {self.hold.by}: {self.hold.why}"
         if self.status is not NodeStatus.AVAILABLE:
             return f"is {self.status}" + (f" ({self.findings})" if self.findings else "")
+        if self.suspected:
+            return f"is to be examined: {self.suspected}"
         return ""

@@ -62,8 +62,7 @@ def registered_anew(record: MachineRecord, ev: NodeSeen, at: datetime) -> dict[s
 
 
 def note_fault(draft: RecordDraft, node: str, status: NodeStatus, ev: FaultSeen) -> bool:
-    """Evidence for whoever reads the timeline, under the node's own time; the verdict stays with the check. Whether it
-    is new."""
+    """Evidence for whoever reads the timeline, under the node's own time; whether it is news."""
     if draft.noted(ev.at, node, ev.noted_as, ev.evidence):
         return False
     draft.note(node, status, status, ev.noted_as, ev.evidence, ev.at)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -141,6 +142,7 @@ class Controller:
                 instance=view.name,
                 gpus=view.gpus_expected,
                 ip="127.0.0.1",
+                salt=secrets.token_hex(8),
                 created_at=at,
                 updated_at=at,
             )

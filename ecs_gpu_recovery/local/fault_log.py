@@ -1,7 +1,7 @@
 """What the nodes' kernel logs say about GPUs, told while it happens and not first after a task has died.
 
-The control plane reads along in every node's log, by the rules of `gpu-health watch`. What it finds is
-evidence for the timeline of the job that uses the node. It decides nothing: the verdict is the health check's.
+The control plane reads along in every node's log, by the rules of `gpu-health watch`. What it finds is evidence for
+the timeline of the job that uses the node, and a reason to examine a free one. The verdict is the health check's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from ..core.events import FAULT, PROGRAM_FAULT, FaultSeen
+from ..core.events import FAULT, GRAVE, PROGRAM_FAULT, FaultSeen
 from ..core.model import Entry
 from ..health import policy
 from ..health.sources.follow import FileFollower, KernelFollower
@@ -118,4 +118,6 @@ def _fact(node: str, event: Event) -> FaultSeen:
         evidence=f"{event['what']} | {line[:200]}",
         application=event["application"] is True,
         fatal=event["fatal"] is True,
+        grave=event["action"] in GRAVE,
+        boot_id=str(event["boot_id"] or ""),
     )

@@ -30,6 +30,7 @@ from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..progress import Progress, effective_ratio, read_progress
 from ..report import phases
+from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
 
 LIMIT_S = 150.0
@@ -44,7 +45,7 @@ class Scenario:
     """What goes wrong, and how a job must end then."""
 
     fault: str  #: what is injected; empty for nothing
-    status: JobStatus
+    status: JobStatus | None  #: None: no job runs at all
     attempt: int
     victim: NodeStatus  #: how the broken node must end
     says: str
@@ -64,6 +65,7 @@ SCENARIOS = {
         "off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"
     ),
     "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
+    "idle-gpu": Scenario("off-bus", None, 0, NodeStatus.AVAILABLE, "a GPU of it falls off the bus (Xid 79)"),
     "node-lost": Scenario(
         "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
     ),
@@ -223,6 +225,8 @@ class _Show:
         side = self._side = LocalBackend(folder)
         try:
             self._wait_for_nodes(nodes)
+            if self._scenario.status is None:
+                return self._play_without_a_job()
             options = f"--steps {self._steps} --step-seconds {STEP_S} --checkpoint-every 20"
             command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", *options.split()]
             wish = {"name": "demo", "check": "quick", "any_nodes": nodes, "command": command}
@@ -238,6 +242,11 @@ class _Show:
             return self._report(job, done)
         finally:
             side.close()
+
+    def _play_without_a_job(self) -> int:
+        parts, want = self._parts, self._scenario
+        node, seconds = free_node.play(parts, want.fault, want.says, self._say, self._rest)
+        return free_node.report(parts, self._name, want.victim, node, seconds, quiet=self._quiet)
 
     def _wait_for_nodes(self, nodes: int) -> None:
         self._say(f"starting {nodes} simulated nodes, 2 GPUs each")

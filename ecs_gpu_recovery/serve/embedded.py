@@ -9,7 +9,7 @@ import typer
 
 from ..cli.options import JsonOption, StateOption
 
-FAULTS = ("none", "app", "gpu", "gpu-permanent", "kill", "node-lost", "oom", "storm")
+FAULTS = ("none", "app", "gpu", "gpu-permanent", "idle-gpu", "kill", "node-lost", "oom", "storm")
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
+    FaultSeen,
     NodeAsked,
     NodeChecked,
     NodeSeen,
@@ -34,8 +35,7 @@ from .monitors import Violation
 from .state import may_have_a_sender
 
 BUSY = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
-#: To a node that nobody holds, a verdict for a reboot and one for a replacement are the same bad news.
-VERDICTS = (Verdict.HEALTHY, Verdict.REPLACE, Verdict.INCONCLUSIVE)
+VERDICTS = (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Scene:
     connected: bool = True
     checks: tuple[tuple[int, str], ...] = ()  #: try and verdict; no verdict while it runs
     reboots: tuple[tuple[str, bool], ...] = ()  #: key, and whether it has happened
+    faults: int = 0  #: GPU faults that may still happen
+    seen: tuple[tuple[datetime, int], ...] = ()  #: faults that were not told yet: when, and in which boot
+    known_boot: int = 0  #: of which the record has had proof
+    cause: bool = False  #: somebody or something asked for what follows; a reboot uses it up
     told: int = 0
     asks: int = 0
     flaps: int = 0
@@ -58,7 +62,14 @@ class Errands:
     """All that can happen to one node. `run` gives the number of scenes, or raises `Violation`."""
 
     def __init__(
-        self, policy: Policy, *, asks: int = 1, flaps: int = 1, crashes: int = 1, holds: int = 1
+        self,
+        policy: Policy,
+        *,
+        asks: int = 1,
+        flaps: int = 1,
+        crashes: int = 1,
+        holds: int = 1,
+        faults: int = 0,
     ) -> None:
         self.policy = policy
         node = Node(
@@ -71,7 +82,7 @@ class Errands:
             connected=True,
             status=NodeStatus.AVAILABLE,
         )
-        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes, holds=holds)
+        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes, holds=holds, faults=faults)
         self._rests: set[object] = set()
 
     def run(self) -> int:
@@ -98,7 +109,7 @@ class Errands:
             for ask in ("drain", "release", "check", "reboot"):
                 try:
                     wish = NodeAsked(at=s.now, node="n0", ask=ask, by="ann", why="x")
-                    yield from self._hear(replace(s, asks=s.asks - 1), [wish])
+                    yield from self._hear(replace(s, asks=s.asks - 1, cause=True), [wish])
                 except Refused:
                     continue
         pending = {order.key for order in s.node.outbox if isinstance(order.effect, RebootNode)}
@@ -106,6 +117,11 @@ class Errands:
             for said in (Answer.HELD, Answer.EXAMINE, Answer.REFUSED):
                 fact = PermitWithheld(at=s.now, key=key, answer=said, why="frozen")
                 yield from self._hear(replace(s, holds=s.holds - 1), [fact])
+        for k, (at, boot) in enumerate(s.seen):
+            told = replace(s, seen=(*s.seen[:k], *s.seen[k + 1 :]), cause=s.cause or boot >= s.known_boot)
+            evidence, name = f"Xid 79 in boot {boot}", f"boot{boot}"
+            fault = FaultSeen(at=at, node="n0", evidence=evidence, grave=True, boot_id=name)
+            yield from self._hear(told, [fault])
         yield from self._world(s)
 
     @staticmethod
@@ -115,6 +131,9 @@ class Errands:
             yield replace(s, connected=False, flaps=s.flaps - 1)
         if not s.connected:
             yield replace(s, connected=True)
+        if s.faults:
+            boot = sum(done for _, done in s.reboots)
+            yield replace(s, faults=s.faults - 1, seen=(*s.seen, (s.now, boot)))
         for k, (check_try, verdict) in enumerate(s.checks):
             if not verdict:
                 for found in VERDICTS:
@@ -160,6 +179,10 @@ class Errands:
         for fact in facts:
             step = decide_node(node, fact, self.policy, s.now)
             self._judge(s, node, step.node)
+            if isinstance(fact, RebootProven) and step.changed:
+                s = replace(s, known_boot=sum(done for _, done in s.reboots))
+            if isinstance(fact, FaultSeen) and int(fact.evidence.rpartition(" ")[2]) < s.known_boot:
+                self._leaves_alone(node, step.node)
             node = step.node
             orders += step.orders
         left = {order.key for order in node.outbox}
@@ -190,7 +213,9 @@ class Errands:
             if not held and (s.node.status is not NodeStatus.REBOOTING or late):
                 raise Violation(f"rebooted while {s.node.status}, or after the time for it")
             if all(effect.key != key for key, _ in s.reboots):
-                s = replace(s, reboots=(*s.reboots, (effect.key, False)))
+                if not s.cause:
+                    raise Violation("rebooted, and nothing asked for it since the last time")
+                s = replace(s, reboots=(*s.reboots, (effect.key, False)), cause=False)
         if isinstance(effect, Notify):
             s = replace(s, told=s.told + 1)
         return s, [sent]
@@ -212,6 +237,11 @@ class Errands:
         held = any(order.key == new.reboot_key for order in new.outbox)
         if new.status in BUSY and new.deadline is None and not held:
             raise Violation(f"{new.status} without a deadline")
+
+    @staticmethod
+    def _leaves_alone(old: Node, new: Node) -> None:
+        if (old.status, old.suspected, old.check_try) != (new.status, new.suspected, new.check_try):
+            raise Violation("examined for a fault of an earlier boot")
 
     def _comes_to_rest(self, s: Scene) -> None:
         """With the sweeper and the clock alone, every errand ends and every order is sent."""
@@ -258,6 +288,10 @@ class Errands:
             n.rebooted,
             n.connected,
             n.errands,
+            bool(n.suspected),
+            len(n.condemned),
+            n.booted_at is None,
         )
         rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes, s.holds)
-        return (record, ahead(n.deadline), away, orders, rest)
+        faults = (s.faults, tuple(boot for _, boot in s.seen), s.known_boot, s.cause)
+        return (record, ahead(n.deadline), away, orders, rest, faults)

@@ -38,6 +38,10 @@ class Judge:
         self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
         self._nodes: dict[str, Node] = {}  #: as their own rules have left them last
         self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
+        self._by_person: set[str] = set()  #: keys of reboots that a person asked for
+        self._proofs: set[str] = set()  #: checks of nodes on their own that led to a reboot
+        self._round: set[str] = set()  #: nodes that were rebooted, and not let back or given up since
+        self._booted: dict[str, float] = {}  #: when each node was rebooted last, as its record knows it
         self._starts: set[str] = set()  #: every start that was ever ordered
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.permits = PermitJudge(world)
@@ -45,6 +49,7 @@ class Judge:
         self.final: dict[str, JobStatus] = {}
         self._marks: dict[tuple[str, str], list[str]] = {}  #: what a later release wrote into each record
         self.poisoned: set[tuple[str, str]] = set()  #: records that are damaged for good
+        self.late: Sequence[tuple[float, float]] = ()  #: stretches in which nobody hears of anything
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
         world.on_start = self.started
         world.on_reboot = self.rebooted
@@ -110,8 +115,10 @@ class Judge:
         demand(not running, f"{machine.name} is rebooted under {running}")
         key = keys.parse(reboot.key)
         assert key is not None, reboot.key
+        demand(machine.name not in self._round, f"{machine.name} is rebooted once more, as its gate failed")
+        self._round.add(machine.name)
         if key.node:
-            demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
+            self._for_its_own_sake(machine, reboot)
             return
         attempt = key.attempt - 1
         proof = [
@@ -130,6 +137,20 @@ class Judge:
         used = (key.job, attempt, machine.name)
         demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
         self._used.add(used)
+        self._repaired(machine)
+
+    def _for_its_own_sake(self, machine: Machine, reboot: Reboot) -> None:
+        """No job waits for it. A person has asked, or a check of the node has condemned it."""
+        if reboot.key in self._by_person:
+            demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
+            return
+        told = (t for t in machine.tasks if t.check and not t.job and t.told and t.id not in self._proofs)
+        proof = [t.id for t in told if verdict_of(t) is Verdict.REBOOT]
+        demand(bool(proof), f"{machine.name} is rebooted by {reboot.key}, and no check asks for it")
+        self._proofs.update(proof)
+        self._repaired(machine)
+
+    def _repaired(self, machine: Machine) -> None:
         self._repairs[machine.name] += 1
         demand(self._repairs[machine.name] < 3, f"{machine.name} is repaired again and again")
 
@@ -228,6 +249,7 @@ class Judge:
             if isinstance(order.effect, RebootNode):
                 held = node.status is NodeStatus.PENDING_HEALTHCHECK
                 self.permits.ordered.add(order.key)
+        self._of_its_life(node)
         for order in node.outbox:
             said = keys.parse(order.key)
             if isinstance(order.effect, Notify | Archive) or (said and said.kind == "reboot" and said.job):
@@ -239,6 +261,25 @@ class Judge:
         )
         late = node.job_id and node.own and node.status is NodeStatus.UNKNOWN and node.deadline is None
         demand(not late, f"{node.name} was handed over, and may be missed for ever")
+
+    def _of_its_life(self, node: Node) -> None:
+        """What is kept of its repairs, to be held against what follows."""
+        machine = self._world.machines[node.name]
+        if node.status is NodeStatus.AVAILABLE and node.name in self._round:
+            self._passed_the_gate(machine, node.reboot_key)
+        if node.status not in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK):
+            self._round.discard(node.name)
+        reboot = machine.reboots.get(node.reboot_key)
+        if reboot is not None and node.rebooted:
+            self._booted[node.name] = reboot.at
+        last = node.timeline[-1] if node.timeline else None
+        if last is not None and last.why.startswith("reboot asked for by"):
+            self._by_person.add(node.reboot_key)
+        if last is not None and last.why.startswith("a fault was seen"):
+            seen = float(last.evidence.rpartition(" ")[2])
+            old = seen < self._booted.get(node.name, -1.0)
+            self._round.discard(node.name)  # its gate opened in the same step
+            demand(not old, f"{node.name} is examined for a fault of {seen}, and was rebooted since")
 
     def _moved(self, old: Job, new: Job) -> None:
         if (
@@ -309,25 +350,31 @@ class Judge:
     def _back(self, job: Job, rank: Rank) -> None:
         machine = self._world.machines[rank.node]
         waited = self._entered.get((job.id, job.attempt, JobStatus.PENDING_RESTART), 0.0)
+        away = machine.away_since
+        untold = away is not None and any(begin <= away < end for begin, end in self.late)
         demand(
-            machine.away_since is None or machine.away_since >= waited,
+            away is None or away >= waited or untold,
             f"job {job.id} restarts, but {rank.node} has not been back",
         )
-        reboot = machine.reboots.get(keys.reboot(job.id, job.attempt, rank.index))
+        key = keys.reboot(job.id, job.attempt, rank.index)
+        reboot = machine.reboots.get(key)
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
-        if reboot is not None and self._world.weather.policy.post_reboot_check:
-            gates = [
-                t for t in machine.tasks if t.check and not t.job and t.began > reboot.at and not t.alive
-            ]
-            well = any(verdict_of(t) is Verdict.HEALTHY for t in gates)
-            demand(
-                well, f"job {job.id} restarts, but no check has found {rank.node} healthy since its reboot"
-            )
+        self._passed_the_gate(machine, key)
         node = self._nodes.get(rank.node)
         if node is not None and node.job_id == job.id:
             due = any(isinstance(order.effect, RebootNode) for order in node.outbox)
             demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
             demand(not node.own, f"job {job.id} restarts, but {rank.node} has not been given back")
+
+    def _passed_the_gate(self, machine: Machine, key: str) -> None:
+        """Whoever rebooted it: it is used again when a check has found it healthy, and not before."""
+        reboot = machine.reboots.get(key)
+        if reboot is not None and self._world.weather.policy.post_reboot_check:
+            since = (
+                t for t in machine.tasks if t.check and not t.job and t.began > reboot.at and not t.alive
+            )
+            well = any(verdict_of(t) is Verdict.HEALTHY for t in since)
+            demand(well, f"{machine.name} is let back, and no check has found it healthy since its reboot")
 
     def kept(self, kind: str, name: str, text: str) -> None:
         """A field that a later release has written is still there, whoever wrote the record since."""

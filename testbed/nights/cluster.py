@@ -29,7 +29,7 @@ from ecs_gpu_recovery.core.events import (
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Rank
 from ecs_gpu_recovery.engine.dispatch import node_of
 
-from .world import Machine, Reboot, Task, World, verdict_of
+from .world import Fault, Machine, Reboot, Task, World, verdict_of
 
 if TYPE_CHECKING:
     from .night import Night
@@ -255,6 +255,11 @@ class SimulatedCluster:
             registered=self._world.stamp(machine.registered),
             **(as_registered if w.forgetful else {}),
         )
+
+    def faulty(self, machine: Machine, fault: Fault) -> FaultSeen:
+        """Under the node's own time, however late it is told."""
+        at, boot = self._world.stamp(fault.at), f"boot{fault.boot}"
+        return FaultSeen(at=at, node=machine.name, evidence=fault.line, grave=True, boot_id=boot)
 
     def started(self, task: Task, *, running: bool) -> TaskStarted:
         return TaskStarted(

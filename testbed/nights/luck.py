@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from .world import Machine, World
+from .world import Fault, Machine, World
 
 _REASONS = ("", "OutOfMemoryError: Container killed due to memory usage")
 
@@ -41,6 +41,8 @@ def _break(world: World, machine: Machine, fault: str) -> None:
         return
     machine.fault = fault
     world.note("fault", machine.name, fault)
+    if world.weather.watched:
+        world.news("fault", machine, Fault(world.now, machine.boot))
     _crash(world, machine, 1, "Essential container in task exited")
 
 

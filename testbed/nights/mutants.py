@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import codec, exits, guard, handover
-from ecs_gpu_recovery.core.events import Fact, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core import codec, edges, exits, guard, handover
+from ecs_gpu_recovery.core.events import Fact, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import budget, joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
@@ -71,6 +71,8 @@ _taken = handover._taken
 _settle = node_rules.settle
 _ask = guard.ask
 _waits_for = guard.waits_for
+_release = node_rules._release
+_node_examined = node_rules._examined
 
 
 def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
@@ -147,6 +149,21 @@ def _without_a_gate(d: NodeDraft) -> None:
     _settle(d)
 
 
+def _round_again(d: NodeDraft, verdict: Verdict) -> None:
+    """What the first reboot did not cure, the next one may."""
+    d.set(rebooted=d.node.rebooted and verdict is not Verdict.REBOOT)
+    _node_examined(d, verdict)
+
+
+def _release_in_use(d: NodeDraft, ev: NodeAsked) -> None:
+    """Whoever releases a node means that it is free."""
+    if d.node.job_id and (d.node.status.value, NodeStatus.AVAILABLE.value) in edges.NODE:
+        d.set(job_id="", hold=None)
+        d.move(NodeStatus.AVAILABLE, f"released by {ev.by}")
+    else:
+        _release(d, ev)
+
+
 def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
     """What a job and its node have not told each other at once is never told."""
 
@@ -192,6 +209,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
+    Mutant("reboot again when the gate fails", node_rules, "_examined", _round_again),
+    Mutant(
+        "examine a node for a fault of an earlier boot", node_rules, "_before_the_boot", lambda d, ev: False
+    ),
+    Mutant("give a released node to two jobs", node_rules, "_release", _release_in_use),
     Mutant("forget what was not told", Runtime, "catch_up", _tell_nobody),
     Mutant("re-send a start without looking", SimulatedCluster, "looks", False),
     Mutant("do not compare the token", Origin, "has_token", lambda origin, token: True),

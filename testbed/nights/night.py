@@ -36,7 +36,8 @@ from .memory import MemoryGuard, MemoryStore
 from .people import People
 from .violation import Violation
 from .weather import SKIES, Weather
-from .world import GPUS, T0, Machine, Reboot, Task, World
+from .world import GPUS, T0, Fault, Machine, Reboot, World
+from .world import News as Told
 
 #: After the troubled hours everything must come to rest within this long.
 PATIENCE_S = 8 * 3600.0
@@ -125,6 +126,7 @@ class Night:
         self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
         self._throttled: list[tuple[float, float]] = []
         self._late: list[tuple[float, float]] = []  #: when functions are invoked, but later
+        self.judge.late = self._late
         self._depth = 0
         self._clock: datetime | None = None
         self._dies_at = 0.0
@@ -236,7 +238,7 @@ class Night:
 
     # -- news ------------------------------------------------------------------------------------------
 
-    def _news(self, kind: str, machine: Machine, what: Task | Reboot | None) -> None:
+    def _news(self, kind: str, machine: Machine, what: Told) -> None:
         """Something happened; whoever listens may hear of it once, never, twice, late, or out of order."""
         w, world, rng = self.weather, self.world, self.world.rng
         if w.lost >= 1.0:
@@ -303,11 +305,14 @@ class Night:
         else:
             self.process(act, at)
 
-    def _delivery(self, kind: str, machine: Machine, what: Task | Reboot | None) -> News:
+    def _delivery(self, kind: str, machine: Machine, what: Told) -> News:
         cluster, name = self.cluster, machine.name
         if isinstance(what, Reboot):
             reboot = what
             return lambda: ("", name, [cluster.rebooted(machine, reboot)])
+        if isinstance(what, Fault):
+            fault = what
+            return lambda: ("", name, [cluster.faulty(machine, fault)])
         if what is None:
             if not self.weather.ordered:
                 return lambda: ("", name, [cluster.seen(machine)])
@@ -317,8 +322,8 @@ class Night:
             return lambda: ("", name, [sighting])
         task = what
         if kind == "fault":
-            fault = cluster.faults(machine)
-            return lambda: (task.job, name, fault)
+            froze = cluster.faults(machine)
+            return lambda: (task.job, name, froze)
         if kind == "progress":
             number = len(self.world.steps[task.job])
             return lambda: (task.job, name, cluster.trained(task.job, number))

@@ -92,6 +92,7 @@ class Weather:
     tombstones: bool = True  #: a stop that came first keeps its task from ever starting
     together: bool = False  #: news waits for company, as in a queue, and is told in one go
     forgetful: bool = False  #: an agent that comes back may have lost its memory: its machine registers anew
+    watched: bool = False  #: nodes tell of their faults at once
     policy: Policy = field(default_factory=Policy)
 
     @property
@@ -168,7 +169,8 @@ def draw(rng: Random, more: Random) -> Weather:
         weather = replace(weather, forged=more.uniform(0.2, 1.0))
     if more.random() < 0.2:
         weather = replace(weather, late_functions=more.uniform(0.5, 3.0), stop_s=120.0)
-    return _progress(weather, _apart(more, "progress"))
+    weather = _progress(weather, _apart(more, "progress"))
+    return replace(weather, watched=_apart(more, "nodes").random() < 0.6)
 
 
 def _progress(weather: Weather, more: Random) -> Weather:
@@ -283,6 +285,7 @@ def _first_draw(rng: Random) -> Weather:
         rows_travel=False,
         together=False,
         forgetful=False,
+        watched=False,
         breaking=False,
         deployed=False,
         restored=False,
@@ -293,7 +296,7 @@ def _first_draw(rng: Random) -> Weather:
 
 def late_news(rng: Random, more: Random) -> Weather:
     """News is minutes old when it comes, senders stand still, and the cluster has room for a second start."""
-    return _old_news(draw(rng, more))
+    return replace(_old_news(draw(rng, more)), watched=False)
 
 
 def late_functions(rng: Random, more: Random) -> Weather:

@@ -66,6 +66,18 @@ class Reboot:
     failed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A GPU fault, as the kernel log tells it."""
+
+    at: float
+    boot: int
+
+    @property
+    def line(self) -> str:
+        return f"Xid 79 in boot {self.boot} at {self.at:.3f}"
+
+
 @dataclass(slots=True, eq=False)
 class Machine:
     """One node as it really is."""
@@ -101,6 +113,9 @@ class Machine:
         return [task for task in self.tasks if task.alive and task.forgotten]
 
 
+News = Task | Reboot | Fault | None
+
+
 class World:
     """Time, chance and truth. Who wants to hear of what happens, listens."""
 
@@ -114,7 +129,7 @@ class World:
         self.sizes: dict[str, int] = {}  #: how many ranks each job has
         #: Of each step that a job has trained for the first time: the attempt, and when.
         self.steps: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        self.news: Callable[[str, Machine, Task | Reboot | None], None] = lambda kind, machine, what: None
+        self.news: Callable[[str, Machine, News], None] = lambda kind, machine, what: None
         self.on_start: Callable[[Task], None] = lambda task: None
         self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []

@@ -22,7 +22,7 @@ from ecs_gpu_recovery.aws.observe import instances_as_facts
 from ecs_gpu_recovery.aws.parse import parse_event
 from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.errors import Transient
-from ecs_gpu_recovery.core.events import NodeSeen
+from ecs_gpu_recovery.core.events import FAULT, NodeSeen
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus
@@ -194,7 +194,11 @@ def test_an_instance_event_older_than_the_last_one_changes_nothing(world: World)
     assert world.side.store.node("n0") == node
 
 
-def test_a_health_event_has_no_version_and_is_noted_once_however_often_it_comes(world: World) -> None:
+@pytest.mark.parametrize(
+    ("kind", "status"), [("ACCELERATED_COMPUTE", "PENDING_HEALTHCHECK"), ("DAEMON", "AVAILABLE")]
+)
+def test_a_health_event_is_noted_once_however_often_it_comes(world: World, kind: str, status: str) -> None:
+    """It has no version. What it says of GPUs has a free node examined; it is no verdict itself."""
     world.add_nodes(1)
     told = event(
         "ECS Container Instance Health Change",
@@ -202,15 +206,16 @@ def test_a_health_event_has_no_version_and_is_noted_once_however_often_it_comes(
             "clusterArn": world.cloud.place.cluster(CLUSTER),
             "containerInstanceArn": world.cloud.control.node("n0")["arn"],
             "overallStatus": "IMPAIRED",
-            "healthChecks": [{"type": "ACCELERATED_COMPUTE", "status": "IMPAIRED", "statusReason": "XID_46"}],
+            "healthChecks": [{"type": kind, "status": "IMPAIRED", "statusReason": "XID_46"}],
         },
         time=world.now().isoformat(),
     )
     for _ in range(3):
         world.deliver(told)
     node = world.side.store.node("n0")
-    assert [entry.evidence for entry in node.timeline] == ["ACCELERATED_COMPUTE IMPAIRED XID_46"]
-    assert (node.status, node.verdict) == ("AVAILABLE", None), "evidence is no verdict"
+    faults = [entry.evidence for entry in node.timeline if entry.why == FAULT]
+    assert faults == [f"{kind} IMPAIRED XID_46"]
+    assert (node.status, node.verdict, node.check_try) == (status, None, int(status != "AVAILABLE"))
 
 
 def test_one_failure_tells_its_exit_code_twice_and_is_acted_on_once() -> None:

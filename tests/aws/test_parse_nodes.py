@@ -93,8 +93,14 @@ def test_impaired_hardware_is_evidence() -> None:
     seen = parse_event(health_event("IMPAIRED", gpu, fine))
     assert seen.kind is Kind.INSTANCE_HEALTH
     assert seen.about("node-a") == (
-        FaultSeen(at=AT, node="node-a", evidence="ACCELERATED_COMPUTE IMPAIRED XID_46"),
+        FaultSeen(at=AT, node="node-a", evidence="ACCELERATED_COMPUTE IMPAIRED XID_46", grave=True),
     )
+
+
+def test_what_is_no_fault_of_a_gpu_is_not_grave() -> None:
+    (fact,) = parse_event(health_event("IMPAIRED", {"type": "DAEMON", "status": "IMPAIRED"})).about("node-a")
+    assert isinstance(fact, FaultSeen)
+    assert not fact.grave
 
 
 @pytest.mark.parametrize("overall", ["OK", "INITIALIZING", "INSUFFICIENT_DATA"])

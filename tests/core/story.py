@@ -309,7 +309,7 @@ class Story:
 
     def reboots(self, *ranks: int, boot_id: str = "boot-2") -> Story:
         for r in ranks:
-            key = f"j/{self.job.attempt}/{r}/reboot"
+            key = self.node(r).reboot_key or f"j/{self.job.attempt}/{r}/reboot"
             self.hears(RebootProven(at=self.now, node=f"n{r}", key=key, boot_id=boot_id))
             self.is_seen(r, connected=True, boot_id=boot_id, gpus=8)
         return self

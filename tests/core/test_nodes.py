@@ -165,9 +165,15 @@ def test_a_healthy_node_is_available_again() -> None:
     assert (node.status, node.orders, node.node.deadline) == (AVAILABLE, [], None)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.REBOOT, Verdict.REPLACE])
-def test_a_bad_node_is_failed_and_told_and_not_rebooted_by_itself(verdict: Verdict) -> None:
-    node = Machine().asked("check").check_says(verdict, "Xid 79")
+def test_a_fault_that_a_reboot_may_cure_is_repaired() -> None:
+    node = Machine().asked("check").check_says(Verdict.REBOOT, "Xid 79")
+    assert (node.status, node.orders) == (REBOOTING, [like(RebootNode, node="n0")])
+    assert node.node.condemned[-1].findings == "Xid 79"
+    assert node.reboots().status is AVAILABLE
+
+
+def test_one_that_it_will_not_cure_is_told_to_people() -> None:
+    node = Machine().asked("check").check_says(Verdict.REPLACE, "Xid 79")
     assert (node.status, node.orders) == (FAILED, [like(Notify, node="n0")])
     assert node.node.refusal == "is FAILED (Xid 79)"
 

@@ -73,9 +73,15 @@ def test_the_machine_is_examined_before_it_is_used_again() -> None:
     assert not job.rank(1).anew
 
 
-@pytest.mark.parametrize("verdict", [Verdict.REBOOT, Verdict.REPLACE])
-def test_a_fault_found_there_ends_the_job(verdict: Verdict) -> None:
-    job = awaited().check_says(verdict, 1)
+def test_a_fault_found_there_is_repaired() -> None:
+    job = awaited().check_says(Verdict.REBOOT, 1)
+    assert job.status is JobStatus.PENDING_RESTART
+    assert job.orders == [like(RebootNode, node="n1")]
+    assert job.reboots(1).status is JobStatus.RESTARTING
+
+
+def test_one_that_no_reboot_cures_ends_the_job() -> None:
+    job = awaited().check_says(Verdict.REPLACE, 1)
     assert (job.status, job.node_statuses[1]) == (JobStatus.FAILED, NodeStatus.FAILED)
     assert not any(isinstance(order, RebootNode) for order in job.outbox)
 

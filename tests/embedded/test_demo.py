@@ -50,6 +50,10 @@ STORIES = {
         *("is killed", "was killed (SIGKILL)", "GPUs healthy; restarted after step"),
         *("RESTARTING", "COMPLETE", "resumed at step"),
     ],
+    "idle-gpu": [
+        *("node-1 is free", "Xid 79", "AVAILABLE -> PENDING_HEALTHCHECK: a fault was seen on it"),
+        *("PENDING_HEALTHCHECK -> REBOOTING", "REBOOTING -> ", "AVAILABLE", "node-1 is AVAILABLE"),
+    ],
     "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
     "storm": [
         *("every node falls off the bus", "the fleet is frozen: 2 nodes to repair within 10 seconds"),

@@ -63,7 +63,7 @@ def wait_until(controller: Controller, what: Callable[[], bool]) -> None:
     assert what()
 
 
-def test_a_fault_on_a_free_node_is_found_before_a_job_finds_it(tmp_path: Path) -> None:
+def test_free_nodes_are_examined_and_a_broken_one_is_repaired_before_a_job_finds_it(tmp_path: Path) -> None:
     wishes = [NodeWish(name=f"n{i}", boot_seconds=0.1) for i in (1, 2)]
     idle = IdleChecks(timedelta(seconds=0.5))
     with Controller(tmp_path, nodes=wishes, idle_checks=idle) as controller:
@@ -71,10 +71,10 @@ def test_a_fault_on_a_free_node_is_found_before_a_job_finds_it(tmp_path: Path) -
         try:
             wait_until(controller, lambda: all(n.connected for n in parts.store.nodes()))
             parts.cluster.inject("n2", "off-bus")
-            wait_until(controller, lambda: parts.store.node("n2").status is NodeStatus.FAILED)
+            wait_until(controller, lambda: [e.outcome for e in parts.store.node("n2").condemned] == ["cured"])
             wait_until(controller, lambda: parts.store.node("n1").verdict is Verdict.HEALTHY)
         finally:
             parts.cluster.shutdown()
-        bad = parts.store.node("n2")
-        assert "1 of 2 GPUs found" in bad.findings
-        assert any(BY in entry.why for entry in bad.timeline)
+        (found,) = parts.store.node("n2").condemned
+        assert "1 of 2 GPUs found" in found.findings
+        assert any(BY in entry.why for entry in parts.store.node("n1").timeline)

@@ -14,7 +14,7 @@ import pytest
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE, parse_event
 from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT, FaultSeen
-from ecs_gpu_recovery.core.model import Entry, Job, JobStatus
+from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, Node, NodeStatus
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Watch
@@ -94,6 +94,32 @@ def test_a_fault_is_in_the_record_before_the_task_dies_of_it(world: World) -> No
     assert job.timeline.index(entry) < exits[0]
 
 
+def test_a_free_node_that_breaks_is_repaired_and_free_again(world: World) -> None:
+    (name,) = world.add_nodes(1)
+    world.cloud.control.health(name, verdict=1)
+    broken = seen_on(world, name, BAD_GPU, "GPU has fallen off the bus.")
+    world.deliver(broken)
+
+    def node() -> Node:
+        return world.side.store.node(name)
+
+    assert node().status is NodeStatus.PENDING_HEALTHCHECK
+    world.until(lambda: node().status is NodeStatus.AVAILABLE)
+    assert (world.sent("SendCommand"), world.messages()) == (1, [])
+    assert [each.outcome for each in node().condemned] == ["cured"]
+    before = node()
+    world.deliver({**broken, "id": "again", "detail": {**broken["detail"], "what": "the same, told late"}})
+    world.pass_time(600)
+    assert (node().status, node().check_try) == (NodeStatus.AVAILABLE, before.check_try), "of an earlier boot"
+    assert not world.rules_broken
+
+
+def test_a_programs_fault_on_a_free_node_starts_nothing(world: World) -> None:
+    (name,) = world.add_nodes(1)
+    world.deliver(seen_on(world, name, PROGRAM))
+    assert world.side.store.node(name).status is NodeStatus.AVAILABLE
+
+
 @pytest.mark.parametrize("code", [13, 31, 43, 45, 94])
 def test_an_exit_with_only_a_programs_xids_is_the_programs_fault(world: World, code: int) -> None:
     names = world.begin(2)
@@ -135,14 +161,6 @@ def test_the_same_event_twice_is_told_once(world: World) -> None:
     for _ in range(3):
         world.deliver(event)
     assert len(told(world.job(), FAULT)) == 1
-
-
-def test_a_fault_on_a_free_node_stays_with_the_node(world: World) -> None:
-    (name,) = world.add_nodes(1)
-    world.deliver(seen_on(world, name, BAD_GPU))
-    node = world.side.store.node(name)
-    assert [entry.why for entry in node.timeline] == [FAULT]
-    assert node.claimable, "evidence is no verdict"
 
 
 def test_a_watch_without_an_ecs_agent_names_its_cluster_and_its_node(world: World) -> None:

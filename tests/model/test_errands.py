@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ecs_gpu_recovery.core.events import NodeSeen, Tick
-from ecs_gpu_recovery.core.model import NodeStatus
+from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.core.node import rules
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.node.table import TABLE
@@ -18,13 +18,43 @@ from testbed.model.monitors import Violation
 
 
 @pytest.mark.parametrize("check_after", [False, True])
-def test_every_errand_of_a_node(check_after: bool) -> None:
-    assert Errands(quick_policy(post_reboot_check=check_after)).run() > 1000
+@pytest.mark.parametrize("cause", [{"asks": 1}, {"asks": 0, "faults": 1}], ids=["asked", "broken"])
+def test_every_errand_of_a_node(check_after: bool, cause: dict[str, int]) -> None:
+    assert Errands(quick_policy(post_reboot_check=check_after), **cause, flaps=0).run() > 300
 
 
 @pytest.mark.slow
-def test_one_errand_after_the_other() -> None:
-    assert Errands(quick_policy(), asks=2, flaps=0).run() > 5000
+@pytest.mark.parametrize(
+    "causes",
+    [{"asks": 2, "flaps": 0}, {"asks": 1}, {"asks": 0, "faults": 1}, {"asks": 1, "faults": 1, "flaps": 0}],
+    ids=str,
+)
+def test_one_errand_after_the_other(causes: dict[str, int]) -> None:
+    assert Errands(quick_policy(), **causes).run() > 5000
+
+
+def test_a_fault_of_an_earlier_boot_that_starts_an_errand_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
+    monkeypatch.setattr(rules, "_before_the_boot", lambda d, ev: False)
+    with pytest.raises(Violation, match="a fault of an earlier boot"):
+        Errands(quick_policy(), asks=1, faults=1, flaps=0, crashes=0).run()
+
+
+def test_a_gate_that_fails_and_goes_round_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
+    examined = rules._examined
+
+    def round_again(d: NodeDraft, verdict: Verdict) -> None:
+        d.set(rebooted=d.node.rebooted and verdict is not Verdict.REBOOT)
+        examined(d, verdict)
+
+    monkeypatch.setattr(rules, "_examined", round_again)
+    with pytest.raises(Violation, match="nothing asked for it since the last time"):
+        Errands(quick_policy(post_reboot_check=True), asks=0, faults=1, flaps=0).run()
 
 
 def test_a_reboot_sent_after_its_time_is_found(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from .. import examination
+from .. import examination, keys
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
 from ..guard import Answer, open_fault
@@ -18,6 +18,13 @@ TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 REMEMBERED = 10
 
 
+def begin(d: NodeDraft) -> None:
+    """An errand of its own: no job waits for the node, whose check found a fault that a reboot may cure."""
+    errand, found = d.node.errands + 1, d.node.findings
+    d.set(errands=errand)
+    condemn(d, keys.node_reboot(d.name, errand), Verdict.REBOOT, found)
+
+
 def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
     """A fault was found that a reboot may cure. Whether that was tried in vain before is remembered."""
     recent = [each for each in d.node.condemned if d.now - each.at < WITHIN]
@@ -27,6 +34,7 @@ def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
     if often:
         d.fail(f"condemned {len(recent) + 1} times within {WITHIN.days} days", findings)
     else:
+        d.move(NodeStatus.REBOOTING, "the check found a GPU fault that a reboot may cure", findings)
         order(d, key)
 
 
@@ -86,7 +94,7 @@ def proven(d: NodeDraft, ev: RebootProven) -> None:
             d.wait_for(order.effect)
         d.drop(ev.key)
         if not d.node.rebooted:
-            d.set(rebooted=True, boot_id=ev.boot_id or d.node.boot_id)
+            d.set(rebooted=True, boot_id=ev.boot_id or d.node.boot_id, booted_at=d.now, suspected="")
 
 
 def failed(d: NodeDraft, ev: RebootFailed) -> bool:

@@ -67,8 +67,14 @@ def _free(d: NodeDraft, ask: str) -> None:
 
 def _check(d: NodeDraft, ev: NodeAsked) -> None:
     _free(d, "check")
-    d.move(NodeStatus.PENDING_HEALTHCHECK, f"check asked for by {ev.by}", ev.why)
-    examination.begin(d, 0, ev.level)
+    _examine(d, f"check asked for by {ev.by}", ev.why, ev.level)
+
+
+def _examine(d: NodeDraft, why: str, evidence: str = "", level: str = "") -> None:
+    """A new question: what a reboot of before did or did not cure is not what it asks."""
+    d.move(NodeStatus.PENDING_HEALTHCHECK, why, evidence)
+    d.set(rebooted=False, suspected="")
+    examination.begin(d, 0, level)
 
 
 def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
@@ -116,7 +122,7 @@ def check_refused(d: NodeDraft, ev: CheckRefused) -> None:
 
 
 def node_checked(d: NodeDraft, ev: NodeChecked) -> None:
-    """Keep the verdict. Healthy: free again. Bad: out of use until a person has looked; nobody asked for a reboot."""
+    """Keep the verdict. Healthy: free again. A fault that a reboot may cure: repaired. A worse one is a person's."""
     if examination.awaited(d, 0, ev):
         examination.answered(d, 0, ev)
 
@@ -152,6 +158,8 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
         changes["gpus"] = ev.gpus
     if sighting.says_nothing_new(d.node, ev, d.node.status, changes):
         return
+    if changes["boot_id"] != d.node.boot_id:
+        changes["booted_at"] = d.now
     d.set(**changes, seen_version=max(ev.version, d.node.seen_version))
     if ev.gone and d.node.own and d.node.status is NodeStatus.AVAILABLE:
         d.move(NodeStatus.UNKNOWN, ev.why or "the instance is gone")
@@ -164,8 +172,15 @@ def _can_be_met(d: NodeDraft, ev: NodeSeen) -> bool:
 
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
-    """Evidence for whoever reads the timeline; the verdict stays with the check."""
-    sighting.note_fault(d, d.name, d.node.status, ev)
+    """Evidence for whoever reads the timeline. If it is grave and no job holds the node, a check is to judge it."""
+    if sighting.note_fault(d, d.name, d.node.status, ev) and ev.grave and not _before_the_boot(d, ev):
+        d.set(suspected=ev.evidence if not d.node.job_id else d.node.suspected)
+
+
+def _before_the_boot(d: NodeDraft, ev: FaultSeen) -> bool:
+    """A boot may have cured it. Boots have no order but their time, and a node's own clock may be wrong."""
+    this_boot = bool(ev.boot_id) and ev.boot_id == d.node.boot_id
+    return not this_boot and d.node.booted_at is not None and ev.at <= d.node.booted_at
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:
@@ -202,12 +217,19 @@ def settle(d: NodeDraft) -> None:
             d.well("rebooted, connected, all GPUs there")
             d.set(verdict=None, findings="")
     elif node.status is NodeStatus.UNKNOWN and node.fit and node.anew:
-        d.move(NodeStatus.PENDING_HEALTHCHECK, "registered again; examined before it is used")
-        examination.begin(d)
+        _examine(d, "registered again; examined before it is used")
     elif node.status is NodeStatus.UNKNOWN and node.fit and not node.task:
         d.well("heard from again")
     elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None and not repair.held(d):
         _examined(d, node.verdict)
+    if d.node.status is NodeStatus.AVAILABLE and d.node.suspected and _may_be_examined(d):
+        seen = d.node.suspected.partition(" | ")[0]
+        _examine(d, "a fault was seen on it; examined before a job gets it", seen)
+
+
+def _may_be_examined(d: NodeDraft) -> bool:
+    """Not in a person's hands, nor in a job's. One that is away is examined when it is back."""
+    return d.node.connected and d.node.hold is None and not d.node.job_id
 
 
 def _examined(d: NodeDraft, verdict: Verdict) -> None:
@@ -221,6 +243,8 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
         d.fail("it could not be tested after its reboot" if untested else "the reboot did not cure it", found)
     elif repair.examined_again(d):
         return
+    elif verdict is Verdict.REBOOT:
+        repair.begin(d)
     elif verdict is not Verdict.INCONCLUSIVE:
         d.fail(f"the check says {verdict}", found)
     elif open_fault(d.node) is not None:

@@ -31,6 +31,7 @@ from ..events import (
     Tick,
 )
 from ..model import Node, NodeStatus
+from ..outbox import latest
 from ..policy import Policy
 from . import rules as r
 from .draft import NodeDraft, NodeStep
@@ -104,7 +105,9 @@ def decide_node(node: Node, ev: Fact, policy: Policy, now: datetime | None = Non
     rule = (TABLE[node.status] if node.own else HELD).get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
-    at = min(ev.at, ev.clock(node.updated_at))  # a node's own clock is not ours
+    at = ev.at
+    if isinstance(ev, FaultSeen):  # a node's own clock is not ours
+        at = min(max(at, node.updated_at), latest(node.updated_at, now))
     draft = NodeDraft(node, at, policy, now)
     rule(draft, ev)
     r.settle(draft)
