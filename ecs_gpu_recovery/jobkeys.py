@@ -26,6 +26,12 @@ RESTARTS = {
     "progress": "progress: restart it if it got further than before",
     "never": "never: end it",
 }
+#: Where a rank may go, and what that means.
+FAILOVER = {
+    "any": "any: a spare, or any free node of the same kind",
+    "spares": "spares: a spare of the same kind",
+    "none": "none: it waits for its own node",
+}
 #: Parts of the form.
 HOW, MORE, CONTAINER = "how", "more", "container"
 
@@ -153,6 +159,17 @@ _ROWS = {
         " before, `never` ends it; the policy's by default",
         "--restart-when-healthy",
     ),
+    "failover": JobKey(
+        choice(FAILOVER),
+        "spec.failover",
+        f"where a rank goes whose node is repaired: {', '.join(FAILOVER)}; the deployment's rule by default",
+        "--failover",
+    ),
+    "fenced": JobKey(
+        Kind(bool),
+        "spec.fenced",
+        "a rank of an older attempt writes nothing once a newer one runs: then a job of one node may leave a lost one",
+    ),
     "task_definition": JobKey(
         TEXT,
         "spec.task_def",
@@ -200,6 +217,8 @@ _INPUTS = {
     "check": Input(HOW, "Check the nodes first", first="quick"),
     "max_retries": Input(HOW, "Automatic restarts", "in a row without progress", first="1"),
     "restart_when_healthy": Input(HOW, "When no GPU is at fault", first="progress"),
+    "failover": Input(HOW, "When a node fails", "by how the nodes were chosen, if empty"),
+    "fenced": Input(MORE, "An older attempt writes nothing"),
     "task_definition": Input(CONTAINER, "Task definition (AWS)", local=False),
     "container": Input(CONTAINER, "Container (AWS)", local=False),
     "image": Input(CONTAINER, "Container image (AWS)"),

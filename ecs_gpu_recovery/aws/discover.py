@@ -16,6 +16,7 @@ from ..core.errors import BadRecord, VersionConflict
 from ..core.model import Entry, Node, NodeStatus
 from ..engine.ports import Store
 from .errors import ForeignRecord, translated
+from .node_kind import is_spare, kind_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -66,6 +67,8 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         registered_at=registered_at(instance),
         ip=said.get(IP_ATTRIBUTE, ""),
         ibdev=said.get(IB_ATTRIBUTE, ""),
+        kind=kind_of(said, host),
+        spare=bool(is_spare(said)),
         gpus=gpus,
         gpus_seen=gpus,
         connected=connected,
@@ -189,6 +192,7 @@ def _moved(store: Store, old: Node, new: Node, at: datetime) -> Node:
         new,
         status=status,
         hold=old.hold,
+        spare=old.spare or new.spare,
         verdict=old.verdict,
         findings=old.findings,
         errands=old.errands,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..core.events import GRAVE, FaultSeen, NodeSeen
 from . import event_fields as read
+from . import node_kind
 from .event_fields import Malformed
 from .parsed import Event, Kind, Parsed, ours, placed, shown
 from .reboot_document import is_reboot
@@ -39,6 +40,8 @@ def instance(ev: Event) -> Parsed:
         called=said.get("node_name", ""),
         address=said.get("ip", ""),
         ibdev=said.get("ibdev", ""),
+        kind=node_kind.kind_of(said, seen.host),
+        spare=node_kind.is_spare(said),
     )
     why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {shown(gpus)}"
     return ours(replace(seen, status=status, facts=(fact,), why=why, called=fact.called or seen.host))

@@ -1,4 +1,4 @@
-"""Commands about nodes: nodes, nodes check, node drain|release|reboot|check|inject."""
+"""Commands about nodes: nodes, nodes check, node drain|spare|release|reboot|check|inject."""
 
 from __future__ import annotations
 
@@ -97,6 +97,8 @@ def check_nodes(
 _NOTED = {
     "drain": "drained, no new job gets it (back with: gpu-recovery node release {name} --why WHY)",
     "release": "released",
+    "spare": "kept as a spare, no new job gets it (back with: gpu-recovery node spare {name} --off --why WHY)",
+    "unspare": "no longer a spare",
     "reboot": "will be rebooted",
     "check": "will be checked",
 }
@@ -171,6 +173,19 @@ def drain(
 ) -> None:
     """Keep new jobs off a node. A job that runs on it is left alone."""
     _ask(name, "drain", why, backend, state, as_json=as_json)
+
+
+@node_app.command()
+def spare(
+    name: NameArgument,
+    why: WhyOption,
+    off: Annotated[bool, typer.Option("--off", help="No longer: new jobs may have it again.")] = False,
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Keep a node for ranks whose own node fails. No new job gets it."""
+    _ask(name, "unspare" if off else "spare", why, backend, state, as_json=as_json)
 
 
 @node_app.command()

@@ -28,7 +28,7 @@ from .aws_definitions import Definitions
 from .aws_errors import Where, explained, of_answer
 from .backend import Bundle, Enough, LogSource, NotAllowed, never, whoami
 from .records import RecordsBackend
-from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
+from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id, with_failover
 
 DEFAULT_PORT = 29500
 #: How long a look at the whole cluster is good for.
@@ -158,7 +158,7 @@ class AwsBackend(RecordsBackend):
         """A task definition that was made for a job which then is refused is taken back."""
         gpus = request.spec.gpus_per_node or min(node.gpus for node in nodes)
         definition = request.spec.task_def or self._definitions.register(request, gpus)
-        spec = self._whole(request.spec, definition, gpus)
+        spec = self._whole(with_failover(request, self._runtime.policy), definition, gpus)
         runtime, at = self._runtime, self.now()
         try:
             self._act(

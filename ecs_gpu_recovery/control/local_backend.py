@@ -29,7 +29,7 @@ from ..local.prune import Pruned, prune
 from ..local.views import NodeRefused
 from .backend import NO_LETTERS, Bundle, Enough, LogSource, never, whoami
 from .records import RecordsBackend
-from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id
+from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id, with_failover
 
 if TYPE_CHECKING:
     from ..aws.dead_letters import Letter, Sent
@@ -140,7 +140,7 @@ class LocalBackend(RecordsBackend):
         theirs = {other: spec.checkpoint_dir for other, spec in others.items() if spec.checkpoint_dir}
         must_be_unshared(str(folder), {other: str(Path(path).resolve()) for other, path in theirs.items()})
         spec = replace(
-            request.spec,
+            with_failover(request, self._runtime.policy),
             checkpoint_dir=str(folder),
             workdir=request.spec.workdir or os.getcwd(),
             submitted_by=request.spec.submitted_by or whoami(),

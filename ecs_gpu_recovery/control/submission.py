@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
-from ..core.model import Job, Node
+from ..core.model import Failover, Job, JobSpec, Node
+from ..core.policy import Policy
 from ..engine.ports import Store
 from ..jobfile import JobRequest
 from .backend import Backend
@@ -17,6 +18,13 @@ from .job_names import next_id
 
 #: Another job may take the nodes that were free a moment ago; then others are chosen.
 CLAIM_TRIES = 5
+
+
+def with_failover(request: JobRequest, policy: Policy) -> JobSpec:
+    """The job, and where its ranks may go: as it says itself, else the deployment, else as it has chosen nodes."""
+    said = "" if policy.failover == "auto" else policy.failover
+    chosen = Failover.ANY if request.any_nodes else Failover.SPARES
+    return replace(request.spec, failover=request.spec.failover or said or chosen.value)
 
 
 def new_job_id(name: str) -> str:

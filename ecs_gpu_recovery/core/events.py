@@ -10,7 +10,7 @@ from datetime import datetime
 
 from .effects import Notify
 from .guard import Answer
-from .model import MachineRecord, Verdict
+from .model import MachineRecord, Node, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +191,13 @@ class NodeGivenUp(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOffered(Fact):
+    """The nodes of the fleet as they stand now, for a job that may need others than its own."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen(Fact):
     """How the cluster sees a node now. `version` orders sightings; 0 means unordered."""
 
@@ -209,6 +216,8 @@ class NodeSeen(Fact):
     called: str = ""
     address: str = ""
     ibdev: str = ""
+    kind: str = ""  #: see `Node`
+    spare: bool | None = None  #: what its label says; None: it has none
 
     def concerns(self, record: MachineRecord) -> bool:
         """Whether it tells of the registration that the record knows. Versions count within one only."""
@@ -323,6 +332,7 @@ JOB_EVENTS: tuple[type[Fact], ...] = (
     NodeChecked,
     NodeRepaired,
     NodeGivenUp,
+    NodesOffered,
     NodeSeen,
     FaultSeen,
     ProgressSeen,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from . import rows, sighting
-from .errors import NotFound, Unreadable
+from .errors import NodesTaken, NotFound, Unreadable
 from .events import Fact, HandedOver, NodeGivenUp, NodeRepaired, OldTaskEnded
 from .model import Job, Node, NodeStatus, Rank, Verdict
 from .node.table import decide_node
@@ -28,13 +28,33 @@ def handed(old: Job, new: Job) -> list[Rank]:
 def taken(
     old: Job, new: Job, read: Callable[[str], Node], policy: Policy, now: datetime | None = None
 ) -> tuple[Node, ...]:
-    """The nodes that this step of a job hands over, as their own records take it.
+    """The nodes that this step of a job hands over, takes or leaves, as their own records have it then.
 
     Those that have taken it are left out: many nodes may be handed over in several writes, and a crash in between is
     followed by the same step once more. So is one whose record is damaged: nobody can repair it, and the job hears so.
     """
     found = [(rank, _read(rank, read)) for rank in handed(old, new)]
-    return tuple(taken for rank, node in found if node for taken in _taken(new, rank, node, policy, now))
+    given = [taken for rank, node in found if node for taken in _taken(new, rank, node, policy, now)]
+    pairs = [
+        (before, rank) for before, rank in zip(old.ranks, new.ranks, strict=True) if before.node != rank.node
+    ]
+    return (*given, *(node for before, rank in pairs for node in _exchanged(new, before, rank, read)))
+
+
+def _exchanged(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+    """The node that a rank takes, and the one that it leaves, as both records have it then.
+
+    What was picked may be gone by now, and the rank's own node may be back: then the job has to look again.
+    """
+    left, node = _read(before, read), _read(rank, read)
+    why = "its record cannot be read" if node is None else node.engaged
+    if left is not None and _is_ours(job, before, left) and left.returned == left.handed:
+        why = f"{left.name} is back"
+    if node is None or why:
+        raise NodesTaken({rank.node: why})
+    yield rows.claimed_node(node, job, rank.node_status, job.updated_at)
+    if left is not None and left.job_id == job.id:
+        yield rows.left_node(left, job, f"rank {rank.index} of job {job.id} moved to {rank.node}")
 
 
 def _taken(job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | None) -> Iterator[Node]:

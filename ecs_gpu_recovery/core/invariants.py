@@ -60,7 +60,11 @@ def _waiting(job: Job) -> list[str]:
         idle = [r for r in job.ranks if r.live and r.deadline is None]
         if idle and job.ending is None:
             return [f"rank {r.index} may run on for ever though others have finished" for r in idle]
+    if job.spec.moves and job.ending is None and any(r.handed for r in job.ranks) and job.look_at is None:
+        return ["waits for other nodes, and may do so for ever"]
     if any(r.deadline is not None or r.away_since is not None or r.handed for r in job.ranks) or job.outbox:
+        return []
+    if job.look_at is not None:
         return []
     if job.status is JobStatus.IN_PROGRESS and any(r.live for r in job.ranks):
         return []
@@ -77,7 +81,7 @@ def _handed(job: Job) -> list[str]:
             JobStatus.USER_STOPPED,
         ):
             said.append(f"{rank.node} is handed over while the job is {job.status}")
-        if rank.handed and rank.verdict is Verdict.REBOOT and not (rank.ended or rank.stuck):
+        if rank.handed and rank.verdict is Verdict.REBOOT and not (rank.quiet or rank.stuck):
             said.append(f"{rank.node} is handed over for a reboot, over a running task")
     return said
 

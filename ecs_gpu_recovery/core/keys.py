@@ -69,9 +69,9 @@ def check(job_id: str, rank: Rank) -> str:
     return f"{job_id}/{rank.index}/check/{rank.check_try}"
 
 
-def reboot(job_id: str, attempt: int, rank: int) -> str:
-    """The attempt is the job's own, for which the node is repaired."""
-    return f"{job_id}/{attempt}/{rank}/reboot"
+def reboot(job_id: str, attempt: int, rank: int, before: int = 0) -> str:
+    """The attempt is the job's own, for which the node is repaired, and `before` how often one was for it already."""
+    return f"{job_id}/{attempt}/{rank}/reboot" + (f"/{before}" if before else "")
 
 
 def job_failed(job_id: str) -> str:
@@ -80,6 +80,10 @@ def job_failed(job_id: str) -> str:
 
 def gang_stuck(job_id: str) -> str:
     return f"{job_id}/notify/stuck"
+
+
+def job_waits(job_id: str, attempt: int) -> str:
+    return f"{job_id}/notify/waits.{attempt}"
 
 
 def nodes_unresponsive(job_id: str) -> str:
@@ -185,7 +189,7 @@ _SHAPES = tuple(
     for shape in (
         _OF_NODE + r"(?P<kind>check|reboot|notify|labels|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>start|stop)/(?P<last>\d{1,9})",
-        _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)",
+        _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)(/(?P<last>\d{1,9}))?",
         _OF_JOB + r"(?P<rank>\d{1,9})/(?P<kind>check)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<kind>labels|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<kind>ghost|notify)/(?P<last>[^/]+)",

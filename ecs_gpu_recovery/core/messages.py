@@ -6,6 +6,7 @@ Each ends with its page in docs/runbooks, as the alarms do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from . import keys
 from .effects import Notify
@@ -92,6 +93,21 @@ def _done(ranks: Sequence[Rank]) -> str:
         if names:
             said.append(f"{', '.join(names)} {words}")
     return "All tasks were stopped; " + "; ".join(said) + "."
+
+
+def job_waits(job_id: str, attempt: int, since: datetime, ranks: Sequence[Rank], size: int) -> Notify:
+    """The job can't go on before it has nodes, and a person may be able to give it some."""
+    names = ", ".join(r.node for r in ranks)
+    return Notify(
+        key=keys.job_waits(job_id, attempt),
+        subject=headline(f"Job {job_id} waits for {len(ranks)} of {size} nodes"),
+        happened=f"Job {job_id} waits for {len(ranks)} of {size} nodes since {since:%Y-%m-%d %H:%M} UTC.",
+        evidence="; ".join(f"{r.node}: {r.findings or r.node_status}" for r in ranks)[:4000],
+        done=f"{names} may come back from repair; each node that becomes free is offered to the job.",
+        next="Release a repaired node, or add a spare: gpu-recovery node spare NODE --why '...'."
+        f" To end it: gpu-recovery stop {job_id}. More: docs/runbooks/job-waits.md",
+        node=ranks[0].node,
+    )
 
 
 def node_unresponsive(job_id: str, ranks: Sequence[Rank]) -> Notify:

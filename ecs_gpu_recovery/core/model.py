@@ -70,6 +70,14 @@ class Verdict(StrEnum):
         )
 
 
+class Failover(StrEnum):
+    """Where a rank may go whose node has to be repaired, or is missed."""
+
+    NONE = "none"  #: nowhere: its job waits for the node, and ends if that is given up
+    SPARES = "spares"  #: to a node that is kept as a spare
+    ANY = "any"  #: to a spare, or to any free node of the same kind
+
+
 class Exit(StrEnum):
     """What the end of a task means for its job."""
 
@@ -165,6 +173,7 @@ class Rank(MachineRecord):
     handed: str = (
         ""  #: under this key its node was handed over: the node's own record decides until it is back
     )
+    handed_times: int = 0  #: how often a node of it was handed over for this attempt
 
     @property
     def vacant(self) -> bool:
@@ -228,6 +237,13 @@ class JobSpec(Stored):
     check_level: str = "quick"  #: how deep nodes are examined
     submitted_by: str = ""
     retry_of: str = ""  #: the ended job this one repeats
+    failover: str = ""  #: one of `Failover`; empty means none
+    fenced: bool = False  #: a task of an older attempt writes no checkpoint: its program looks at the fence
+
+    @property
+    def moves(self) -> bool:
+        """Whether ranks may take other nodes."""
+        return self.failover in (Failover.SPARES, Failover.ANY)
 
     @property
     def family(self) -> str:
@@ -278,6 +294,9 @@ class Job(Stored):
     salt: str = ""  #: goes into the tokens of its tasks
     ending: Ending | None = None
     outcome: str = ""  #: why it ended, in a sentence
+    waiting_since: datetime | None = None  #: it waits for nodes that may be others than its own
+    wait_told: bool = False  #: people know that it waits
+    look_at: datetime | None = None  #: the next moment of that wait
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
     owed: tuple[int, ...] = ()  #: ranks whose rows the store has yet to write; only stores set and read it
@@ -295,6 +314,7 @@ class Job(Stored):
     def wake_at(self, lost_after: timedelta) -> datetime | None:
         """The next moment that needs a look without any event: a deadline, an absence, an unsent order."""
         times = [order.due for order in self.outbox]
+        times += [self.look_at] if self.look_at is not None else []
         for rank in () if self.status.final else self.ranks:
             if rank.deadline is not None:
                 times.append(rank.deadline)
@@ -339,6 +359,10 @@ class Node(MachineRecord):
     job_id: str = ""  #: who holds it
     job_version: int = 0  #: fence: which version of that job wrote the status
     hold: Hold | None = None
+    #: Launch type, GPU model or instance type, zone and group; empty while one of them is not known.
+    kind: str = ""
+    spare: bool = False  #: kept for ranks that lose their node; no new job gets it
+    passed_at: datetime | None = None  #: when a check found it healthy; no fault was seen since
     #: Its job handed it over under the first of these keys; they are equal once it is back in the job's hands.
     handed: str = ""
     returned: str = ""
@@ -390,7 +414,12 @@ class Node(MachineRecord):
 
     @property
     def refusal(self) -> str:
-        """Why a job can't have this node now; empty when it can."""
+        """Why a new job can't have this node now; empty when it can."""
+        return self.engaged or ("kept as a spare" if self.spare else "")
+
+    @property
+    def engaged(self) -> str:
+        """Why nobody can have this node now; empty when a rank that has to leave its node can."""
         if self.job_id:
             return f"in use by job {self.job_id}"
         if self.hold is not None:

@@ -72,6 +72,27 @@ class Policy:
         "a rank that neither ends nor gets further for so long after a fatal GPU fault is frozen, and its gang is"
         " stopped and examined",
     )
+    failover: str = setting(
+        "auto",
+        one_of("auto", "any", "spares", "none"),
+        "where ranks go whose node has to be repaired: any free node of the same kind, spares only, or none;"
+        " auto is any for jobs that took any nodes, and spares for those that named theirs",
+        name="FAILOVER",
+    )
+    failover_lost_after: timedelta = duration(
+        "FAILOVER_LOST_AFTER_S",
+        900,
+        30,
+        "a rank leaves a lost node, whose task may still run, after this time",
+    )
+    wait_for_nodes: timedelta = duration(
+        "WAIT_FOR_NODES_S",
+        43_200,
+        43_200,
+        "a job that waits for other nodes ends after this time",
+        (60, 2_592_000),
+    )
+    wait_told_after: timedelta = timedelta(minutes=15)  #: a person is told that a job waits for nodes
     agent_report: timedelta = duration(
         "AGENT_REPORT_S",
         120,

@@ -18,6 +18,8 @@ from .timeline import NODE_LINES, archive, shortened
 ORPHAN_AGE = timedelta(minutes=10)
 #: A rank may lose its task and get its next one in a single step; then no record was ever written that says so.
 FORGOTTEN = "it ended, and its rank was started again in the same step"
+#: Of the task of a node that was lost: nobody has seen its end.
+LEFT = "its node was lost, and its rank moved to another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def forgets(old: Job, new: Job, index: int) -> bool:
 def _task_changes(old: Job, new: Job, before: Rank, rank: Rank) -> list[dict[str, str]]:
     found = []
     if before.live and before.task_id and before.task_id != rank.task_id:
-        ended = replace(before, task_status=TaskStatus.TERMINATED, exit_reason=FORGOTTEN)
+        why = FORGOTTEN if before.node == rank.node else LEFT
+        ended = replace(before, task_status=TaskStatus.TERMINATED, exit_reason=why)
         found.append(task_row(replace(old, updated_at=new.updated_at), ended))
     row, known = task_row(new, rank), task_row(replace(old, updated_at=new.updated_at), before)
     if row != known:
@@ -193,6 +196,24 @@ def _let_go(node: Node, job: Job) -> Node:
     return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))
 
 
+def left_node(node: Node, job: Job, why: str) -> Node:
+    """A node that its job waited for, and has left for another: its repair goes on without the job.
+
+    What ran there may run on: before the node is used again it is looked at.
+    """
+    status = node.status if node.own else NodeStatus.UNKNOWN
+    line = Entry(
+        at=job.updated_at,
+        subject=node.name,
+        before=node.status.value,
+        after=status.value,
+        why=why,
+        job=job.id,
+    )
+    free = _let_go(_told(replace(node, status=status), [line], job.updated_at), job)
+    return replace(free, deadline=node.deadline, anew=node.anew or bool(node.task), version=node.version + 1)
+
+
 def _untold(node: Node, job: Job) -> tuple[Entry, ...]:
     """What the job's timeline says of the node after the last line that the node knows, or has told itself."""
     said = [replace(entry, job=job.id) for entry in job.timeline if entry.subject == node.name]
@@ -244,22 +265,25 @@ def _as_registered(node: Node, rank: Rank) -> Node:
     )
 
 
-def claimed_node(node: Node, job: Job) -> Node:
-    """The node as a new job takes it. Only for a node whose `refusal` is empty."""
+def claimed_node(
+    node: Node, job: Job, status: NodeStatus = NodeStatus.ASSIGNED, at: datetime | None = None
+) -> Node:
+    """The node as a job takes it, a new one or at that time one of whose ranks moves. Only for one that is free."""
+    at = at or job.created_at
     taken = Entry(
-        at=job.created_at,
+        at=at,
         subject=node.name,
         before=node.status.value,
-        after=NodeStatus.ASSIGNED.value,
+        after=status.value,
         why=f"taken by job {job.id}",
         job=job.id,
     )
     return replace(
-        _told(node, [taken], job.created_at),
+        _told(node, [taken], at),
         job_id=job.id,
         job_version=job.version,
-        status=NodeStatus.ASSIGNED,
-        updated_at=job.created_at,
+        status=status,
+        updated_at=at,
         version=node.version + 1,
         verdict=None,
         findings="",
@@ -272,6 +296,8 @@ def claimed_node(node: Node, job: Job) -> Node:
 
 def freed_node(node: Node, job: Job | None, at: datetime) -> Node | None:
     """A node whose holder has ended, or was never recorded, free again; None while somebody may want it."""
+    if job is not None and all(rank.node != node.name for rank in job.ranks):
+        return left_node(node, job, f"job {job.id} has moved on without it")
     if job is not None:
         return held_node(replace(node, job_version=0), job) if job.status.final else None
     if at - node.updated_at < ORPHAN_AGE:

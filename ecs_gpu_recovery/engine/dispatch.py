@@ -46,7 +46,10 @@ class Dispatcher:
     def label(self, record: Job | Node, orders: Sequence[Order], at: datetime) -> list[Fact]:
         """Labels of many orders at once: the fewer calls."""
         named = [order.effect.nodes for order in orders if isinstance(order.effect, LabelNodes)]
-        names = dict.fromkeys(name for nodes in named for name in nodes)
+        ours = [rank.node for rank in record.ranks] if isinstance(record, Job) else [record.name]
+        names = dict.fromkeys(
+            name for nodes in named for name in nodes if name in ours
+        )  # the others were left
         try:
             self._fleet.label_nodes([self._node(record, name) for name in names])
         except Transient as exc:

@@ -15,10 +15,11 @@ from functools import partial
 
 from ..core import handover
 from ..core.effects import LabelNodes, Order, StartTask
-from ..core.errors import NotFound, Transient
-from ..core.events import Fact, FaultSeen, NodeSeen, OrderFailed, OrdersClaimed, StopAsked
+from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
+from ..core.events import Fact, FaultSeen, NodeSeen, NodesOffered, OrderFailed, OrdersClaimed, StopAsked
+from ..core.job import claim
 from ..core.job.table import decide, submit
-from ..core.model import Entry, Job, JobSpec, Node
+from ..core.model import Entry, Job, JobSpec, JobStatus, Node
 from ..core.node.table import decide_node
 from ..core.outbox import latest
 from ..core.policy import Policy
@@ -33,6 +34,8 @@ log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
 AT_ONCE, STARTS_PER_LOOK = 10, 30
 #: After so many it is recorded what became of them: what a process has learned must not all die with it.
 BEFORE_RECORDED = 256
+#: How often a job that waits for nodes looks again, if others were faster; and how many such jobs are asked at once.
+OFFERS, WAITING = 5, 100
 #: Carries out orders that do not depend on each other, and gives back what became of each.
 Spread = Callable[[Callable[[Order], list[Fact]], Sequence[Order]], list[list[Fact]]]
 
@@ -194,7 +197,46 @@ class Runtime:
                 _add_news(told, each.old, each.record)
         for job_id, some in told.items() if news is None else ():
             self._told(job_id, some)
+        return self._offered(moves[0].old, record, now)
+
+    def _offered(self, old: R, record: R, at: datetime) -> R:
+        """A job that needs other nodes is shown what there is; a node that has become free is shown to such jobs."""
+        if not self._dispatch_now:
+            return record
+        if isinstance(record, Node):
+            freed = _free(record) and not _free(old)
+        elif claim.wanted(record) - claim.wanted(old):
+            return self.offer(record, at)
+        else:
+            freed = _free(record) and not _free(old)
+        if freed:
+            self._offer_to_all(at)
         return record
+
+    def offer(self, job: Job, at: datetime, nodes: Sequence[Node] | None = None) -> Job:
+        """Show a job that waits for nodes those that there are, as just read or as they are now.
+
+        Another job may be faster with one that it picks; then it looks again.
+        """
+        for _ in range(OFFERS):
+            offer = NodesOffered(at=at, nodes=tuple(self.store.nodes() if nodes is None else nodes))
+            try:
+                return self.handle(job.id, [offer])
+            except NodesTaken as exc:
+                log.info("a node was taken by another job", extra={"job": job.id, "why": str(exc)})
+                nodes = None
+        return job  # the sweeper offers again
+
+    def _offer_to_all(self, at: datetime) -> None:
+        """Whoever has waited longest chooses first."""
+        waiting: list[Job] = []
+        for line in self.store.jobs(status=JobStatus.PENDING_RESTART, limit=WAITING).jobs:
+            try:
+                waiting.append(self.store.job(line.id))
+            except (BadRecord, NotFound) as exc:
+                log.warning("no node is offered", extra={"job": line.id, "why": str(exc)})
+        for job in sorted(filter(claim.wanted, waiting), key=claim.age):
+            self.offer(job, at)
 
     def _tell_nodes(self, old: Job, new: Job, at: datetime, told: dict[str, list[Fact]]) -> None:
         """What a step of a job means for nodes that it hands over, or has handed over: they send their first orders,
@@ -238,7 +280,7 @@ class Runtime:
     def _commit_job(self, old: Job, new: Job) -> Job:
         handed = handover.taken(old, new, self.store.node, self.policy, self._now())
         new = self.store.commit(old, new, handed)
-        self._handed.update({node.name: node for node in handed})
+        self._handed.update({node.name: node for node in handed if node.job_id and node.own})
         self._say(_news(old, new), new)
         if self._on_commit is not None:
             self._on_commit(old, new)
@@ -395,8 +437,13 @@ def _apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
 def _add_news(told: dict[str, list[Fact]], old: Node, new: Node) -> None:
     """What a step of a node means for the job that has handed it over."""
     fact = handover.news_for_job(new)
-    if fact is not None and handover.news_for_job(old) is None:
+    if fact is not None and type(handover.news_for_job(old)) is not type(fact):
         told.setdefault(new.job_id, []).append(fact)
+
+
+def _free(record: Job | Node) -> bool:
+    """Whether ranks of other jobs could have its nodes."""
+    return not record.engaged if isinstance(record, Node) else record.status.final
 
 
 def _name(record: Job | Node) -> str:

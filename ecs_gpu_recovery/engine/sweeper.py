@@ -17,6 +17,7 @@ from ..core.effects import CheckNode, Order, RebootNode, StartTask
 from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
+from ..core.job import claim
 from ..core.model import Job, Node, NodeStatus
 from ..core.node.table import decide_node
 from .ports import each
@@ -78,6 +79,8 @@ class Sweeper:
         self._resume = False
         self._troubles = Troubles(runtime.store, runtime.notifier)
         self._waiting: list[Job] = []  #: jobs that have handed nodes over
+        self._wanting: list[Job] = []  #: jobs that need other nodes
+        self._held: dict[str, frozenset[str]] = {}  #: the nodes of each job that was swept
 
     def sweep(
         self,
@@ -95,7 +98,7 @@ class Sweeper:
         """
         now = self._runtime.since(now)
         report = Report()
-        self._resume, self._waiting = resume, []
+        self._resume, self._waiting, self._wanting, self._held = resume, [], [], {}
         live = set(self._store.live_jobs()) if observe else set()
         due = set(self._store.due_jobs(now))
         for job_id in _in_turn(live, due, now):
@@ -112,9 +115,11 @@ class Sweeper:
                 self._nodes(report) if late else nodes
             )  # those that were late have moved since they were read
             self._sweep_idle(fresh, live, now, report)
+            nodes = self._nodes(report) if self._wanting else []
             report.live = len(live)
             # What is long overdue now was due before.
             report.stuck = len(self._store.due_jobs(now - STUCK_AFTER)) if due else 0
+        self._offer(nodes if observe else None, now, report)
         then(report)
         report.attempt(ALL, partial(self._troubles.tell, {**report.bad}))
         return report
@@ -168,9 +173,15 @@ class Sweeper:
         for job in self._waiting:
             report.attempt(("job", job.id), partial(self._runtime.catch_up, job, known))
         for node in nodes:
-            if node.job_id and node.job_id not in live:
+            left = node.job_id in self._held and node.name not in self._held[node.job_id]
+            if node.job_id and (node.job_id not in live or left):
                 release = partial(self._store.release_orphan, node.name, node.job_id, now)
                 report.attempt(("node", node.name), release)
+
+    def _offer(self, nodes: Sequence[Node] | None, now: datetime, report: Report) -> None:
+        """Jobs that need other nodes choose among those that are free, the one that waits longest first."""
+        for job in sorted(self._wanting, key=claim.age):
+            report.attempt(("job", job.id), partial(self._runtime.offer, job, now, nodes))
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
@@ -182,6 +193,9 @@ class Sweeper:
             self._store.settle(job)
         if any(rank.handed for rank in job.ranks):
             self._waiting.append(job)
+        if claim.wanted(job):
+            self._wanting.append(job)
+        self._held[job.id] = frozenset(rank.node for rank in job.ranks)
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})

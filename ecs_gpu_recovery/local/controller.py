@@ -143,6 +143,7 @@ class Controller:
                 gpus=view.gpus_expected,
                 ip="127.0.0.1",
                 salt=secrets.token_hex(8),
+                kind=view.alike,
                 created_at=at,
                 updated_at=at,
             )

@@ -187,6 +187,7 @@ class LocalFleet:
                 gpus=seen,
                 boot_id=view.boot_id or "",
                 why=view.why_off or "",
+                kind=view.alike,
             )
 
     def _see_faults(

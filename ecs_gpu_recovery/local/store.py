@@ -127,6 +127,8 @@ class SqliteStore(Database):
             "INSERT INTO ecs_job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(job_id) DO UPDATE SET"
             " job_status=excluded.job_status, retry=excluded.retry, updated_at=excluded.updated_at,"
             " submitted_ecs_task_ids=excluded.submitted_ecs_task_ids,"
+            " assigned_nodes=excluded.assigned_nodes,"
+            " submitted_container_inst_ids=excluded.submitted_container_inst_ids,"
             " live=excluded.live, wake_at=excluded.wake_at, version=excluded.version, record=excluded.record",
             (
                 job.id,

@@ -87,6 +87,11 @@ class NodeView:
     """One of its files can't be read; `why_off` names it."""
 
     @property
+    def alike(self) -> str:
+        """What makes nodes alike here: all are on one machine, with its GPUs or with simulated ones."""
+        return f"embedded {self.kind}"
+
+    @property
     def connected(self) -> bool:
         return self.state is NodeState.READY
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -50,6 +50,8 @@ class Scenario:
     victim: NodeStatus  #: how the broken node must end
     says: str
     everywhere: bool = False  #: not on one node, but on all
+    spares: int = 0  #: how many there are, if nobody says
+    victims: int = 1
 
 
 SCENARIOS = {
@@ -64,13 +66,23 @@ SCENARIOS = {
     "gpu": Scenario(
         "off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"
     ),
-    "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
+    "gpu-permanent": Scenario(
+        "permanent", JobStatus.COMPLETE, 1, NodeStatus.FAILED, "a GPU breaks for good", spares=1
+    ),
     "idle-gpu": Scenario("off-bus", None, 0, NodeStatus.AVAILABLE, "a GPU of it falls off the bus (Xid 79)"),
     "node-lost": Scenario(
-        "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
+        "lost", JobStatus.COMPLETE, 1, NodeStatus.UNKNOWN, "a node loses power for good", spares=1
+    ),
+    "two-nodes": Scenario(
+        "off-bus",
+        JobStatus.COMPLETE,
+        1,
+        NodeStatus.AVAILABLE,
+        "a GPU falls off the bus (Xid 79)",
+        spares=1,
+        victims=2,
     ),
     "kill": Scenario("kill", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a rank is killed (SIGKILL)"),
-    "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
     "storm": Scenario(
         "off-bus",
         JobStatus.COMPLETE,
@@ -79,6 +91,14 @@ SCENARIOS = {
         "a GPU of every node falls off the bus (Xid 79)",
         everywhere=True,
     ),
+    "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
+}
+#: The same without a node to go to.
+WITHOUT_SPARES = {
+    "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
+    "node-lost": Scenario(
+        "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
+    ),
 }
 
 
@@ -86,18 +106,22 @@ def run_demo(
     *,
     fault: str,
     nodes: int,
+    spares: int | None = None,
     steps: int,
     state: Path | None,
     as_json: bool,
     console_port: int | None = None,
 ) -> int:
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
-    policy = replace(LOCAL_POLICY, node_lost_after=timedelta(seconds=2))
+    patience = timedelta(seconds=2)
+    policy = replace(LOCAL_POLICY, node_lost_after=patience, failover_lost_after=2 * patience)
     if SCENARIOS[fault].everywhere:  # all at once are too many, and nobody wants to watch for ten minutes
         if nodes < 2:
             raise Refused("a storm takes two nodes or more: --nodes 4")
         policy = replace(policy, freeze_nodes=min(3, nodes - 1), freeze_within=timedelta(seconds=10))
-    wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes)]
+    scenario = SCENARIOS[fault] if spares != 0 else WITHOUT_SPARES.get(fault, SCENARIOS[fault])
+    spares = scenario.spares if spares is None else spares
+    wishes = [NodeWish(name=f"node-{i + 1}", gpus=2, boot_seconds=1.5) for i in range(nodes + spares)]
     for number in (signal.SIGTERM, signal.SIGHUP):  # ended early: nothing of it may run on
         signal.signal(number, _end_early)
     try:
@@ -115,8 +139,8 @@ def run_demo(
             if beside is not None:
                 beside.open()
                 running.enter_context(Collector(controller.parts, controller.looks))
-            show = _Show(controller.parts, SCENARIOS[fault], fault, steps, loop, beside, quiet=as_json)
-            code = show.play(folder, nodes)
+            show = _Show(controller.parts, scenario, fault, steps, loop, beside, quiet=as_json)
+            code = show.play(folder, nodes, [wish.name for wish in wishes[nodes:]])
             if beside is not None and not as_json:
                 _look_on(beside, folder if state is not None else None)
             return code
@@ -210,6 +234,7 @@ class _Show:
         self._told: set[Any] = set()
         self._told_step = 0
         self._side: LocalBackend | None = None
+        self._victims: list[str] = []
 
     def _say(self, text: str, style: str = "") -> None:
         if not self._quiet:
@@ -221,12 +246,15 @@ class _Show:
             )
             sys.stdout.flush()
 
-    def play(self, folder: Path, nodes: int) -> int:
+    def play(self, folder: Path, nodes: int, spares: Sequence[str]) -> int:
         side = self._side = LocalBackend(folder)
         try:
-            self._wait_for_nodes(nodes)
+            self._wait_for_nodes(nodes + len(spares))
             if self._scenario.status is None:
                 return self._play_without_a_job()
+            for name in spares:
+                side.ask_node(name, "spare", why="the demo keeps it for a rank that loses its node")
+                self._say(f"{name} is kept as a spare")
             options = f"--steps {self._steps} --step-seconds {STEP_S} --checkpoint-every 20"
             command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", *options.split()]
             wish = {"name": "demo", "check": "quick", "any_nodes": nodes, "command": command}
@@ -270,9 +298,12 @@ class _Show:
         """Tell what happens; break something halfway; give a lost node its power back when the job waits."""
         # Between two checkpoints, so that some steps are lost.
         halfway = self._steps // 2 + min(8, self._steps // 8)
-        victim = job.ranks[len(job.ranks) // 2].node
+        middle = len(job.ranks) // 2
+        many = len(job.ranks) if self._scenario.everywhere else self._scenario.victims
+        first = min(middle, len(job.ranks) - many)
+        self._victims = [rank.node for rank in job.ranks[first : first + many]]
         broken = not self._scenario.fault
-        powered, thawed = False, False
+        powered, thawed = self._scenario.victim is NodeStatus.UNKNOWN, False
         limit = time.monotonic() + LIMIT_S
         while not job.status.final or job.outbox:  # what people are told belongs to the story
             if time.monotonic() > limit:
@@ -283,16 +314,17 @@ class _Show:
             done = read_progress(job.spec.checkpoint_dir)
             self._tell_progress(done)
             if not broken and done.steps >= halfway:
-                everywhere = self._scenario.everywhere
-                self._say(f"{'' if everywhere else f'{victim}: '}{self._scenario.says}", "bold red")
-                for rank in job.ranks:
-                    if everywhere or rank.node == victim:
-                        self._parts.cluster.inject(rank.node, self._scenario.fault)
+                if self._scenario.everywhere:
+                    self._say(self._scenario.says, "bold red")
+                for victim in self._victims:
+                    if not self._scenario.everywhere:
+                        self._say(f"{victim}: {self._scenario.says}", "bold red")
+                    self._parts.cluster.inject(victim, self._scenario.fault)
                 broken = True
             thawed = thawed or self._thaw()
             if self._scenario.fault == "lost" and job.status is JobStatus.PENDING_RESTART and not powered:
-                self._say(f"{victim} gets its power back", "bold")
-                self._parts.cluster.power_on(victim)
+                self._say(f"{self._victims[0]} gets its power back", "bold")
+                self._parts.cluster.power_on(self._victims[0])
                 powered = True
         self._tell(job)
         return job
@@ -322,7 +354,7 @@ class _Show:
     def _report(self, job: Job, done: Progress) -> int:
         """What it cost, and whether it ended as it should."""
         want = self._scenario
-        victim = self._parts.store.node(job.ranks[len(job.ranks) // 2].node)
+        victim = self._parts.store.node(self._victims[-1])
         good = job.status is want.status and job.attempt == want.attempt and victim.status is want.victim
         if want.status is JobStatus.COMPLETE:
             good = good and done.steps == self._steps

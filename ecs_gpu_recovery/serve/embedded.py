@@ -9,7 +9,10 @@ import typer
 
 from ..cli.options import JsonOption, StateOption
 
-FAULTS = ("none", "app", "gpu", "gpu-permanent", "idle-gpu", "kill", "node-lost", "oom", "storm")
+FAULTS = (
+    *("none", "app", "gpu", "gpu-permanent", "idle-gpu", "kill", "node-lost", "two-nodes", "oom"),
+    "storm",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +25,16 @@ def demo(
     fault: Annotated[
         str, typer.Option("--fault", help=f"What goes wrong halfway: {', '.join(FAULTS)}.")
     ] = "gpu",
+    spares: Annotated[
+        int | None,
+        typer.Option(
+            "--spares",
+            min=0,
+            max=4,
+            help="How many nodes to keep as spares [default: as the story needs].",
+            show_default=False,
+        ),
+    ] = None,
     nodes: Annotated[
         int, typer.Option("--nodes", min=2, max=16, help="How many simulated nodes the job runs on.")
     ] = 4,
@@ -50,7 +63,15 @@ def demo(
     if fault not in FAULTS:
         raise typer.BadParameter(f"--fault {fault}: use one of {', '.join(FAULTS)}")
     raise typer.Exit(
-        run_demo(fault=fault, nodes=nodes, steps=steps, state=state, as_json=as_json, console_port=console)
+        run_demo(
+            fault=fault,
+            nodes=nodes,
+            spares=spares,
+            steps=steps,
+            state=state,
+            as_json=as_json,
+            console_port=console,
+        )
     )
 
 

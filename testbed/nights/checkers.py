@@ -16,7 +16,7 @@ from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
-from ecs_gpu_recovery.engine.ports import Store
+from ecs_gpu_recovery.engine.ports import Store, each
 
 from .permit_judge import PermitJudge
 from .violation import demand
@@ -43,6 +43,9 @@ class Judge:
         self._round: set[str] = set()  #: nodes that were rebooted, and not let back or given up since
         self._booted: dict[str, float] = {}  #: when each node was rebooted last, as its record knows it
         self._starts: set[str] = set()  #: every start that was ever ordered
+        self._holds: dict[str, frozenset[str]] = {}  #: the nodes of each job that has not ended
+        self._moves: dict[tuple[str, int, int], float] = {}  #: of a job, in an attempt, of a rank: the last
+        self._idle: dict[tuple[str, str], float] = {}  #: since when a job waits, and this node is free for it
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.permits = PermitJudge(world)
         self.carried_out: Counter[str] = Counter()
@@ -92,7 +95,7 @@ class Judge:
         if task.check or not task.job:
             return
         for other in alive:
-            if other.job == task.job and not other.check:
+            if other.job == task.job and not other.check and not other.left:
                 demand(
                     other.rank != task.rank,
                     f"{task.id} and {other.id} are both rank {task.rank} of {task.job}",
@@ -121,12 +124,15 @@ class Judge:
             self._for_its_own_sake(machine, reboot)
             return
         attempt = key.attempt - 1
+        attempts = (
+            (attempt, key.attempt) if key.last else (attempt,)
+        )  # a node that was taken is examined first
         proof = [
             t
             for t in machine.tasks
             if t.check
             and t.job == key.job
-            and t.attempt == attempt
+            and t.attempt in attempts
             and t.told
             and verdict_of(t) is Verdict.REBOOT
         ]
@@ -134,7 +140,7 @@ class Judge:
             bool(proof) or self._was_stuck(machine, key.job, attempt),
             f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}",
         )
-        used = (key.job, attempt, machine.name)
+        used = (reboot.key, attempt, machine.name)
         demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
         self._used.add(used)
         self._repaired(machine)
@@ -181,6 +187,7 @@ class Judge:
             self._is_real(rank.task_id, rank.check_id)
         said = broken(new)
         demand(not said, f"job {new.id}: {'; '.join(said)}")
+        self._holds_alone(new)
         if old is None:
             return
         demand(
@@ -193,6 +200,8 @@ class Judge:
             f"job {new.id} was {old.status} for good and is {new.status} now",
         )
         for before, rank in zip(old.ranks, new.ranks, strict=True):
+            if before.node != rank.node:
+                self._left(new, before)
             if rank.verdict is Verdict.LOST and before.verdict is not rank.verdict:
                 self._truly_lost(old, rank)
             if rank.exit is Exit.FROZEN and before.exit is not rank.exit:
@@ -234,6 +243,51 @@ class Judge:
         return (
             bool(w.skew_s or w.jolt_s) or self._world.now - began >= w.policy.refill_after.total_seconds() - 1
         )
+
+    def _holds_alone(self, job: Job) -> None:
+        names = frozenset() if job.status.final else frozenset(rank.node for rank in job.ranks)
+        for other, theirs in self._holds.items():
+            both = sorted(names & theirs) if other != job.id else []
+            demand(not both, f"{both} is held by {job.id} and by {other}")
+        self._holds[job.id] = names
+
+    def _left(self, job: Job, rank: Rank) -> None:
+        """A rank has moved away. What it ran there is over, or was asked to stop and is out of reach for long."""
+        self._moves[job.id, job.attempt, rank.index] = self._world.now
+        self._world.struck["moves"] += 1
+        w, machine = self._world.weather, self._world.machines[rank.node]
+        told = not (w.lost or w.late or w.reordered or w.together or w.skew_s or w.jolt_s or w.late_functions)
+        for task in machine.tasks:
+            if task.alive and task.job == job.id and not task.check and not task.stray:
+                since = task.asked if machine.away_since is None else machine.away_since
+                took = self._world.now - since + 1.0
+                back = (
+                    machine.connected and self._world.now - machine.last_away < 300
+                )  # and nobody knows it yet
+                task.left = True
+                demand(
+                    not told or back or took >= w.policy.failover_lost_after.total_seconds(),
+                    f"job {job.id} left {machine.name} behind, where {task.id} still runs",
+                )
+
+    def look(self, store: Store) -> None:
+        """No job waits for a node while one is free for it."""
+        waits: dict[tuple[str, str], float] = {}
+        if not self._world.troubled:
+            for job in each(store.job, store.live_jobs())[0]:
+                ready = [r for r in job.ranks if r.handed and not r.live and not r.anew]
+                if job.status is JobStatus.PENDING_RESTART and ready and job.ending is None:
+                    some = {(job.id, node.name) for node in store.nodes() if self._suits(job, node)}
+                    waits |= {pair: self._idle.get(pair, self._world.now) for pair in some}
+        self._idle = waits
+        most = 1800.0 + 3 * self._world.weather.sweep_s
+        late = [pair for pair, since in waits.items() if self._world.now - since > most]
+        demand(not late, f"{late[:1]}: the one waits, and the other is free")
+
+    def _suits(self, job: Job, node: Node) -> bool:
+        usable = node.status is NodeStatus.AVAILABLE and node.connected and node.gpus_seen == node.gpus
+        may = job.spec.failover == "any" or (job.spec.failover == "spares" and node.spare)
+        return usable and may and node.kind == "alike" and not node.job_id and node.hold is None
 
     def _is_real(self, *ids: str) -> None:
         """A task that a record names was started by its order, and by nobody else."""
@@ -352,11 +406,14 @@ class Judge:
         waited = self._entered.get((job.id, job.attempt, JobStatus.PENDING_RESTART), 0.0)
         away = machine.away_since
         untold = away is not None and any(begin <= away < end for begin, end in self.late)
+        if (job.id, job.attempt, rank.index) in self._moves:
+            self._passed(job, rank, machine)
+            waited = 0.0
         demand(
             away is None or away >= waited or untold,
             f"job {job.id} restarts, but {rank.node} has not been back",
         )
-        key = keys.reboot(job.id, job.attempt, rank.index)
+        key = keys.reboot(job.id, job.attempt, rank.index, max(0, rank.handed_times - 1))
         reboot = machine.reboots.get(key)
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
         self._passed_the_gate(machine, key)
@@ -375,6 +432,20 @@ class Judge:
             )
             well = any(verdict_of(t) is Verdict.HEALTHY for t in since)
             demand(well, f"{machine.name} is let back, and no check has found it healthy since its reboot")
+
+    def _passed(self, job: Job, rank: Rank, machine: Machine) -> None:
+        """A node that was taken was found healthy before it is used, or could not be examined."""
+        if any(reboot.done for reboot in machine.reboots.values()):
+            return  # it was examined, and repaired; whether it is examined again is another question
+        lines = [entry.why for entry in job.timeline if entry.subject == rank.node]
+        lately = [
+            t for t in machine.tasks if t.check and not t.alive and t.ended > self._world.now - 6 * 3600 - 60
+        ]
+        well = any(verdict_of(t) is Verdict.HEALTHY for t in lately)
+        demand(
+            well or "verdict inconclusive" in lines,
+            f"job {job.id} restarts on {rank.node}, which it took and did not examine",
+        )
 
     def kept(self, kind: str, name: str, text: str) -> None:
         """A field that a later release has written is still there, whoever wrote the record since."""
@@ -403,7 +474,8 @@ class Judge:
             if said is not None and said.job in bad:
                 continue
             ended = self.final.get(said.job) if said is not None else None
-            withdrawn = kind == "RebootNode" and ended in (JobStatus.FAILED, JobStatus.USER_STOPPED)
+            left = said is not None and (said.job, said.attempt, said.rank) in self._moves
+            withdrawn = kind == "RebootNode" and (ended in (JobStatus.FAILED, JobStatus.USER_STOPPED) or left)
             withdrawn = withdrawn or key in self.permits.set_aside
             demand(
                 self.carried_out[key] > 0 or withdrawn, f"{kind} {key} was committed and never carried out"

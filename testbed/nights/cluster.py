@@ -243,7 +243,7 @@ class SimulatedCluster:
 
     def seen(self, machine: Machine) -> NodeSeen:
         w = self._world.weather
-        as_registered = {"instance": f"{machine.name}.{machine.registration}", "host": machine.name}
+        instance = f"{machine.name}.{machine.registration}" if w.forgetful else ""
         return NodeSeen(
             at=self._night.clock,
             node=machine.name,
@@ -253,7 +253,8 @@ class SimulatedCluster:
             version=machine.version if w.ordered else 0,
             gone=machine.gone,
             registered=self._world.stamp(machine.registered),
-            **(as_registered if w.forgetful else {}),
+            instance=instance,
+            host=machine.name if w.forgetful else "",
         )
 
     def faulty(self, machine: Machine, fault: Fault) -> FaultSeen:

@@ -54,10 +54,11 @@ class HostileStore:
         """Where a hand-over does not fit into one write, its nodes are written first, and the job may not follow."""
         self._night.before("commit", new.id)
         store, handed = self._store, [marked_node(node) for node in handed]
-        if handed and isinstance(store, MemoryStore) and store.owes and self._night.dies():
+        given = [node for node in handed if node.job_id == new.id and node.own]
+        if given and isinstance(store, MemoryStore) and store.owes and self._night.dies():
             with suppress(VersionConflict):
-                store.commit_node(handed[0])
-                self._night.judge.committed_node(handed[0])
+                store.commit_node(given[0])
+                self._night.judge.committed_node(given[0])
             self._night.die("hand over", new.id)
         newest = store.job(new.id)
         new = store.commit(old, marked_job(new), handed)

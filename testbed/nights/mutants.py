@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import codec, edges, exits, guard, handover
+from ecs_gpu_recovery.core import codec, edges, exits, guard, handover, rows
 from ecs_gpu_recovery.core.events import Fact, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
-from ecs_gpu_recovery.core.job import budget, joint, rules
+from ecs_gpu_recovery.core.job import budget, claim, joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node import repair
@@ -168,6 +168,21 @@ def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
     """What a job and its node have not told each other at once is never told."""
 
 
+def _claim_anything(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+    """What was picked a moment ago is still free."""
+    yield rows.claimed_node(read(rank.node), job, rank.node_status, job.updated_at)
+    yield rows.left_node(read(before.node), job, "moved")
+
+
+def _claim_nothing(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+    """The job is written, and the claim follows when its answer has come, which is never."""
+    yield rows.left_node(read(before.node), job, "moved")
+
+
+def _offer_nothing(sweeper: Sweeper, *args: object) -> None:
+    """Who waits for a node has been offered what there was when the wait began."""
+
+
 def _with(rules: dict[type[Fact], node_table.Rule]) -> dict[NodeStatus, dict[type[Fact], node_table.Rule]]:
     """The table of nodes with other rules for one that reboots."""
     reboots = {**node_table.TABLE[NodeStatus.REBOOTING], **rules}
@@ -224,6 +239,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("count deadlines from the event", Runtime, "_now", lambda runtime: None, "late-functions"),
     Mutant("count progress without any", budget, "_attempt_of", lambda draft, ev: draft.attempt),
     Mutant("charge a restart after progress", budget, "_refill", lambda draft, since: None),
+    Mutant("give one node to two jobs", handover, "_exchanged", _claim_anything, "contest"),
+    Mutant("lose a claim with its answer", handover, "_exchanged", _claim_nothing, "spares"),
+    Mutant("leave a lost node at once", claim, "_may_leave", lambda draft, rank: True, "spares"),
+    Mutant("leave a task running behind", claim, "_asleep", lambda rank: True, "spares"),
+    Mutant("use a taken node unseen", claim, "_passed", lambda draft, node: True, "spares"),
+    Mutant("forget a job that waits", Sweeper, "_offer", _offer_nothing, "spares"),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 

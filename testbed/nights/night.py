@@ -354,6 +354,8 @@ class Night:
                     seen_version=1 if w.ordered else 0,
                     boot_id=boot,
                     status=NodeStatus.AVAILABLE,
+                    kind="odd" if w.odd and name == world.spares[0] else "alike",
+                    spare=name in world.spares,
                 )
             )
         self._people.prepare()
@@ -419,6 +421,7 @@ class Night:
         world, limit = self.world, self.weather.trouble_s + PATIENCE_S
         while self._resting < 2:
             world.run_until(world.now + self.weather.sweep_s)
+            self.judge.look(self._stores[-1])
             self._resting = self._resting + 1 if self._at_rest() else 0
             if world.now > limit:
                 return

@@ -35,7 +35,7 @@ class People:
         for number in range(w.jobs):
             self.to_submit += 1
             size = rng.randint(1, max(1, w.nodes if w.jobs == 1 else w.nodes - 1))
-            nodes = sorted(rng.sample(sorted(world.machines), size))
+            nodes = sorted(rng.sample(world.named, size))
             check = rng.random() < 0.3
             world.sizes[f"j{number}"] = size
             begin = rng.uniform(0, 60 if number == 0 else 2400)
@@ -65,7 +65,9 @@ class People:
                 self._night.runtime.submit(
                     job_id=f"j{number}",
                     cluster="c",
-                    spec=JobSpec(task_def=f"{FAMILY}:1"),
+                    spec=JobSpec(
+                        task_def=f"{FAMILY}:1", failover=self._weather.failover, fenced=number % 2 == 1
+                    ),
                     nodes=nodes,
                     at=self._world.time,
                     check=check,

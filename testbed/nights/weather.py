@@ -81,6 +81,10 @@ class Weather:
     restored: bool = False  #: ... and later put back as it was
     # What jobs tell.
     reports: str = ""  #: they tell steps with the attempt, or only the names of checkpoints; empty: nothing
+    # Other nodes.
+    spares: int = 0  #: nodes that are kept for ranks that lose theirs
+    odd: bool = False  #: the first of them is of another kind than all the others
+    failover: str = ""  #: of every job
     # Which kind of place.
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
@@ -190,7 +194,63 @@ def any_night(rng: Random, more: Random) -> Weather:
     weather, chance = draw(rng, more), _apart(more)
     weather = _two_releases(weather, chance) if chance.random() < 0.1 else weather
     weather = _one_bad_record(weather, chance) if chance.random() < 0.1 else weather
-    return _guarded(weather, chance) if chance.random() < 0.3 else weather
+    weather = _guarded(weather, chance) if chance.random() < 0.3 else weather
+    return _with_spares(weather, chance) if chance.random() < 0.2 else weather
+
+
+def _with_spares(weather: Weather, more: Random) -> Weather:
+    """Ranks may move. Several jobs may want the same node, and some wait in vain."""
+    spares = more.choice((0, 1, 1, 1, 2))
+    policy = replace(
+        weather.policy,
+        max_retries=max(1, weather.policy.max_retries),
+        failover_lost_after=timedelta(minutes=more.choice((5, 15, 20))),
+        wait_for_nodes=timedelta(minutes=more.choice((40, 240))),
+    )
+    return replace(
+        weather,
+        spares=spares,
+        odd=spares > 1 and more.random() < 0.5,
+        failover=more.choice(("any", "spares")) if spares else "any",
+        dead_gpus=max(weather.dead_gpus, more.uniform(0.1, 0.5)),
+        policy=policy,
+    )
+
+
+def spares(rng: Random, more: Random) -> Weather:
+    """Nodes break for good or are lost, and others take their places. In half of the nights nothing else happens."""
+    weather, chance = draw(rng, more), _apart(more)
+    if chance.random() < 0.5:
+        calm: dict[str, Any] = dict.fromkeys((*_DELIVERY, *_PROCESS), 0.0)
+        weather = replace(weather, **calm, skew_s=0.0, jolt_s=0.0)
+        weather = replace(weather, reordered=0.0, throttles=0.0, late_functions=0.0)
+    weather = replace(weather, power_cuts=max(weather.power_cuts, chance.choice((0.0, 0.5))))
+    weather = replace(weather, flaps=max(weather.flaps, chance.choice((0.0, 2.0))))
+    return _with_spares(weather, chance)
+
+
+def contest(rng: Random, more: Random) -> Weather:
+    """Several jobs wait for one spare, and whoever looks at it for them stands still before the claim is made."""
+    weather, chance = spares(rng, more), _apart(more)
+    return replace(
+        weather,
+        nodes=3,
+        jobs=3,
+        spares=1,
+        odd=False,
+        failover="spares",
+        sweepers=2,
+        stall=0.4,
+        stall_s=90.0,
+        crash=0.0,
+        sweep_s=60.0,
+        ordered=True,
+        skew_s=0.0,
+        dead_gpus=0.0,
+        gpu_faults=0.0,
+        power_cuts=chance.uniform(0.8, 1.5),
+        policy=replace(weather.policy, max_retries=3, wait_for_nodes=timedelta(hours=4)),
+    )
 
 
 def _apart(more: Random, what: str = "records") -> Random:
@@ -290,6 +350,9 @@ def _first_draw(rng: Random) -> Weather:
         deployed=False,
         restored=False,
         reports="",
+        odd=False,
+        spares=0,
+        failover="",
         **rates,
     )
 
@@ -381,4 +444,6 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "releases": releases,
     "poison": poison,
     "storms": storms,
+    "spares": spares,
+    "contest": contest,
 }

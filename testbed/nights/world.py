@@ -50,6 +50,7 @@ class Task:
     ended: float = -1.0  #: as the cluster sees it
     finished: bool = False  #: did its work to the end
     told: bool = False  #: the cluster knows that it has ended
+    left: bool = False  #: its rank has moved away from its machine, which was out of reach
     stray: bool = False  #: its start had been withdrawn when it got through
     forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
     frozen: bool = False  #: waits for a GPU that will never answer
@@ -124,7 +125,9 @@ class World:
         self.now = 0.0
         self.history: list[tuple[object, ...]] = []
         self.struck: Counter[str] = Counter()  #: how often each trouble of the weather has struck
-        self.machines = {f"n{i}": Machine(f"n{i}") for i in range(weather.nodes)}
+        self.named = [f"n{i}" for i in range(weather.nodes)]  #: those that people name
+        self.spares = [f"s{i}" for i in range(weather.spares)]
+        self.machines = {name: Machine(name) for name in (*self.named, *self.spares)}
         self.tasks: dict[str, Task] = {}
         self.sizes: dict[str, int] = {}  #: how many ranks each job has
         #: Of each step that a job has trained for the first time: the attempt, and when.

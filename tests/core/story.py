@@ -18,6 +18,7 @@ from ecs_gpu_recovery.core.events import (
     Fact,
     NodeChecked,
     NodeSeen,
+    NodesOffered,
     OrderFailed,
     OrderSent,
     PermitWithheld,
@@ -85,7 +86,13 @@ class Story:
     """A job and its clock. Every method is something that happens; `orders` holds what the last one caused."""
 
     def __init__(
-        self, *, nodes: int = 4, check: bool = False, policy: Policy = POLICY, **about_nodes: Any
+        self,
+        *,
+        nodes: int = 4,
+        check: bool = False,
+        policy: Policy = POLICY,
+        spec: JobSpec = JobSpec(),  # noqa: B008 - it is frozen
+        **about_nodes: Any,
     ) -> None:
         self.policy = policy
         self.now = T0
@@ -94,14 +101,16 @@ class Story:
         step = submit(
             job_id="j",
             cluster="c",
-            spec=JobSpec(),
+            spec=spec,
             nodes=some_nodes(nodes, **about_nodes),
             policy=policy,
             at=T0,
             check=check,
         )
         self.job = step.job
-        self.nodes = {node.name: claimed_node(node, step.job) for node in some_nodes(nodes, **about_nodes)}
+        self.nodes: dict[str, Node] = {
+            node.name: claimed_node(node, step.job) for node in some_nodes(nodes, **about_nodes)
+        }
         self._keep(step)
         assert broken(self.job) == []
 
@@ -137,6 +146,11 @@ class Story:
 
     def order(self, kind: type[Effect], **wanted: Any) -> Order:
         return next(order for order in self.job.outbox if order.effect == Like(kind, **wanted))
+
+    def has_also(self, *nodes: Node) -> Story:
+        """The fleet has these nodes too."""
+        self.nodes |= {node.name: node for node in nodes}
+        return self
 
     # -- things that happen ------------------------------------------------------------------------------------
 
@@ -191,7 +205,7 @@ class Story:
         self.nodes[node.name] = step.node
         self.orders += [order.effect for order in step.orders]
         news = handover.news_for_job(step.node)
-        if news is not None and handover.news_for_job(node) is None:
+        if news is not None and type(handover.news_for_job(node)) is not type(news):
             self._job_hears(news)
 
     def after(self, wait: timedelta) -> Story:
@@ -299,6 +313,16 @@ class Story:
         for r in ranks or [rank.index for rank in self.job.ranks if rank.verdict is None]:
             self.hears(self.checked(r, verdict, findings))
         return self
+
+    def sees_the_fleet(self) -> Story:
+        """It is offered what there is."""
+        return self.hears(NodesOffered(at=self.now, nodes=tuple(self.nodes.values())))
+
+    def check_of(self, name: str, verdict: Verdict) -> Story:
+        """The check of a node that a rank has taken answers."""
+        rank = next(rank for rank in self.job.ranks if rank.node == name)
+        about: dict[str, Any] = {"at": self.now, "node": name, "check_id": "c", "check_try": rank.check_try}
+        return self.hears(CheckStarted(**about), NodeChecked(**about, verdict=verdict))
 
     def is_seen(self, rank: int, *, connected: bool = True, **about: Any) -> Story:
         return self.hears(NodeSeen(at=self.now, node=f"n{rank}", connected=connected, **about))

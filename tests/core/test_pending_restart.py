@@ -132,7 +132,7 @@ def test_the_job_fails_while_another_node_still_reboots_and_that_node_goes_on_by
 def test_a_job_of_an_older_release_that_waits_for_a_reboot_hands_its_node_over_under_the_same_key() -> None:
     job = a_job_awaiting_reboot(nodes=2, bad=(0,))
     reboot, deadline = job.node(0).outbox, job.node(0).deadline
-    ranks = (replace(job.rank(0), handed="", deadline=deadline), job.rank(1))
+    ranks = (replace(job.rank(0), handed="", handed_times=0, deadline=deadline), job.rank(1))
     job.job = replace(job.job, ranks=ranks, outbox=reboot)
     job.nodes["n0"] = replace(job.node(0), handed="", outbox=(), reboot_key="", job_version=0)
     job.hears(Tick(at=T0))

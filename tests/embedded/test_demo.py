@@ -42,10 +42,10 @@ STORIES = {
         ),
     ],
     "gpu-permanent": [
-        "breaks for good",
-        "node-2 must be replaced",
-        "gpu-recovery node release node-2",
+        *("node-3 is kept as a spare", "breaks for good", "rank 1 moved from node-2 to node-3", "COMPLETE"),
+        *("message to people: Node node-2", "gpu-recovery node release node-2"),
     ],
+    "two-nodes": ["kept as a spare", "falls off the bus", "moved from node-1 to node-3", "COMPLETE"],
     "kill": [
         *("is killed", "was killed (SIGKILL)", "GPUs healthy; restarted after step"),
         *("RESTARTING", "COMPLETE", "resumed at step"),
@@ -54,7 +54,7 @@ STORIES = {
         *("node-1 is free", "Xid 79", "AVAILABLE -> PENDING_HEALTHCHECK: a fault was seen on it"),
         *("PENDING_HEALTHCHECK -> REBOOTING", "REBOOTING -> ", "AVAILABLE", "node-1 is AVAILABLE"),
     ],
-    "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
+    "node-lost": ["loses power", "lost", "rank 1 moved from node-2 to node-3", "RESTARTING", "COMPLETE"],
     "storm": [
         *("every node falls off the bus", "the fleet is frozen: 2 nodes to repair within 10 seconds"),
         *("a person thaws it", "PENDING_RESTART -> RESTARTING", "COMPLETE", "message to people"),
@@ -69,6 +69,22 @@ def demo(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_fault_has_a_story() -> None:
     assert set(STORIES) == set(FAULTS) == set(SCENARIOS)
+
+
+#: The same where there is no node to go to.
+WITHOUT_SPARES = {
+    "gpu-permanent": ["breaks for good", "node-2 must be replaced", "gpu-recovery node release node-2"],
+    "node-lost": ["loses power", "lost", "gets its power back", "RESTARTING", "COMPLETE"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", WITHOUT_SPARES)
+def test_without_spares_a_job_stays_where_it_is(fault: str) -> None:
+    told = demo("--fault", fault, "--spares", "0")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert [words for words in WITHOUT_SPARES[fault] if words not in told.stdout] == []
+    assert "moved from" not in told.stdout
 
 
 @pytest.mark.slow

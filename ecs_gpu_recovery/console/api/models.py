@@ -189,6 +189,7 @@ class JobView(Answer):
     max_retries: int
     restarts_left: int
     restart_when_healthy: str
+    waiting_since: str | None
     ranks: list[RankView]
     timeline: list[EntryView]
     outbox: list[OrderInJob]

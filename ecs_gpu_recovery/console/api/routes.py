@@ -263,7 +263,10 @@ async def fetch_evidence(name: Name, file: Name, console: ConsoleArg) -> Respons
 
 @router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))
 async def ask_node(
-    name: Name, ask: Literal["drain", "release", "reboot", "check"], body: NodeBody, do: ActionsArg
+    name: Name,
+    ask: Literal["drain", "release", "reboot", "check", "spare", "unspare"],
+    body: NodeBody,
+    do: ActionsArg,
 ) -> Response:
     """Drain, release, reboot or check a node. All but a check need a reason."""
     node = await do.ask_node(name, ask, body.why, body.level)

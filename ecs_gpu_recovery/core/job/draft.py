@@ -47,6 +47,11 @@ class Draft(RecordDraft):
         self.outcome = job.outcome
         self.preflight = job.preflight
         self.budget, self.marker = job.spent, job.marker
+        self.waiting_since, self.wait_told, self.look_at = job.waiting_since, job.wait_told, job.look_at
+        #: Whether a node is left for each rank that must leave its own, and ranks for which none is. Both are said by a
+        #: look at the fleet, and hold for this step only.
+        self.hope: bool | None = None
+        self.hopeless: set[int] = set()
         self.ranks = list(job.ranks)
         self._job = job
         for order in job.outbox:  # of an older release: its node is handed over instead, under the same key
@@ -175,6 +180,7 @@ class Draft(RecordDraft):
             raise Bug(f"job {self.id}: {self.status} -> {status} is no move that exists")
         self.note("job", self.status.value, status.value, why, evidence)
         self.status = status
+        self.waiting_since, self.wait_told, self.look_at = None, False, None
 
     # -- orders ------------------------------------------------------------------------------------------------
 
@@ -288,6 +294,9 @@ class Draft(RecordDraft):
             "preflight": self.preflight,
             "budget": job.budget if self.budget == job.spent else self.budget,
             "marker": self.marker,
+            "waiting_since": self.waiting_since,
+            "wait_told": self.wait_told,
+            "look_at": self.look_at,
             "ranks": tuple(self.ranks),
             "outbox": self.orders,
             "timeline": timeline,
@@ -303,8 +312,9 @@ def end(draft: Draft, status: JobStatus, why: str, *, by: str = "", firm: bool =
     if draft.ending is not None and (draft.ending.firm or not firm):
         return
     draft.ending = Ending(status=status, why=why, by=by, firm=firm)
+    draft.look_at = None
     for rank in list(draft.ranks):
         draft.order_stop(rank.index, why)
         asked = rank.check_try and rank.verdict is None and rank.deadline is not None
-        if asked and (rank.ended or draft.preflight):
+        if asked and rank.quiet:
             examination.withdraw(draft, rank.index, why)

@@ -11,7 +11,7 @@ from .. import examination, keys, messages
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from . import budget, causes
+from . import budget, causes, claim
 from .draft import Draft, end
 
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
@@ -127,8 +127,13 @@ def _conclude(draft: Draft) -> None:
     dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
     lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
     evidence = causes.verdicts(draft.ranks)
-    if not dead and (budget.left(draft) if bad or lost else budget.left_when_healthy(draft)):
-        _recover(draft, bad, lost, evidence)
+    faulty = bool(bad or lost or dead)
+    left = budget.left(draft) if faulty else budget.left_when_healthy(draft)
+    if dead and left and claim.may_move(draft) and draft.hope is None:
+        draft.look_at = draft.look_at or draft.now  # until it is known whether there is another node
+        return
+    if left and (not dead or draft.hope):
+        _recover(draft, [*bad, *dead], lost, evidence)
         return
     for rank in (*bad, *dead):
         draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
@@ -173,9 +178,12 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
     draft.attempt += 1
     draft.move(JobStatus.PENDING_RESTART, why, evidence)
     for rank in list(draft.ranks):
+        draft.set(rank.index, handed_times=0)
         if rank.verdict is Verdict.REBOOT:
             why = "its task could not be stopped" if rank.stuck else "GPU fault that a reboot may cure"
             draft.node(rank.index, NodeStatus.REBOOTING, why, rank.findings)
+        elif rank.verdict is Verdict.REPLACE:
+            draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
         elif rank.verdict is not Verdict.LOST:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
 
@@ -186,14 +194,18 @@ def awaited(draft: Draft) -> None:
     How a node that was handed over is repaired, and how long that may take, is its own record's business.
     """
     if draft.ending is None:
+        claim.admit(draft)
         for rank in list(draft.ranks):
             _look_at(draft, rank)
-        if failed := [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]:
+        failed = [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]
+        failed = [r for r in failed if r.index in draft.hopeless or not claim.may_move(draft)]
+        if failed:
             end(
                 draft,
                 JobStatus.FAILED,
                 f"{causes.names(failed)} could not be brought back: {causes.say(r.findings for r in failed)}",
             )
+        claim.wait(draft)
     if draft.ending is not None:
         _close_when_quiet(draft)
     elif all(r.node_status is NodeStatus.AVAILABLE and r.fit and r.quiet for r in draft.ranks):
@@ -205,8 +217,14 @@ def awaited(draft: Draft) -> None:
 
 def _look_at(draft: Draft, rank: Rank) -> None:
     """A node that is not well is handed over; one that only waits for the others may go away for a while."""
-    if rank.node_status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN) and not rank.handed:
-        draft.set(rank.index, handed=keys.reboot(draft.id, draft.attempt, rank.index), deadline=None)
+    unfit = (
+        NodeStatus.REBOOTING,
+        NodeStatus.UNKNOWN,
+        *([NodeStatus.FAILED] if claim.may_move(draft) else []),
+    )
+    if rank.node_status in unfit and not rank.handed:
+        key = keys.reboot(draft.id, draft.attempt, rank.index, rank.handed_times)
+        draft.set(rank.index, handed=key, handed_times=rank.handed_times + 1, deadline=None)
     if rank.anew and not rank.quiet:  # nobody will report its end, so its node looks for it
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
     elif rank.node_status is NodeStatus.AVAILABLE and rank.fit is (rank.deadline is not None):

@@ -24,6 +24,7 @@ from ..events import (
 )
 from ..exits import classify, host_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .claim import examine, may_move, under_test
 from .draft import SPEAKERS, Draft, end
 from .sightings import lose, rank_on
 
@@ -225,7 +226,9 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
 def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     """The node is the job's again. If its old task was not known to have ended, its own check has found it idle."""
     rank = rank_on(draft, ev.node)
-    if rank is None or rank.handed != ev.key or rank.node_status is NodeStatus.FAILED:
+    if rank is None or rank.handed != ev.key:
+        return
+    if rank.node_status is NodeStatus.FAILED and not may_move(draft):
         return
     why = "heard from again" if rank.verdict is Verdict.LOST else "repaired, connected, all GPUs there"
     draft.node(rank.index, NodeStatus.AVAILABLE, why)
@@ -235,6 +238,9 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     draft.set(rank.index, handed="", deadline=None, **(sighting.known(ev.machine) if newer else {}))
     if not rank.quiet:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
+    # It was taken, and lost before its check had answered; or a person has released it.
+    if (not rank.start_try and rank.verdict is Verdict.LOST) or rank.node_status is NodeStatus.FAILED:
+        examine(draft, rank.index)
 
 
 def node_given_up(draft: Draft, ev: NodeGivenUp) -> None:
@@ -301,6 +307,11 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
         stuck = rank.connected and not rank.gone and not rank.anew
         draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time", stuck=stuck)
         draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
+    elif status is JobStatus.PENDING_RESTART and under_test(rank):
+        examination.ran_out(draft, rank.index)
+    elif status is JobStatus.PENDING_RESTART and may_move(draft):
+        draft.set(rank.index, verdict=Verdict.LOST, findings=rank.absence)
+        draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")
     elif status is JobStatus.PENDING_RESTART:
         draft.set(rank.index, findings=rank.absence)
         draft.node(rank.index, NodeStatus.UNKNOWN, "went away while the gang waited")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import examination, sighting
 from ..events import FaultSeen, NodeSeen
 from ..model import Exit, JobStatus, NodeStatus, Rank, Verdict
+from .claim import under_test
 from .draft import Draft
 
 
@@ -66,10 +67,16 @@ def lose(draft: Draft, rank: Rank, why: str) -> None:
     """The node is gone. Its task may still run somewhere out of sight, so it is not called ended."""
     if draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and not rank.ended and rank.exit is None:
         draft.set(rank.index, exit=Exit.LOST, exit_reason=why)
-    elif draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is None and draft.ending is None:
+    elif rank.verdict is None and draft.ending is None and _is_examined(draft, rank):
         examination.withdraw(draft, rank.index, "the node is lost")
         draft.set(rank.index, verdict=Verdict.LOST, findings=why, deadline=None)
         draft.node(rank.index, NodeStatus.UNKNOWN, "lost", why)
+
+
+def _is_examined(draft: Draft, rank: Rank) -> bool:
+    if draft.status is JobStatus.PENDING_RESTART:
+        return under_test(rank)
+    return draft.status is JobStatus.PENDING_HEALTHCHECK
 
 
 def fault_seen(draft: Draft, ev: FaultSeen) -> None:

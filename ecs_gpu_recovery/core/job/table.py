@@ -24,6 +24,7 @@ from ..events import (
     NodeGivenUp,
     NodeRepaired,
     NodeSeen,
+    NodesOffered,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
@@ -37,6 +38,7 @@ from ..events import (
 from ..model import Budget, Job, JobSpec, JobStatus, Node, NodeStatus, Rank
 from ..policy import Policy
 from . import budget as b
+from . import claim
 from . import rules as r
 from . import sightings as s
 from .draft import Draft, Step
@@ -57,6 +59,9 @@ _NO_CHECK: dict[type[Fact], Rule] = {
     CheckRefused: ignore("no check is pending while the gang starts or runs"),
     NodeChecked: ignore("the gang starts or runs: this answers a question of before"),
 }
+_NO_MOVE: dict[type[Fact], Rule] = {
+    NodesOffered: ignore("the gang starts or runs, and needs no other node"),
+}
 _NONE_HANDED: dict[type[Fact], Rule] = {
     NodeRepaired: ignore("no node is handed over now: this is old news of an earlier attempt"),
     NodeGivenUp: ignore("no node is handed over now: this is old news of an earlier attempt"),
@@ -71,6 +76,7 @@ _ENDED: dict[type[Fact], Rule] = {
     NodeChecked: ignore("the job is over: a verdict decides nothing any more"),
     NodeRepaired: ignore("the job is over, and nobody waits for the node"),
     NodeGivenUp: ignore("the job is over, and nobody waits for the node"),
+    NodesOffered: ignore("the job is over, and needs no node"),
     NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     ProgressSeen: ignore("the job is over: it needs no restart any more"),
@@ -82,6 +88,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.IN_PROGRESS: {
         **_ALWAYS,
         **_NO_CHECK,
+        **_NO_MOVE,
         **_NONE_HANDED,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
@@ -99,6 +106,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         CheckStarted: r.check_started,
         CheckRefused: r.check_refused,
         NodeChecked: r.node_checked,
+        NodesOffered: claim.offered,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
@@ -115,6 +123,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.node_checked,
         NodeRepaired: r.node_repaired,
         NodeGivenUp: r.node_given_up,
+        NodesOffered: claim.offered,
         NodeSeen: s.node_seen,
         Tick: r.tick,
         StopAsked: r.stop_asked,
@@ -122,6 +131,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.RESTARTING: {
         **_ALWAYS,
         **_NO_CHECK,
+        **_NO_MOVE,
         **_NONE_HANDED,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,

@@ -27,14 +27,23 @@ from ..model import Hold, NodeStatus, Verdict
 from . import repair
 from .draft import NodeDraft
 
-ASKS = ("drain", "release", "check", "reboot")
+ASKS = ("drain", "release", "check", "reboot", "spare", "unspare")
 
 
 def asked(d: NodeDraft, ev: NodeAsked) -> None:
     """A person's word. Each is granted whole or refused with the reason."""
     if ev.ask not in ASKS:
         raise Refused(f"a node can be asked to {', '.join(ASKS)}; not to {ev.ask}")
-    {"drain": _drain, "release": _release, "check": _check, "reboot": _reboot}[ev.ask](d, ev)
+    if ev.ask in ("spare", "unspare"):
+        _spare(d, ev)
+    else:
+        {"drain": _drain, "release": _release, "check": _check, "reboot": _reboot}[ev.ask](d, ev)
+
+
+def _spare(d: NodeDraft, ev: NodeAsked) -> None:
+    """Kept for ranks that lose their node, or no longer. A job that runs on it is left alone."""
+    d.set(spare=ev.ask == "spare")
+    d.say(f"{'kept as a spare' if d.node.spare else 'no longer kept as a spare'}, says {ev.by}", ev.why)
 
 
 def _drain(d: NodeDraft, ev: NodeAsked) -> None:
@@ -45,13 +54,17 @@ def _drain(d: NodeDraft, ev: NodeAsked) -> None:
 
 def _release(d: NodeDraft, ev: NodeAsked) -> None:
     """Back into use, on a person's word. It lifts a drain and a failure, and nothing is held against it any more."""
-    if d.node.job_id and d.node.hold is None:
+    given_up = d.node.job_id and d.node.own and d.node.status is NodeStatus.FAILED
+    if d.node.job_id and d.node.hold is None and not given_up:
         raise Refused(
             f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
         )
     d.set(hold=None, condemned=())
     d.say(f"released by {ev.by}", ev.why)
-    if not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
+    if given_up:  # its job still waits for a node, and gets this one
+        d.well(f"released by {ev.by}", ev.why)
+        d.set(verdict=None, findings="")
+    elif not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
         d.move(NodeStatus.AVAILABLE, f"released by {ev.by}", ev.why)
         d.set(verdict=None, findings="", deadline=None, away_since=None)
 
@@ -99,7 +112,10 @@ def handed_over(d: NodeDraft, ev: HandedOver) -> None:
         salt=ev.salt,
         first=ev.first,
         deadline=d.now + d.policy.reboot_timeout,
+        passed_at=None,
     )
+    if ev.verdict is Verdict.REPLACE:
+        d.fail("GPU fault", ev.findings)
     if ev.verdict is Verdict.REBOOT:
         repair.condemn(d, ev.key, ev.verdict, ev.findings)
 
@@ -156,6 +172,10 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
         return
     if not d.node.gpus and ev.gpus:
         changes["gpus"] = ev.gpus
+    if ev.kind:
+        changes["kind"] = ev.kind
+    if ev.spare is not None:
+        changes["spare"] = ev.spare
     if sighting.says_nothing_new(d.node, ev, d.node.status, changes):
         return
     if changes["boot_id"] != d.node.boot_id:
@@ -173,6 +193,8 @@ def _can_be_met(d: NodeDraft, ev: NodeSeen) -> bool:
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline. If it is grave and no job holds the node, a check is to judge it."""
+    if not ev.application:
+        d.set(passed_at=None)
     if sighting.note_fault(d, d.name, d.node.status, ev) and ev.grave and not _before_the_boot(d, ev):
         d.set(suspected=ev.evidence if not d.node.job_id else d.node.suspected)
 
@@ -237,6 +259,7 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
     something may still run there that nobody reports."""
     found = d.node.findings
     if verdict is Verdict.HEALTHY:
+        d.set(passed_at=d.now)
         d.well("the check found no GPU fault", found)
     elif d.node.rebooted:
         untested = verdict is Verdict.INCONCLUSIVE
