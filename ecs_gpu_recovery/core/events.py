@@ -281,6 +281,10 @@ class FaultSeen(Fact):
 class Tick(Fact):
     """Time has passed: look at the deadlines."""
 
+    may_stop: bool = True  #: the guard lets a gang be stopped of which no rank has ended; else
+    why: str = ""  #: what that waits for, if it was asked for
+    tell: Notify | None = None  #: and what people are told of it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked(Fact):

@@ -74,6 +74,11 @@ def reboot(job_id: str, attempt: int, rank: int, before: int = 0) -> str:
     return f"{job_id}/{attempt}/{rank}/reboot" + (f"/{before}" if before else "")
 
 
+def halt(job_id: str, attempt: int) -> str:
+    """Of the permit to stop a gang of which no rank has ended."""
+    return f"{job_id}/{attempt}/halt"
+
+
 def job_failed(job_id: str) -> str:
     return f"{job_id}/notify/failed"
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from ..core import guard as rules
-from ..core import messages
+from ..core import keys, messages
 from ..core.effects import Notify, Order, RebootNode
 from ..core.errors import BadRecord, Refused, Transient, VersionConflict
-from ..core.events import Fact, PermitWithheld
+from ..core.events import Fact, PermitWithheld, Tick
 from ..core.guard import Answer, FleetGuard, Request
-from ..core.model import Node
+from ..core.model import Job, Node
 from ..core.policy import Policy
 from .ports import GuardStore
 
@@ -113,9 +113,26 @@ class Permits:
                 facts.append(fact)
         return sent, facts
 
-    def withheld(self, node: Node, key: str, at: datetime, now: datetime) -> Fact | None:
+    def withheld(self, node: Node, key: str, at: datetime, now: datetime) -> PermitWithheld | None:
         """What is learned instead, if the order must not be sent; None if it may."""
-        request = rules.for_reboot(node, key, now)
+        return self._withheld(rules.for_reboot(node, key, now), at, now)
+
+    def stop_withheld(self, job: Job, why: str, now: datetime) -> PermitWithheld | None:
+        """The same for the stop of a gang of which no rank has ended, before that is decided. `why` speaks for it."""
+        key, image = keys.halt(job.id, job.attempt), job.spec.task_def or " ".join(job.spec.command)
+        return self._withheld(rules.for_stop(job.id, key, now, why=why, since=now, image=image), now, now)
+
+    def tick(self, job: Job, now: datetime) -> Tick:
+        """The tick of a job, with the permit to stop its gang if that is due."""
+        due = [rank for rank in job.ranks if rank.frozen_at is not None and rank.frozen_at <= now]
+        if not due or job.status.final:
+            return Tick(at=now, may_stop=False)
+        names = ", ".join(rank.node for rank in due)
+        held = self.stop_withheld(job, f"no sign of life after a fatal GPU fault on {names}", now)
+        return Tick(at=now) if held is None else Tick(at=now, may_stop=False, why=held.why, tell=held.tell)
+
+    def _withheld(self, request: Request, at: datetime, now: datetime) -> PermitWithheld | None:
+        key = request.key
         try:
             answer = self._given.pop(key, None) or self.ask([request], now)[key]
         except (Transient, BadRecord) as exc:

@@ -187,7 +187,9 @@ class Sweeper:
         report.jobs += 1
         job = self._store.job(job_id)
         facts = list(self._runtime.fleet.observe_job(job)) if observe else []
-        job = self._runtime.handle(job_id, [*facts, Tick(at=now)], job)
+        permits = self._runtime.permits
+        tick = Tick(at=now) if permits is None else permits.tick(job, now)
+        job = self._runtime.handle(job_id, [*facts, tick], job)
         job = self._resend(job, now, report)
         if job.owed:
             self._store.settle(job)

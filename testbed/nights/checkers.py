@@ -206,6 +206,7 @@ class Judge:
                 self._truly_lost(old, rank)
             if rank.exit is Exit.FROZEN and before.exit is not rank.exit:
                 self._truly_frozen(old, rank)
+                self.permits.stopped(new.id, new.attempt)
         if old.status is not new.status:
             self._moved(old, new)
 

@@ -221,6 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
     Mutant("reboot without a permit", Permits, "withheld", _ask_nobody),
     Mutant("reboot in a frozen fleet", guard, "waits_for", _as_if_thawed),
+    Mutant("stop a gang without a permit", Permits, "tick", lambda permits, job, now: Tick(at=now)),
     Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),

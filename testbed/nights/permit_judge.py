@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.guard import FleetGuard
+from ecs_gpu_recovery.core.guard import REBOOT, STOP, FleetGuard
 from ecs_gpu_recovery.core.policy import Policy
 
 from .violation import demand
@@ -30,6 +30,10 @@ class PermitJudge:
     def rebooted(self, machine: str, key: str) -> None:
         demand(key in self._granted, f"{machine} is rebooted without a permit for {key}")
 
+    def stopped(self, job: str, attempt: int) -> None:
+        """A gang of which no rank has ended."""
+        demand(keys.halt(job, attempt) in self._granted, f"the gang of {job} is stopped without a permit")
+
     def at_rest(self, told: Counter[str], mishaps: int) -> None:
         for trip in self._trips:
             demand(1 <= told[trip] <= 1 + mishaps, f"people were told {told[trip]} times of {trip}")
@@ -51,7 +55,7 @@ class PermitJudge:
             asked = policy.repairs == "auto" or each.person or each.allowed
             demand(bool(asked), f"{each.key} has a permit, and nobody was asked")
             self._granted[each.key] = self._world.now
-            if not (each.person or each.allowed):
+            if each.what == REBOOT and not (each.person or each.allowed):
                 self._permits.append((self._world.now, each.node, each.thawed))
         self._not_too_many(policy)
         if new.frozen is not None and old.frozen is None and not new.frozen.by:
@@ -59,8 +63,9 @@ class PermitJudge:
             self._trips.add(keys.frozen(new.cluster, new.trips))
             lately = self._world.now - policy.freeze_within.total_seconds()
             nodes = {node for node, at in self._asked_at.values() if at >= lately}
+            stops = {each.job for each in new.requests if each.what == STOP}
             demand(
-                self._clocks_differ or len(nodes) > policy.freeze_nodes,
+                self._clocks_differ or len(nodes) > policy.freeze_nodes or len(stops) > policy.freeze_jobs,
                 f"the fleet is frozen for {sorted(nodes)} alone",
             )
 

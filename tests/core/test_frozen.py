@@ -7,7 +7,10 @@ from datetime import timedelta
 import pytest
 
 from ecs_gpu_recovery.core.effects import StopTask
-from ecs_gpu_recovery.core.events import FaultSeen
+from ecs_gpu_recovery.core.events import FaultSeen, Tick
+from ecs_gpu_recovery.core.guard import for_stop
+from ecs_gpu_recovery.core.job.rules import HELD
+from ecs_gpu_recovery.core.messages import permit_wanted
 from ecs_gpu_recovery.core.model import JobStatus, Verdict
 from tests.core.story import MINUTE, POLICY, Story, a_job_in_its_second_attempt, a_running_job, like
 
@@ -28,6 +31,21 @@ def test_a_rank_that_neither_ends_nor_gets_further_is_frozen() -> None:
     assert story.orders == [like(StopTask, node="n0"), like(StopTask, node="n1")]
     said = next(e for e in story.job.timeline if e.after == JobStatus.PENDING_HEALTHCHECK)
     assert said.why == "rank 1 on n1 froze after a GPU fault"
+
+
+def test_without_a_permit_it_runs_on_and_people_are_told_once() -> None:
+    story = fault(a_running_job(2))
+    wanted = permit_wanted(for_stop("j", "j/0/halt", story.now, why="Xid 119", since=story.now))
+    for _ in range(3):
+        story.now += GRACE + POLICY.lease
+        held = Tick(at=story.now, may_stop=False, why="waits for a thaw", tell=wanted)
+        story.hears(held)
+        assert story.status is JobStatus.IN_PROGRESS
+        assert story.job.ranks[1].frozen_at == story.now + POLICY.lease, "it is looked at again"
+    said = [entry.evidence for entry in story.job.timeline if entry.why == HELD]
+    assert said == ["waits for a thaw"]
+    assert [order.effect for order in story.job.outbox] == [wanted]
+    assert story.after(POLICY.lease).status is JobStatus.PENDING_HEALTHCHECK
 
 
 def test_it_is_recovered_like_one_that_died() -> None:

@@ -28,6 +28,9 @@ from .claim import examine, may_move, under_test
 from .draft import SPEAKERS, Draft, end
 from .sightings import lose, rank_on
 
+#: How a timeline tells that a gang which shows no sign of life is not stopped yet.
+HELD = "the stop of the gang waits for a permit"
+
 
 def _rank_of(draft: Draft, ev: TaskStarted | TaskEnded) -> Rank | None:
     """The rank a task belongs to: known by id, or awaited and what was ordered. An event's own word is not trusted."""
@@ -258,7 +261,7 @@ def tick(draft: Draft, ev: Tick) -> None:
             lose(draft, rank, f"not heard from since {rank.away_since.isoformat(timespec='seconds')}")
         rank = draft.ranks[rank.index]
         if rank.frozen_at is not None and draft.now >= rank.frozen_at:
-            _freeze(draft, rank)
+            _freeze(draft, rank, ev)
         rank = draft.ranks[rank.index]
         if rank.deadline is None or draft.now < rank.deadline:
             continue
@@ -269,7 +272,15 @@ def tick(draft: Draft, ev: Tick) -> None:
             _ran_out(draft, draft.ranks[rank.index])
 
 
-def _freeze(draft: Draft, rank: Rank) -> None:
+def _freeze(draft: Draft, rank: Rank, ev: Tick) -> None:
+    """To stop a gang that has not ended takes a permit. Without one it runs on, and is looked at again."""
+    if not ev.may_stop:
+        draft.set(rank.index, frozen_at=draft.next_look)
+        if ev.why and not draft.reported(HELD):
+            draft.note("job", draft.status, draft.status, HELD, ev.why)
+            if ev.tell is not None:
+                draft.order(ev.tell)
+        return
     draft.set(rank.index, frozen_at=None)
     if draft.status is JobStatus.IN_PROGRESS and rank.live and rank.exit is None and draft.ending is None:
         why = "a fatal GPU fault was seen, and no sign of life since"
