@@ -28,7 +28,7 @@ LIMIT_S = 600.0
 #: What breaks: what a health check finds on the node, how the job must end, in which attempt, and in words.
 FAULTS = {
     "gpu": (1, JobStatus.COMPLETE, 1, "a GPU falls off the bus; the rank on it dies"),
-    "app": (0, JobStatus.FAILED, 0, "a rank dies of a mistake in the program; the GPUs are healthy"),
+    "app": (0, JobStatus.COMPLETE, 1, "a rank dies of a mistake in the program; the GPUs are healthy"),
 }
 
 
@@ -86,7 +86,7 @@ class Show:
 
     def _follow(self, people: People) -> Job:
         """Submit, break something once all ranks run, and let the job end."""
-        job = people.submit("demo", self._names)
+        job = people.submit("demo", self._names, restart_when_healthy="progress")
         self.say(f"submitted [bold]{job.id}[/] over {len(job.ranks)} nodes; once it runs, {self._says}")
         broken = finished = False
         limit = time.monotonic() + LIMIT_S

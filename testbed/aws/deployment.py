@@ -212,13 +212,21 @@ class People:
             self.server.control("tag_host", node=name, tags={"GpuRecovery": CLUSTER})
         discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
 
-    def submit(self, job_id: str, names: Sequence[str], *, check: bool = False) -> Job:
+    def submit(
+        self, job_id: str, names: Sequence[str], *, check: bool = False, restart_when_healthy: str = "never"
+    ) -> Job:
         definition = self.stack.outputs["TrainingTaskDefinition"]
         found = self._ecs.describe_task_definition(taskDefinition=definition)["taskDefinition"]
         container = found["containerDefinitions"][0]["name"]
         spec = JobSpec(name=job_id, task_def=definition, container=container, submitted_by="ann")
         return self.side.runtime.submit(
-            job_id=job_id, cluster=CLUSTER, spec=spec, nodes=list(names), at=self.now(), check=check
+            job_id=job_id,
+            cluster=CLUSTER,
+            spec=spec,
+            nodes=list(names),
+            at=self.now(),
+            check=check,
+            restart_when_healthy=restart_when_healthy,
         )
 
     def job(self, job_id: str) -> Job:

@@ -7,6 +7,7 @@ import pytest
 from ecs_gpu_recovery.core.errors import NodesTaken
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.policy import Policy
 from tests.stories.ends import check_end, check_node_rows
 from tests.stories.plots import BY_NAME, PLOTS, Plot, flaps, gpu_fault
 from tests.stories.world import CLUSTER, TRAIN, World, a_world, container
@@ -326,3 +327,16 @@ def test_ecs_reporting_a_gpu_fault_is_evidence_and_no_verdict(world: World) -> N
     world.fail_rank(0)
     world.run()
     check_end(world, FAILED, messages=1)
+
+
+def test_on_aws_too_a_killed_rank_is_restarted_and_tells_so() -> None:
+    """A job that tells no progress, once in its life."""
+    with a_world(policy=Policy()) as world:
+        world.begin(2)
+        world.fail_rank(1, 137)
+        world.finish_attempt(1)
+        job = world.run()
+        assert (job.status, job.attempt) == (JobStatus.COMPLETE, 1)
+        why = [entry.why for entry in job.timeline if entry.after == JobStatus.PENDING_RESTART]
+        assert why == ["rank 1 on n1 was killed (SIGKILL); GPUs healthy; restarted"]
+        assert not world.messages()
