@@ -1,7 +1,7 @@
 """The budget of restarts: what spends it, what gives it back, and what is said when none is left.
 
 A restart is charged until the training has come further than ever before. So a job goes on for as long as it gets
-somewhere, and ends soon when it does not.
+somewhere, and ends soon when it does not. Why: docs/decisions/0016-progress-gives-restarts-back.md
 """
 
 from __future__ import annotations
