@@ -18,10 +18,11 @@ RECOVER = "{count} jobs are recovering by themselves."
 BROKEN = "Needs repair: {nodes}."
 SILENT = "Not heard from: {nodes}."
 FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
+HELD = "A reboot waits for a permit: {nodes}."
 STUCK = "An order of {job} keeps failing: {error}"
 INCIDENTS = "Messages that nobody has acknowledged: {count}."
 NO_FLEET = "There are no nodes yet."
-SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, STUCK, INCIDENTS, NO_FLEET)
+SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, HELD, STUCK, INCIDENTS, NO_FLEET)
 #: An order that has failed so often is no hiccup any more.
 _TRIES = 5
 
@@ -61,6 +62,11 @@ def faulty_nodes(seen: Seen) -> Iterator[Headline]:
     yield from _of_nodes(free, AMBER, FAULTY)
 
 
+def held_nodes(seen: Seen) -> Iterator[Headline]:
+    """A reboot that the fleet's guard, or a person who is asked, has yet to let go."""
+    yield from _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD)
+
+
 def stuck_orders(seen: Seen) -> Iterator[Headline]:
     for job in seen.jobs:
         for order in job.outbox:
@@ -89,6 +95,7 @@ CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
     broken_nodes,
     silent_nodes,
     faulty_nodes,
+    held_nodes,
     stuck_orders,
     open_incidents,
     mending_jobs,

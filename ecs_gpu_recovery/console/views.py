@@ -134,6 +134,7 @@ def node_view(node: Node) -> dict[str, Any]:
         "free": node.claimable,
         "refusal": node.refusal,
         "standing": standing_view(node),
+        "held": node.held,
         "has_report": bool(node.check_id),
     }
 

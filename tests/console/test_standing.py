@@ -11,6 +11,7 @@ import pytest
 from ecs_gpu_recovery.console import views
 from ecs_gpu_recovery.console.headlines import AMBER, GREEN, RED, Seen, headlines
 from ecs_gpu_recovery.console.pages.render import Renderer
+from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT
 from ecs_gpu_recovery.core.model import Entry, Hold, Job, Node, NodeStatus, Verdict
 from ecs_gpu_recovery.standing import standing
@@ -92,6 +93,12 @@ def test_an_order_that_keeps_failing_is_no_good_news() -> None:
     assert (AMBER, "An order of j keeps failing: AccessDenied") in told(
         1, [replace(job, outbox=failing)], node()
     )
+
+
+def test_a_reboot_that_waits_for_a_permit_is_no_good_news() -> None:
+    order = Order(effect=RebootNode(key="k", node="n0"), due=T0)
+    waiting = node(status=NodeStatus.PENDING_HEALTHCHECK, reboot_key="k", outbox=(order,))
+    assert told(0, [], node(name="n1"), waiting) == [(AMBER, "A reboot waits for a permit: n0.")]
 
 
 def test_a_headline_leads_to_the_node() -> None:
