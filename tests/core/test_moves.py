@@ -11,9 +11,10 @@ import pytest
 from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StartTask
 from ecs_gpu_recovery.core.errors import NodesTaken
-from ecs_gpu_recovery.core.events import NodeAsked, NodesOffered
+from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodesOffered
 from ecs_gpu_recovery.core.job.table import decide
 from ecs_gpu_recovery.core.model import Hold, JobSpec, JobStatus, Node, NodeStatus, TaskStatus, Verdict
+from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.rows import task_row
 from tests.core.story import MINUTE, POLICY, T0, Story, like, some_nodes
 
@@ -265,3 +266,11 @@ def test_a_job_with_more_dead_nodes_than_spares_takes_none() -> None:
     job = Story(nodes=2, spec=JobSpec(failover="spares"), kind=KIND).has_also(spare()).starts().fails(0, 1)
     job.check_says(Verdict.REPLACE, 0, 1).sees_the_fleet()
     assert (job.status, job.nodes["s0"].job_id) == (JobStatus.FAILED, "")
+
+
+def test_a_fault_puts_out_what_a_check_found_before_and_old_news_of_it_does_not() -> None:
+    seen = FaultSeen(at=T0, node="s0", evidence="Xid 63")
+    node = decide_node(spare(passed_at=T0), seen, POLICY).node
+    assert node.passed_at is None
+    passed = replace(node, passed_at=T0 + MINUTE)
+    assert decide_node(passed, seen, POLICY).node is passed

@@ -193,9 +193,10 @@ def _can_be_met(d: NodeDraft, ev: NodeSeen) -> bool:
 
 def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline. If it is grave and no job holds the node, a check is to judge it."""
-    if not ev.application:
+    news = sighting.note_fault(d, d.name, d.node.status, ev)
+    if news and not ev.application:
         d.set(passed_at=None)
-    if sighting.note_fault(d, d.name, d.node.status, ev) and ev.grave and not _before_the_boot(d, ev):
+    if news and ev.grave and not _before_the_boot(d, ev):
         d.set(suspected=ev.evidence if not d.node.job_id else d.node.suspected)
 
 
