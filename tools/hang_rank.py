@@ -70,7 +70,7 @@ def pause(mode: str, rank: int, weights: list[Any], x: Any, folder: Path) -> Non
         time.sleep(0.5)
 
     def compile_it() -> None:
-        workers = [multiprocessing.Process(target=burn, args=(PAUSE_S,)) for _ in range(6)]
+        workers = [multiprocessing.Process(target=burn, args=(PAUSE_S,)) for _ in range(8)]
         for worker in workers:
             worker.start()
         for worker in workers:

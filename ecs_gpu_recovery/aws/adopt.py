@@ -19,7 +19,18 @@ from ..core import keys
 from ..core.effects import Order, StopTask
 from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
-from ..core.model import Entry, Exit, Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from ..core.model import (
+    ANOTHER_TOOL,
+    Entry,
+    Exit,
+    Job,
+    JobSpec,
+    JobStatus,
+    Node,
+    NodeStatus,
+    Rank,
+    TaskStatus,
+)
 from ..core.policy import Policy
 from ..engine.troubles import Attempt
 from ..settings import LambdaSettings
@@ -233,7 +244,7 @@ def adopted_job(
     return Job(
         id=job_id,
         cluster=cluster,
-        spec=JobSpec(name=job_id, task_def=task_def, submitted_by="another tool"),
+        spec=JobSpec(name=job_id, task_def=task_def, submitted_by=ANOTHER_TOOL),
         status=status,
         ranks=tuple(placed),
         created_at=moment(row.get("created_at") or row.get("job_timestamp"), at),

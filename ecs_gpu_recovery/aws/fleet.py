@@ -24,6 +24,7 @@ from .observe import checks_as_facts, instances_as_facts, origin_of, shown_label
 from .overrides import commanded, overrides_of
 from .rate_limit import Pace
 from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
+from .silence import LogSilence
 from .task_end import CHECK_TRY, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class EcsFleet:
         self._pace = pace
         self.definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self.definitions, check_task)
+        self.silence = LogSilence(logs, self.definitions).since
         self._hosts: dict[str, str] = {}
         self._sent: dict[str, Command] = {}  #: orders to reboot that this process has sent
 

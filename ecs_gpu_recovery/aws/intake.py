@@ -124,7 +124,7 @@ class Intake:
             return self._check(seen, seen.at)
         if seen.kind in (Kind.INSTANCE, Kind.INSTANCE_HEALTH):
             return self._instance(seen, seen.at)
-        if seen.kind is Kind.FAULT:
+        if seen.kind in (Kind.FAULT, Kind.PULSE):
             return self._sighting(seen, seen.at)
         if seen.kind is Kind.REBOOT_COMMAND:
             return self._command(seen, seen.at)
@@ -228,6 +228,8 @@ class Intake:
         node = self._node(seen) if seen.instance else self._named(seen.node)
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance or seen.node}")
+        if seen.kind is Kind.PULSE and not node.job_id:
+            return Answer(seen.kind, False, "no job holds the node: its GPUs may rest")
         asked = self._to_node(seen, at, node, seen.about(node.name))
         if node.status is NodeStatus.REBOOTING and seen.kind is Kind.INSTANCE:
             up = any(isinstance(fact, NodeSeen) and fact.connected for fact in asked.facts)

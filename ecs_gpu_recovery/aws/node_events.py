@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core.events import GRAVE, FaultSeen, NodeSeen
+from ..core.events import GRAVE, FaultSeen, NodePulse, NodeSeen
+from ..core.witness import STATES
 from . import event_fields as read
 from . import node_kind
 from .event_fields import Malformed
@@ -80,25 +81,34 @@ def instance_health(ev: Event) -> Parsed:
     return ours(replace(seen, status=overall, facts=facts, why=why))
 
 
-def fault(ev: Event) -> Parsed:
-    """Evidence from a node's own watch, which names its container instance, or else itself."""
+def _watched(ev: Event, kind: Kind, what: str) -> tuple[Parsed, str, bool]:
+    """Which node a watch speaks of: it names its container instance, or else itself. The last: whether it is ours."""
     said, node = ev.detail.get("containerInstanceArn"), read.name(ev.detail.get("node"))
     instance = read.arn(said, "container-instance")
-    what = read.line(ev.detail.get("what"), 200)
     if not what:
         raise Malformed("it does not say what was seen")
     if instance is None and (said is not None or not node):
         raise Malformed("it names no node, or its containerInstanceArn is no ARN of one")
     cluster = (instance.cluster if instance else "") or read.text(ev.detail.get("cluster"))
-    seen = Parsed(
-        kind=Kind.FAULT, why="", at=ev.at, cluster=cluster, status=read.text(ev.detail.get("action"))
-    )
+    seen = Parsed(kind=kind, why="", at=ev.at, cluster=cluster)
     if ev.cluster and ev.cluster.rpartition("/")[2] != cluster:
-        return replace(seen, why=f"happened in cluster {cluster or '(not named)'}, not in {ev.cluster}")
+        elsewhere = f"happened in cluster {cluster or '(not named)'}, not in {ev.cluster}"
+        return replace(seen, why=elsewhere), "", False
+    seen = replace(seen, node="" if instance else node, instance=instance.text if instance else "")
+    return seen, instance.id if instance else node, True
+
+
+def fault(ev: Event) -> Parsed:
+    """Evidence from a node's own watch."""
+    what = read.line(ev.detail.get("what"), 200)
+    seen, watch, here = _watched(ev, Kind.FAULT, what)
+    seen = replace(seen, status=read.text(ev.detail.get("action")))
+    if not here:
+        return seen
     line = read.line(ev.detail.get("evidence"), 200)
     fact = FaultSeen(
         at=ev.at,
-        node="" if instance else node,
+        node=seen.node,
         evidence=f"{what} | {line}" if line else what,
         application=ev.detail.get("application") is True,
         fatal=ev.detail.get("fatal") is True,
@@ -106,9 +116,22 @@ def fault(ev: Event) -> Parsed:
         boot_id=read.name(ev.detail.get("boot_id")),
     )
     who = "a program at fault" if fact.application else "a fault"
-    why = f"the watch on {instance.id if instance else node} saw {who}: {what}"
-    where = instance.text if instance else ""
-    return ours(replace(seen, node=fact.node, instance=where, facts=(fact,), why=why))
+    return ours(replace(seen, facts=(fact,), why=f"the watch on {watch} saw {who}: {what}"))
+
+
+def pulse(ev: Event) -> Parsed:
+    """What a node's own watch saw its GPUs do: one of two witnesses of a hang."""
+    what, state = read.line(ev.detail.get("what"), 200), read.text(ev.detail.get("state"))
+    seen, watch, here = _watched(ev, Kind.PULSE, what)
+    if not here:
+        return seen
+    since = read.moment(ev.detail.get("since"))
+    if state not in STATES or since is None:
+        raise Malformed("its state or since is missing, or not understood")
+    trained = ev.detail.get("moved") is True
+    fact = NodePulse(at=ev.at, node=seen.node, state=state, since=since, trained=trained, what=what)
+    said = f"the watch on {watch} says that its GPUs are {state} since {since:%H:%M:%S}: {what}"
+    return ours(replace(seen, status=state, facts=(fact,), why=said))
 
 
 def command(ev: Event) -> Parsed:

@@ -32,7 +32,7 @@ from .parsed import Event, Kind, Parsed, ours, placed, shown
 #: a fact counts only where the record knows the task by its id.
 UNKNOWN = -1
 #: How `gpu-health watch` signs what it puts on the bus.
-WATCH_SOURCE, WATCH_TYPE = "gpu-recovery.watch", "GPU fault seen"
+WATCH_SOURCE, WATCH_TYPE, PULSE_TYPE = "gpu-recovery.watch", "GPU fault seen", "GPU pulse"
 _TOKEN = re.compile(r"gr-[0-9a-f]{16,33}")
 _STARTING = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING")
 _STOPPING = ("DEACTIVATING", "STOPPING", "DEPROVISIONING")
@@ -214,6 +214,7 @@ _READERS: dict[tuple[str, str], Callable[[Event], Parsed]] = {
     ("aws.ecs", "ECS Container Instance State Change"): node_events.instance,
     ("aws.ecs", "ECS Container Instance Health Change"): node_events.instance_health,
     (WATCH_SOURCE, WATCH_TYPE): node_events.fault,
+    (WATCH_SOURCE, PULSE_TYPE): node_events.pulse,
     ("aws.ssm", "EC2 Command Status-change Notification"): node_events.command,
     ("aws.ssm", "EC2 Command Invocation Status-change Notification"): node_events.command,
 }

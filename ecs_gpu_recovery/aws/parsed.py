@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ..core.events import CheckStarted, Fact, FaultSeen, NodeChecked, NodeSeen, Origin
+from ..core.events import CheckStarted, Fact, FaultSeen, NodeChecked, NodePulse, NodeSeen, Origin
 from . import event_fields as read
 from .event_fields import Malformed
 from .task_end import End
@@ -21,6 +21,7 @@ class Kind(StrEnum):
     INSTANCE = "instance"  #: how the cluster sees a node
     INSTANCE_HEALTH = "instance-health"  #: what ECS itself thinks of a node's hardware
     FAULT = "fault"  #: what a node's own watch read in its kernel log
+    PULSE = "pulse"  #: what a node's own watch saw its GPUs do
     REBOOT_COMMAND = "reboot-command"  #: a command on a host changed; it may be a reboot of ours
     TICK = "tick"  #: the scheduler's minute
     OTHER = "other"  #: an event that tells us nothing
@@ -57,7 +58,8 @@ class Parsed:
         """The facts, with the node's name filled in where the event did not know it."""
         return tuple(
             replace(fact, node=node)
-            if isinstance(fact, CheckStarted | NodeChecked | NodeSeen | FaultSeen) and not fact.node
+            if isinstance(fact, CheckStarted | NodeChecked | NodeSeen | FaultSeen | NodePulse)
+            and not fact.node
             else fact
             for fact in self.facts
         )

@@ -6,7 +6,7 @@ Facts are level, not edge: the same fact twice, late, or out of order changes no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from .effects import Notify
 from .guard import Answer
@@ -278,6 +278,39 @@ class FaultSeen(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodePulse(Fact):
+    """What a node says of its GPUs: a level, repeated while they stand still."""
+
+    node: str
+    state: str
+    since: datetime
+    trained: bool = False
+    what: str = ""
+
+    def clock(self, now: datetime) -> datetime:
+        """Nowhere: its time is the node's own."""
+        return now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStalled(Fact):
+    """What the witnesses of a hang say together, as the sweeper has just heard them."""
+
+    attempt: int
+    still_since: datetime | None = None  #: none of its GPUs has worked since; None: not all nodes say so
+    still_until: datetime | None = None  #: as far as was heard
+    spinning: bool = False
+    trained: bool = True
+    odd: tuple[str, ...] = ()
+    what: str = ""
+    silent_since: datetime | None = None  #: no rank has written since; None: one has, or nobody knows
+    patience: timedelta = timedelta(0)
+    written: str = ""
+    withheld: str = ""  #: why the gang may not be stopped now; empty: it has a permit, or needs none
+    tell: Notify | None = None  #: what people are told of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Fact):
     """Time has passed: look at the deadlines."""
 
@@ -340,6 +373,7 @@ JOB_EVENTS: tuple[type[Fact], ...] = (
     NodeSeen,
     FaultSeen,
     ProgressSeen,
+    GangStalled,
     Tick,
     StopAsked,
     OrderSent,
@@ -357,6 +391,7 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     OldTaskEnded,
     NodeSeen,
     FaultSeen,
+    NodePulse,
     Tick,
     OrderSent,
     OrderFailed,

@@ -13,6 +13,14 @@ from .events import CheckRefused, CheckStarted, NodeChecked
 from .exits import is_passing, our_reason
 from .model import Verdict
 
+#: How deep a node is examined, from shallow to deep.
+LEVELS = ("quick", "1", "2", "3", "4")
+
+
+def deeper(level: str) -> str:
+    """One level deeper: for the node that the others of a gang waited for."""
+    return LEVELS[min(LEVELS.index(level) + 1, len(LEVELS) - 1)] if level in LEVELS else level
+
 
 def begin(draft: RecordDraft, index: int = 0, level: str = "") -> None:
     """A new examination: what the last one found, and how often it asked in vain, is forgotten."""

@@ -95,6 +95,15 @@ def nodes_unresponsive(job_id: str) -> str:
     return f"{job_id}/notify/unresponsive"
 
 
+def hang_stop(job_id: str, attempt: int) -> str:
+    """Of the permit to stop a gang that hangs."""
+    return f"{job_id}/{attempt}/hang"
+
+
+def job_may_hang(job_id: str, attempt: int) -> str:
+    return f"{job_id}/{attempt}/notify/hang"
+
+
 # -- a node's own orders ---------------------------------------------------------------------------------------
 
 

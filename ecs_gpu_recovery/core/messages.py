@@ -141,6 +141,19 @@ def gang_stuck(job_id: str, ranks: Sequence[Rank]) -> Notify:
     )
 
 
+def job_may_hang(job_id: str, attempt: int, since: str, evidence: str, done: str) -> Notify:
+    """A job that runs and does not seem to train."""
+    return Notify(
+        key=keys.job_may_hang(job_id, attempt),
+        subject=headline(f"Job {job_id} may hang: {since}"),
+        happened=f"Job {job_id} runs (attempt {attempt}), but {since}.",
+        evidence=evidence[:4000],
+        done=f"{done[:1].upper()}{done[1:]}.",
+        next=f"Look at its page or its logs: gpu-recovery logs {job_id}. If it hangs, stop it and run it again:"
+        f" gpu-recovery stop {job_id}; gpu-recovery retry {job_id}. More: docs/runbooks/job-hangs.md",
+    )
+
+
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
     repair = f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."

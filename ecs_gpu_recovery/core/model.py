@@ -170,6 +170,7 @@ class Rank(MachineRecord):
     back_at: datetime | None = None  #: when its node was last heard from again
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
+    hung: bool = False  #: its task did not end: the gang stood still, and it is what the others waited for
     handed: str = (
         ""  #: under this key its node was handed over: the node's own record decides until it is back
     )
@@ -220,6 +221,10 @@ class Entry(Stored):
     retold: bool = False  #: in a job's: the node's own record has told it before
 
 
+#: Who has submitted a job that we only found.
+ANOTHER_TOOL = "another tool"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(Stored):
     """What a person asked to run. The same on both backends; each uses what it understands."""
@@ -244,6 +249,11 @@ class JobSpec(Stored):
     def moves(self) -> bool:
         """Whether ranks may take other nodes."""
         return self.failover in (Failover.SPARES, Failover.ANY)
+
+    @property
+    def adopted(self) -> bool:
+        """Another tool wrote it; we only found it."""
+        return self.submitted_by == ANOTHER_TOOL
 
     @property
     def family(self) -> str:
@@ -326,6 +336,17 @@ class Job(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse(Stored):
+    """What a node last said of its GPUs, by our own clock."""
+
+    state: str  #: moving, flat (they spin) or idle
+    since: datetime
+    at: datetime  #: when it said so
+    trained: bool = False  #: they have worked under the program that holds them
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(Stored):
     """A person keeps a node out of use. It ends when a person releases it."""
 
@@ -379,6 +400,7 @@ class Node(MachineRecord):
     suspected: str = ""  #: a grave fault that was seen on it, and for which it was not examined yet
     condemned: tuple[Condemnation, ...] = ()  #: the last of them, oldest first
     errands: int = 0  #: counts this node's own orders, so that each has its own key
+    pulse: Pulse | None = None  #: a witness while it is fresh
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
     version: int = 0

@@ -100,6 +100,18 @@ class Policy:
         "an agent that is back has told within this time how its tasks ended; until then no success is sure",
         (0, 3600),
     )
+    hang_after: timedelta = duration(
+        "HANG_AFTER_S", 600, 120, "GPUs that stand still and ranks that write nothing for longer are a hang"
+    )
+    first_progress: timedelta = duration(
+        "FIRST_PROGRESS_S", 1800, 600, "a job that has not trained after this time is told to a person"
+    )
+    on_hang: str = setting(
+        "recover",
+        one_of("recover", "notify"),
+        "what follows a hang: a recovery, or only a message",
+        name="ON_HANG",
+    )
     backoff_first: timedelta = duration(
         "BACKOFF_FIRST_S", 10, 0.5, "the wait before an order is sent again; it doubles", (0.01, 3600)
     )
@@ -141,6 +153,16 @@ class Policy:
     def version(self) -> str:
         """Changes whenever a number does, so a timeline entry says under which policy it was written."""
         return _digest(self)
+
+    @property
+    def silent_after(self) -> timedelta:
+        """Nobody is called silent before. Five minutes, unless people are more or less patient with a hang."""
+        return self.hang_after / 2
+
+    @property
+    def witness_age(self) -> timedelta:
+        """What a node said before is no witness any more: three of its minutes."""
+        return self.hang_after * 3 / 10
 
     def backoff(self, tries: int) -> timedelta:
         """10 s, 20 s, 40 s ... up to the most."""

@@ -75,6 +75,16 @@ class Permits:
         """The record as it is now."""
         return self._store.guard()
 
+    def may_stop(self, request: Request, now: datetime) -> tuple[str, Notify | None]:
+        """Why a gang must not be stopped now, and what people are told of it; nothing if it may be."""
+        try:
+            answer = self.ask([request], now)[request.key]
+        except (Transient, BadRecord) as exc:
+            return f"waits: the guard can't be asked: {exc}", None
+        if answer is Answer.GRANTED:
+            return "", None
+        return self._why(request.key, answer, now), self._message(request.key, answer)
+
     # -- reboots -----------------------------------------------------------------------------------------------
 
     def ask_together(self, nodes: Iterable[Node], now: datetime, image: str = "") -> None:

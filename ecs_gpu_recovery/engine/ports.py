@@ -12,6 +12,7 @@ from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.guard import FleetGuard
 from ..core.model import Job, JobStatus, Node
+from ..core.witness import Silence
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -164,6 +165,10 @@ class Fleet(Protocol):
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         """How the cluster sees this job's tasks, checks, reboots and nodes now."""
+
+    def silence(self, job: Job, since: datetime) -> Silence | None:
+        """Since when no rank of a running job has written anything, if none has since `since`. None if one has, or
+        where nobody can tell."""
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """The same for nodes that no job holds, each fact with its node's name."""

@@ -20,6 +20,7 @@ from ..core.invariants import broken
 from ..core.job import claim
 from ..core.model import Job, Node, NodeStatus
 from ..core.node.table import decide_node
+from .hangs import Hangs
 from .ports import each
 from .records import R
 from .runtime import Runtime
@@ -78,6 +79,7 @@ class Sweeper:
         self._store = runtime.store
         self._resume = False
         self._troubles = Troubles(runtime.store, runtime.notifier)
+        self._hangs = Hangs(runtime)
         self._waiting: list[Job] = []  #: jobs that have handed nodes over
         self._wanting: list[Job] = []  #: jobs that need other nodes
         self._held: dict[str, frozenset[str]] = {}  #: the nodes of each job that was swept
@@ -115,6 +117,8 @@ class Sweeper:
                 self._nodes(report) if late else nodes
             )  # those that were late have moved since they were read
             self._sweep_idle(fresh, live, now, report)
+            for job_id in self._hangs.due(live, fresh, now):
+                report.attempt(("job", job_id), partial(self._look_for_a_hang, job_id, fresh, now))
             nodes = self._nodes(report) if self._wanting else []
             report.live = len(live)
             # What is long overdue now was due before.
@@ -201,6 +205,9 @@ class Sweeper:
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})
+
+    def _look_for_a_hang(self, job_id: str, nodes: Sequence[Node], now: datetime) -> None:
+        self._hangs.look(self._store.job(job_id), nodes, now)
 
     def _resend(self, record: R, now: datetime, report: Report) -> R:
         """Orders whose sender died, or that were refused or failed before.

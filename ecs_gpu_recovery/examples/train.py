@@ -80,6 +80,20 @@ class Place:
         )
 
 
+class Gpu:
+    """The simulated GPU of this rank, which is told what it is given to do. Without the variable there is none."""
+
+    COMPUTE, COLLECTIVE, HOST = b"k", b"c", b"h"
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        path = env.get("SIMULATED_GPU_LOAD")
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600) if path else None
+
+    def does(self, what: bytes) -> None:
+        if self._file is not None:
+            os.pwrite(self._file, what, 0)
+
+
 # The network: one hidden layer, trained to tell which side of a curved surface a point lies on.
 
 
@@ -371,10 +385,14 @@ def train(place: Place, group: Group, options: argparse.Namespace) -> None:
     first, weights, speeds = int(state["step"]), array("d", state["weights"]), array("d", state["speeds"])
     say(f"resumed from step {first}" if first else "starting from step 0")
     progress = Progress(place.checkpoints, place.attempt) if root else None
-    samples = BATCH_PER_RANK * place.world
+    samples, gpu = BATCH_PER_RANK * place.world, Gpu(os.environ)
     for step in range(first + 1, options.steps + 1):
         began = time.monotonic()
-        summed = group.sum(step, gradient(weights, options.seed, step, place.rank))
+        gpu.does(Gpu.COMPUTE)
+        mine = gradient(weights, options.seed, step, place.rank)
+        gpu.does(Gpu.COLLECTIVE)
+        summed = group.sum(step, mine)
+        gpu.does(Gpu.COMPUTE)
         update(weights, speeds, summed, samples)
         time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
         last = step == options.steps
@@ -386,6 +404,7 @@ def train(place: Place, group: Group, options: argparse.Namespace) -> None:
                 say(f"step {step}/{options.steps} loss {loss:.4f}")
             if last or step % options.checkpoint_every == 0:
                 state = {"step": step, "seed": options.seed, "weights": list(weights), "speeds": list(speeds)}
+                gpu.does(Gpu.HOST)
                 save_checkpoint(place.checkpoints, state)
     # No rank is done before the last checkpoint is safe and all ranks hold the same weights.
     digest = hashlib.sha256(weights.tobytes()).hexdigest()

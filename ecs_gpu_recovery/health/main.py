@@ -24,7 +24,7 @@ from ecs_gpu_recovery.health.sources.machine import Machine
 
 NOT_TESTED = 3
 USAGE = 2
-COMMANDS = ("check", "explain", "rules", "collective", "watch", "ras")
+COMMANDS = ("check", "explain", "rules", "collective", "watch", "ras", "stacks")
 
 _RECORDINGS = {
     "kernel-log": "dmesg, journalctl -k, /var/log/messages, /dev/kmsg",
@@ -56,6 +56,7 @@ other commands:
   gpu-health rules        the rule table
   gpu-health collective   do the nodes of a job reach each other, fast enough?
   gpu-health watch        tell of a fault the moment the kernel log does
+  gpu-health stacks       where do the processes of a rank stand?
   gpu-health ras          which rank do the others wait for? NCCL's own answer
 
 examples:
@@ -99,6 +100,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         "collective": _collective,
         "watch": _watch,
         "ras": _ras,
+        "stacks": _stacks,
     }
     try:
         return does[command](arguments)
@@ -233,6 +235,12 @@ def _ras(argv: Sequence[str]) -> int:
     from ecs_gpu_recovery.health.collective import ras
 
     return ras.run(argv, _Parser(prog="gpu-health ras"))
+
+
+def _stacks(argv: Sequence[str]) -> int:
+    from ecs_gpu_recovery.health.collective import stacks
+
+    return stacks.run(argv, _Parser(prog="gpu-health stacks"))
 
 
 def _check_parser() -> _Parser:

@@ -11,7 +11,7 @@ from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
 from constructs import Construct, IDependable
 
-from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
+from ..aws.parse import PULSE_TYPE, WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from .containers import ecs_tasks, host_volume, lossy_logging, mount, variables
 from .dashboard import node_dashboard
@@ -25,7 +25,7 @@ _DISKS = {"root": ("/host/root", "/var/lib/gpu-recovery/disk"), "fsx": ("/host/f
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
 #: own: the markers of reboots lie beside it.
 _MEMORY = "/var/lib/gpu-recovery/watch"
-_COMMAND = "gpu-health watch --ecs --eventbridge --metrics --disk /host/root --disk /host/fsx"
+_COMMAND = "gpu-health watch --ecs --eventbridge --metrics --pulse --disk /host/root --disk /host/fsx"
 
 
 def daemon_service(
@@ -50,10 +50,10 @@ def daemon_service(
 class NodeWatch(Construct):
     """`gpu-health watch` on every node: a GPU fault is on the bus the moment the kernel log has it.
 
-    It runs from the health check's image, reads the kernel log through one device and one capability, and may put
-    one kind of event on the bus. Its log holds the node's numbers, of which CloudWatch makes metrics. It reserves no
-    GPU: the container runtime shows it all of them, to look at only. `family` is what the sweeper starts on external
-    nodes; `roles` are those that it must pass on for that.
+    It runs from the health check's image, reads the kernel log through one device and one capability, and may put two
+    kinds of events on the bus: faults, and GPUs that stand still. Its log holds the node's numbers, of which CloudWatch
+    makes metrics. It reserves no GPU: the container runtime shows it all of them, to look at only. `family` is what the
+    sweeper starts on external nodes; `roles` are those that it must pass on for that.
     """
 
     def __init__(
@@ -75,11 +75,16 @@ class NodeWatch(Construct):
         node_dashboard(self, config)
 
     def _task_role(self) -> iam.Role:
-        """One source and one kind of event, on the default bus."""
+        """One source and its two kinds of events, on the default bus."""
         tell = iam.PolicyStatement(
             actions=["events:PutEvents"],
             resources=[Name("events", "event-bus/default").arn],
-            conditions={"StringEquals": {"events:source": WATCH_SOURCE, "events:detail-type": WATCH_TYPE}},
+            conditions={
+                "StringEquals": {
+                    "events:source": WATCH_SOURCE,
+                    "events:detail-type": [WATCH_TYPE, PULSE_TYPE],
+                }
+            },
         )
         return iam.Role(
             self,

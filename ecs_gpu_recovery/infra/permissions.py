@@ -44,6 +44,7 @@ class Needs:
     indexes: tuple[tuple[Table, str], ...] = ()
     sees_commands: bool = False
     calls_back: bool = False
+    hears_ranks: bool = False
 
 
 FUNCTIONS: Mapping[str, Needs] = {
@@ -60,6 +61,7 @@ FUNCTIONS: Mapping[str, Needs] = {
         indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
         sees_commands=True,
         calls_back=True,
+        hears_ranks=True,
     ),
 }
 
@@ -100,6 +102,7 @@ class Permissions:
             *keeping,
             *self._hosts(needs),
             *self._messages(),
+            *([self._ranks()] if needs.hears_ranks else []),
         ]
 
     def wildcards(self) -> Iterable[tuple[str, str]]:
@@ -110,6 +113,7 @@ class Permissions:
             places.instances,
             places.hosts,
             places.training_logs,
+            places.training_groups,
         )
         names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
         yield from ((name.shown, name.why) for name in names if "*" in name.resource)
@@ -122,6 +126,10 @@ class Permissions:
 
     def _here(self) -> dict[str, object]:
         return {"ArnEquals": {"ecs:cluster": self._arns(places.cluster)[0]}}
+
+    def _ranks(self) -> iam.PolicyStatement:
+        """Whether ranks still write. The question for several streams is one to their group."""
+        return _allow("logs:{FilterLogEvents}", self._arns(places.training_groups))
 
     # -- records ---------------------------------------------------------------------------------------------
 

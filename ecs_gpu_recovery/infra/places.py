@@ -78,6 +78,12 @@ def training_logs(config: Config) -> list[Name]:
     return [Name("logs", f"log-group:{group}:log-stream:*", why) for group in config.training_log_groups]
 
 
+def training_groups(config: Config) -> list[Name]:
+    """The same groups, for questions about several of their streams."""
+    why = "A question about several streams is one to their group. TRAINING_LOG_GROUPS names them."
+    return [Name("logs", f"log-group:{group}:*", why) for group in config.training_log_groups]
+
+
 def archive_bucket(config: Config) -> list[Name]:
     """Where nodes keep what their reboots would wipe; nothing where EVIDENCE_DAYS is 0."""
     why = "CloudFormation ends the name of the bucket with letters of its own."

@@ -17,7 +17,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..aws import reboot_document
-from ..aws.parse import WATCH_SOURCE, WATCH_TYPE
+from ..aws.parse import PULSE_TYPE, WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from . import places
 from .naming import Name
@@ -99,10 +99,10 @@ def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
         ),
         "GpuFault": (
             INSTANCE_MONITOR,
-            f"The watch on a node of {config.ECS_CLUSTER_NAME} saw a GPU fault",
+            f"The watch on a node of {config.ECS_CLUSTER_NAME} saw a GPU fault, or GPUs that stand still",
             {
                 "source": [WATCH_SOURCE],
-                "detail-type": [WATCH_TYPE],
+                "detail-type": [WATCH_TYPE, PULSE_TYPE],
                 "detail": {"cluster": [config.ECS_CLUSTER_NAME]},
             },
         ),

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import RecoveryError, Refused, Transient
+from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Node
 from ..core.policy import Policy
 from ..engine.idle_checks import IdleChecks
@@ -28,6 +28,7 @@ from .bad_files import BadFiles
 from .cluster import SHUT_DOWN, Cluster
 from .files import DamagedFile
 from .processes import Unkillable
+from .pulses import NodePulses
 from .views import NodeView
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -83,6 +84,7 @@ class Controller:
         self._bad_files = BadFiles()
         self._state, self._wishes, self._policy, self._poll_s = Path(state), tuple(nodes), policy, poll_s
         self._lock: int | None = None
+        self._pulses: NodePulses | None = None
         self._parts: wiring.Embedded | None = None
         self.looks = Looks()
 
@@ -156,11 +158,22 @@ class Controller:
         began = time.monotonic()
         self._bad_files.look(self.parts, self.parts.cluster.tend())
         self.parts.clock.keep(self.parts.store.waits, self.parts.store.live_jobs)
+        self._feel_pulses()
         report = self._sweep()
         if self._idle_checks is not None:
             self._idle_checks.look(self.parts.runtime, self.parts.clock.now())
         self.looks.add(time.monotonic() - began)
         return report
+
+    def _feel_pulses(self) -> None:
+        """What the GPUs of the nodes do goes into their own records, as it does on AWS."""
+        if self._pulses is None:
+            self._pulses = NodePulses(self.parts.policy.hang_after)
+        for fact in self._pulses.look(self.parts.cluster.nodes, self.parts.clock.now()):
+            try:
+                self.parts.runtime.handle_node(fact.node, [fact])
+            except NotFound:  # a folder that was put there by hand
+                continue
 
     def _sweep(self, *, resume: bool = False) -> Report:
         """A record in trouble is named by the sweeper, and stops nothing."""
@@ -186,6 +199,9 @@ class Controller:
         self._let_go()
 
     def _let_go(self) -> None:
+        if self._pulses is not None:
+            self._pulses.close()
+            self._pulses = None
         if self._parts is not None:
             self._parts.close()
             self._parts = None

@@ -17,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core import keys
-from .files import say
+from ..health.collective import stacks
+from .files import DamagedFile, read_json, say
 from .views import NodeView
 
-FOLDER = "evidence"
+FOLDER, STACKS = "evidence", "stacks.txt"
 #: Of each file only the end is kept, and of each node only the last archives.
 _MOST_BYTES, KEPT = 4 << 20, 50
 #: How many of the tasks that ran last are looked at, and how long the driver may take to answer.
@@ -50,6 +51,17 @@ def keep(node: NodeView, key: str) -> None:
             draft.unlink()
 
 
+def keep_stacks(task_dir: Path) -> None:
+    """Where a rank that hangs stands, once, in its own folder: the stop that follows ends it."""
+    target = task_dir / STACKS
+    try:
+        running = read_json(str(task_dir / "running.json"))
+        if running is not None and not target.exists():
+            target.write_text(stacks.of_tree(int(running["pid"])), encoding="utf-8")
+    except (OSError, DamagedFile, KeyError) as exc:
+        say(f"the stacks of {task_dir.name} were not kept: {exc}")
+
+
 def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
     """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote."""
     for path, name in ((folder / "kmsg", "kernel.log"), (folder / "gpus.json", "gpus.json")):
@@ -59,7 +71,7 @@ def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
         yield "nvidia-smi.txt", _driver()
     ran = sorted((folder / "tasks").iterdir(), key=os.path.getmtime, reverse=True)[:_TASKS]
     for task in ran:
-        for file in ("report.json", "log", "exit.json"):
+        for file in ("report.json", "log", "exit.json", STACKS):
             yield from _end_of(task / file, f"tasks/{task.name}/{file}")
 
 

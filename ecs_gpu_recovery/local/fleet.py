@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -20,13 +21,16 @@ from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
+from ..core.job.hang import HANGS
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ..core.witness import Silence
 from ..environment import training_environment
-from . import evidence
+from . import evidence, gpu_load
 from .cluster import Cluster
 from .files import DamagedFile
 from .markers import Markers
 from .processes import PACKAGE_ROOT, Unkillable
+from .silence import LocalSilence
 from .views import NodeRefused, NodeView, RebootState, TaskSpec, TaskState, TaskView
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ class LocalFleet:
         self._cluster, self._now = cluster, now
         self._faults: FaultLog | None = None
         self._markers = Markers(now)
+        self._written = LocalSilence()
 
     def close(self) -> None:
         if self._faults is not None:
@@ -58,7 +63,7 @@ class LocalFleet:
             task_id=order.token,
             kind="train",
             argv=job.spec.command,
-            env=environment(job, rank),
+            env={**environment(job, rank), **self._load_file(order.node, order.token)},
             cwd=job.spec.workdir or None,
             gpus=job.spec.gpus_per_node or rank.gpus,
             memory_mib=job.spec.memory_mib or None,
@@ -73,6 +78,8 @@ class LocalFleet:
         """The stop stays in the task's folder, so a start that comes too late finds it and never runs."""
         try:
             with _answering(order.node):
+                if order.rank >= 0 and HANGS in order.reason:
+                    evidence.keep_stacks(self._cluster.task(order.node, order.task_id or order.token).folder)
                 self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
         except ClusterRefused:
             return []  # the node is no more, and with it the task
@@ -119,6 +126,13 @@ class LocalFleet:
         with _answering(node):
             self._cluster.start_task(node, spec)
 
+    def _load_file(self, node: str, task_id: str) -> dict[str, str]:
+        """Where a program tells its simulated GPUs what it does with them. Real ones need not be told."""
+        with _answering(node):
+            view = self._cluster.node(node)
+        path = view.folder / "tasks" / task_id / gpu_load.LOAD_FILE
+        return {gpu_load.LOAD_VARIABLE: str(path)} if view.kind == "simulated" else {}
+
     # -- what can be seen ----------------------------------------------------------------------------------
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
@@ -129,7 +143,26 @@ class LocalFleet:
             for fact in self._or_away(rank.node, self._observe_rank(job, rank), connected=rank.connected)
         ]
         yield from self._markers.news(job, over=any(isinstance(fact, TaskEnded) for fact in seen))
+        if job.status is JobStatus.IN_PROGRESS:
+            self._written.look(job, self._logs(job))
         yield from seen
+
+    def silence(self, job: Job, since: datetime) -> Silence | None:
+        found = self._written.since(job, self._logs(job))
+        if found is None or found.since > since:
+            return None
+        stopped = [rank.node for rank in job.ranks if self._is_stopped(rank)]
+        return replace(found, odd=tuple(stopped) if len(stopped) < len(job.ranks) else ())
+
+    def _is_stopped(self, rank: Rank) -> bool:
+        """Its program does not run any more, and has not ended."""
+        task = self._cluster.task(rank.node, rank.task_id)
+        return task.state is TaskState.RUNNING and gpu_load.process(str(task.folder))[0]
+
+    def _logs(self, job: Job) -> dict[int, Path]:
+        """Where each rank's task writes."""
+        named = [rank for rank in job.ranks if rank.task_id]
+        return {rank.index: self._cluster.task(rank.node, rank.task_id).log for rank in named}
 
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         view = self._cluster.node(rank.node)

@@ -22,6 +22,7 @@ FAULTS = {
     "hang": "the GPU's firmware stops answering (Xid 119) and the tasks freeze without dying",
     "driver-hang": "like hang, and questions to the driver never return either",
     "stuck": "like hang, and no signal ends the tasks: a process hangs in the driver until a reboot",
+    "freeze": "the task stands still without dying (SIGSTOP); the GPU is healthy",
     "slow": "the GPU is throttled and its tasks run at a fraction of their speed",
     "app-xid": "the program touched memory it does not own (Xid 31): it dies, the GPU is healthy",
     "oom": "the task is killed for using too much memory",
@@ -190,6 +191,8 @@ def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | 
         if hit["seq"] > spec.get("hit_seq", 0):
             if hit["kind"] in ("oom", "kill"):
                 return Blow(hit["kind"])
+            if hit["kind"] == "freeze":
+                return Blow("hang")
             return Blow("fatal", f"{prefix}CUDA error: {_xid(hit['xid']).cuda}")
     kinds = {gpu["fault"]["kind"]: gpu for gpu in gpus if gpu["fault"]}
     for kind in ("off-bus", "permanent", "ecc", "xid"):
@@ -220,6 +223,9 @@ def inject(node_dir: str, fault: str, gpu: int, xid: int | None, speed: float, p
     """Break something. The caller holds the node's lock. `pid` is the process the kernel log blames."""
     if fault in STANDING:
         _set_standing(node_dir, STANDING[fault], True)
+        return
+    if fault == "freeze":
+        _add_hit(node_dir, "freeze", gpu, None)
         return
     if fault == "oom":
         victim = f"process {pid} (python)" if pid else "a process"

@@ -34,6 +34,8 @@ from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
 
 LIMIT_S = 150.0
+#: A hang is believed after ten minutes; who watches this has less patience.
+HANG_AFTER_S = 12.0
 STEP_S = 0.05
 #: After the end: how long the console waits for a page to be opened, and how long it stays at most.
 LINGER_S, LINGER_MOST_S = 60.0, 1800.0
@@ -83,6 +85,20 @@ SCENARIOS = {
         victims=2,
     ),
     "kill": Scenario("kill", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a rank is killed (SIGKILL)"),
+    "hang": Scenario(
+        "hang",
+        JobStatus.COMPLETE,
+        1,
+        NodeStatus.AVAILABLE,
+        "a GPU's firmware stops answering (Xid 119), and its rank freezes",
+    ),
+    "freeze": Scenario(
+        "freeze",
+        JobStatus.COMPLETE,
+        1,
+        NodeStatus.AVAILABLE,
+        "a rank freezes without dying; its GPUs are healthy",
+    ),
     "storm": Scenario(
         "off-bus",
         JobStatus.COMPLETE,
@@ -114,7 +130,12 @@ def run_demo(
 ) -> int:
     folder = state.resolve() if state is not None else Path(tempfile.mkdtemp(prefix="gpu-recovery-demo-"))
     patience = timedelta(seconds=2)
-    policy = replace(LOCAL_POLICY, node_lost_after=patience, failover_lost_after=2 * patience)
+    policy = replace(
+        LOCAL_POLICY,
+        node_lost_after=patience,
+        failover_lost_after=2 * patience,
+        hang_after=timedelta(seconds=HANG_AFTER_S),
+    )
     if SCENARIOS[fault].everywhere:  # all at once are too many, and nobody wants to watch for ten minutes
         if nodes < 2:
             raise Refused("a storm takes two nodes or more: --nodes 4")

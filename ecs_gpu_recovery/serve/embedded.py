@@ -10,7 +10,19 @@ import typer
 from ..cli.options import JsonOption, StateOption
 
 FAULTS = (
-    *("none", "app", "gpu", "gpu-permanent", "idle-gpu", "kill", "node-lost", "two-nodes", "oom"),
+    *(
+        "none",
+        "app",
+        "freeze",
+        "gpu",
+        "gpu-permanent",
+        "hang",
+        "idle-gpu",
+        "kill",
+        "node-lost",
+        "two-nodes",
+        "oom",
+    ),
     "storm",
 )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from ecs_gpu_recovery.core.events import StopAsked
+from ecs_gpu_recovery.core.events import GangStalled, StopAsked
 
 from . import world
 from .model import Model
@@ -49,7 +49,28 @@ def moves(model: Model, state: State) -> Iterator[Move]:
             lambda: deliver(model, state.spend("asks"), "ann stops the job", (Learned(ask),)),
             name="ann stops the job",
         )
+    if state.left.witnesses and not state.job.status.final:
+        yield from _witnesses(model, state)
     yield from _news(model, state)
+
+
+def _witnesses(model: Model, state: State) -> Iterator[Move]:
+    """They may speak at any moment, of a job in any state: whether the gang truly hangs makes no difference here."""
+    since, job = state.now - model.policy.hang_after, state.job
+    for attempt in {job.attempt, max(job.attempt - 1, 0)}:
+        fact = GangStalled(
+            at=state.now,
+            attempt=attempt,
+            still_since=since,
+            still_until=state.now,
+            spinning=True,
+            odd=(job.ranks[-1].node,),
+            silent_since=since,
+        )
+        name = f"told: attempt {attempt} hangs"
+        yield Move(
+            "deliver", partial(deliver, model, state.spend("witnesses"), name, (Learned(fact),)), name=name
+        )
 
 
 def _news(model: Model, state: State) -> Iterator[Move]:

@@ -37,6 +37,7 @@ QUICK: dict[str, Bounds] = {
     "a neighbour forges tasks": replace(RECOVERY, nodes=1, forged=True, stalls=1),
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
+    "witnesses say that the job hangs": replace(RECOVERY, failures=0, witnesses=1),
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
     "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
     "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
@@ -90,6 +91,9 @@ THOROUGH: dict[str, Bounds] = {
     "one node: progress, two faults and a stall": replace(
         RECOVERY, nodes=1, failures=2, steps=2, stalls=1, policy=GOES_ON, delays=0
     ),
+    "witnesses, and a rank fails": replace(RECOVERY, witnesses=1, delays=0),
+    "witnesses, and a process stalls": replace(RECOVERY, failures=0, witnesses=1, stalls=1, delays=0),
+    "witnesses twice, and a person": replace(RECOVERY, failures=0, witnesses=2, asks=1, delays=0),
 }
 DEEP: dict[str, Bounds] = {
     "every verdict, with a retry": Bounds(),

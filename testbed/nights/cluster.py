@@ -8,6 +8,7 @@ Every call may meet the night: no answer, a crash, or a long wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
@@ -27,6 +28,7 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Rank
+from ecs_gpu_recovery.core.witness import Silence
 from ecs_gpu_recovery.engine.dispatch import node_of
 
 from .world import Fault, Machine, Reboot, Task, World, verdict_of
@@ -202,6 +204,10 @@ class SimulatedCluster:
                 yield from self._see_task(job, rank, machine)
             if rank.check_id and rank.verdict is None:
                 yield from self._see_check(rank.node, rank.check_id, rank.check_try)
+
+    def silence(self, job: Job, since: datetime) -> Silence | None:
+        self._night.before("look", f"what {job.id} wrote")
+        return self._night.hangs.silence(job, since)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         self._night.before("look", "nodes")

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from ecs_gpu_recovery.core import codec, edges, exits, guard, handover, rows
-from ecs_gpu_recovery.core.events import Fact, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core import codec, edges, exits, guard, handover, rows, witness
+from ecs_gpu_recovery.core.events import Fact, GangStalled, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
-from ecs_gpu_recovery.core.job import budget, claim, joint, rules
+from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node import repair
@@ -23,6 +23,7 @@ from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.hangs import Hangs
 from ecs_gpu_recovery.engine.permits import Permits
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Report, Sweeper
@@ -200,6 +201,19 @@ def _end_the_sweep(report: Report, record: Record, act: Callable[[], object]) ->
     act()
 
 
+def _one_witness(draft: Draft, ev: GangStalled) -> bool:
+    """GPUs that stand still are enough."""
+    return ev.still_since is not None and draft.now - ev.still_since >= draft.policy.hang_after
+
+
+_gang = witness.gang
+
+
+def _whoever_speaks(nodes: Sequence[Node], now: datetime, policy: Policy) -> witness.Stall | None:
+    """Nodes that say nothing have nothing to say."""
+    return _gang([node for node in nodes if witness.fresh(node.pulse, now, policy)], now, policy)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("drop the version condition", MemoryStore, "commit", _commit_anyway),
     Mutant(
@@ -246,6 +260,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("leave a task running behind", claim, "_asleep", lambda rank: True, "spares"),
     Mutant("use a taken node unseen", claim, "_passed", lambda draft, node: True, "spares"),
     Mutant("forget a job that waits", Sweeper, "_offer", _offer_nothing, "spares"),
+    Mutant("believe one witness of a hang", hang, "two_witnesses", _one_witness, "hangs"),
+    Mutant("take a silent node for a witness", witness, "gang", _whoever_speaks, "hangs"),
+    Mutant("look for no hang", Hangs, "look", lambda hangs, job, nodes, now: None, "hangs"),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 

@@ -18,7 +18,7 @@ from random import Random
 
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
 from ecs_gpu_recovery.core.errors import Refused, Transient
-from ecs_gpu_recovery.core.events import Fact
+from ecs_gpu_recovery.core.events import Fact, NodePulse
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
 from ecs_gpu_recovery.engine.ports import GuardStore, Store
 from ecs_gpu_recovery.engine.runtime import Runtime
@@ -30,6 +30,7 @@ from ..releases import BREAKING, NEXT
 from .checkers import Judge
 from .cluster import SimulatedCluster
 from .forgery import forgery
+from .hangs import Hangs
 from .hostile import HostileGuard, HostileStore, Inbox
 from .luck import brew, poisson
 from .memory import MemoryGuard, MemoryStore
@@ -102,6 +103,7 @@ class Night:
         )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
+        self.hangs = Hangs(self, Random(f"{seed}/hangs"))  # noqa: S311
         self._stores = [self.store, *([self._later(database)] if self.weather.mixed else [])]
         dispatches = (True, rng.random() < 0.5)
         #: Of each release: the functions, and what people use.
@@ -115,6 +117,7 @@ class Night:
                     guard=HostileGuard(self.guard, self),
                     dispatch=dispatch,
                     clock=lambda: self.world.time,
+                    on_commit=self.hangs.committed,
                 )
                 for dispatch in dispatches
             ]
@@ -240,14 +243,21 @@ class Night:
 
     def _news(self, kind: str, machine: Machine, what: Told) -> None:
         """Something happened; whoever listens may hear of it once, never, twice, late, or out of order."""
-        w, world, rng = self.weather, self.world, self.world.rng
-        if w.lost >= 1.0:
+        if self.weather.lost >= 1.0:
             return
-        act = self._delivery(kind, machine, what)
+        self._spread(machine, self._delivery(kind, machine, what))
+
+    def _spread(self, machine: Machine, act: News) -> None:
+        w, world, rng = self.weather, self.world, self.world.rng
         at = world.now
         for _ in range((0 if world.strikes("lost") else 1) + (1 if world.strikes("repeated") else 0)):
             delay = rng.uniform(0, w.late_s) if world.strikes("late") else rng.uniform(0.1, 3)
             self._tell(machine.name, delay, partial(self._hear, act, at))
+
+    def tell_pulse(self, machine: Machine, fact: NodePulse) -> None:
+        """A watch speaks on a bus that loses, repeats and delays as any other."""
+        if self.weather.lost < 1.0:
+            self._spread(machine, lambda: ("", machine.name, [fact]))
 
     def _tell(self, about: str, delay: float, hear: Callable[[], None]) -> None:
         """After a while; if it is to come out of order, right after the next news about the same node."""

@@ -57,6 +57,14 @@ class Weather:
     lies: float = 0.0  #: a task that died with its node says exit code 0
     report_s: float = 0.0  #: up to so long after it is back, an agent tells how its tasks ended meanwhile
     refused: float = 0.0  #: a start is refused, or fails after it was accepted
+    # Hangs.
+    hangs: float = 0.0  #: a rank stands still some time after it began
+    pauses: float = 0.0  #: all stand still for a while, or all but one, and go on
+    false_witness: float = (
+        0.0  #: a watch says that nothing works, or a job writes nothing, though all is well
+    )
+    mute: bool = False  #: the second of these
+    deaf_watch: float = 0.0  #: mean deaths of a watch in an hour
     # Repairs.
     no_cure: float = 0.0
     slow_reboot: float = 0.0
@@ -122,6 +130,7 @@ TROUBLES = (
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
     *("mixed", "poisoned", "frozen_gpus", "freezes"),
+    *("hangs", "pauses", "false_witness", "deaf_watch"),
 )
 
 
@@ -353,6 +362,7 @@ def _first_draw(rng: Random) -> Weather:
         odd=False,
         spares=0,
         failover="",
+        mute=False,
         **rates,
     )
 
@@ -386,6 +396,29 @@ def anew(rng: Random, more: Random) -> Weather:
         rows_in_commit=False,
         flaps=max(weather.flaps, 1.0),
         power_cuts=max(weather.power_cuts, 0.6),
+    )
+
+
+def hangs(rng: Random, more: Random) -> Weather:
+    """Jobs stand still without an end, and their witnesses are as bad as the rest of the night. Clocks agree."""
+    weather = draw(rng, more)
+    fewer: dict[str, Any] = {name: 0.2 * getattr(weather, name) for name in _HARDWARE}
+    fewer["terminations"] = 0.0
+    return replace(
+        weather,
+        **fewer,
+        nodes=max(weather.nodes, 3),
+        jobs=1,
+        hangs=more.uniform(0.2, 0.6),
+        pauses=more.uniform(0.3, 1.0),
+        false_witness=more.uniform(0.2, 0.8) * (more.random() < 0.7),
+        mute=more.random() < 0.5,
+        deaf_watch=more.choice((0.0, 0.0, 1.0)),
+        skew_s=0.0,
+        jolt_s=0.0,
+        work_s=max(weather.work_s, 1200.0),
+        sweep_s=60.0,
+        policy=replace(weather.policy, on_hang=more.choice(("recover", "recover", "recover", "notify"))),
     )
 
 
@@ -441,6 +474,7 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "anew": anew,
     "restarts": restarts,
     "together": together,
+    "hangs": hangs,
     "releases": releases,
     "poison": poison,
     "storms": storms,

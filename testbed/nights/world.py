@@ -55,6 +55,7 @@ class Task:
     forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
     frozen: bool = False  #: waits for a GPU that will never answer
     idle: bool = False  #: of a check: it must find the GPUs unused
+    frozen: float = -1.0  #: since when it stands still
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +135,7 @@ class World:
         self.steps: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         self.news: Callable[[str, Machine, News], None] = lambda kind, machine, what: None
         self.on_start: Callable[[Task], None] = lambda task: None
+        self.on_run: Callable[[Task], None] = lambda task: None
         self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -239,6 +241,7 @@ class World:
             if self.weather.reports and task.rank == 0:
                 first = max(0, len(self.steps[task.job]) - 1)  # the last one is trained again
                 self.after(self.weather.work_s / STEPS, lambda: self._train(task, first))
+            self.on_run(task)
             if task.machine.fault and self.rng.random() < 0.9:
                 self.after(
                     self.rng.uniform(5, 600),
@@ -273,11 +276,22 @@ class World:
         gang = self._gang(task)
         if any((not t.alive and not t.finished and t.running) or t.frozen for t in gang.values()):
             return
+        if self.hung_since(task.job, task.attempt) is not None:
+            return
         if sum(t.running for t in gang.values()) < self.gang_size(task.job):
             self.after(120, lambda: self._finish(task))
             return
         task.finished = True
         self.end(task, 0, "", "EssentialContainerExited")
+
+    def hung_since(self, job: str, attempt: int) -> float | None:
+        """Since when a gang waits for one that stands still."""
+        frozen = [
+            task.frozen
+            for task in self.tasks.values()
+            if (task.job, task.attempt) == (job, attempt) and task.frozen >= 0 and task.alive
+        ]
+        return min(frozen, default=None)
 
     def gang_size(self, job: str) -> int:
         return self.sizes.get(job, 1)

@@ -115,6 +115,9 @@ class ModelFleet:
     def label_nodes(self, nodes: Sequence[Node]) -> None:
         """The model has no labels."""
 
+    def silence(self, job: Job, since: datetime) -> None:
+        """What ranks write is not modelled: the model tells at any moment that they are silent."""
+
     def observe_job(self, job: Job) -> Iterable[Fact]:
         self._behind.state = self._behind.state.with_job(job)
         return self._behind.model.cluster.observe(self._behind.state)

@@ -120,7 +120,7 @@ def test_the_watch_is_started_with_options_that_it_has(asked: Made, tmp_path: Pa
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_watch_may_put_one_kind_of_event_on_one_bus_and_nothing_else(asked: Made) -> None:
+def test_the_watch_may_put_two_kinds_of_events_on_one_bus_and_nothing_else(asked: Made) -> None:
     (found,) = [
         (statement, actions, places)
         for role, statement, actions, places in statements(asked)
@@ -130,7 +130,10 @@ def test_the_watch_may_put_one_kind_of_event_on_one_bus_and_nothing_else(asked: 
     assert actions == ["events:PutEvents"]
     assert [place.rpartition(":")[2] for place in places] == ["event-bus/default"]
     assert statement["Condition"] == {
-        "StringEquals": {"events:source": sinks.SOURCE, "events:detail-type": sinks.DETAIL_TYPE}
+        "StringEquals": {
+            "events:source": sinks.SOURCE,
+            "events:detail-type": [sinks.DETAIL_TYPE, sinks.PULSE_TYPE],
+        }
     }
 
 

@@ -103,6 +103,9 @@ class SilentFleet:
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
         return ()
 
+    def silence(self, job: Job, since: datetime) -> None:
+        return None
+
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         return ()
 

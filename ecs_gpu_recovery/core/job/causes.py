@@ -57,8 +57,16 @@ def culprit(ranks: Iterable[Rank]) -> Rank:
 
 def death(rank: Rank) -> str:
     """How a rank ended, without its last words."""
+    if rank.hung:
+        return f"{_who(rank)} hung"
     kinds = {Exit.LOST: "was lost", Exit.FROZEN: "froze after a GPU fault"}
     return f"{_who(rank)} {kinds.get(rank.exit) or exit_words(rank.exit_code)}"  # type: ignore[arg-type]
+
+
+def fate(suspects: Sequence[Rank], ranks: Sequence[Rank]) -> str:
+    """What happened, in short: the one to name, or the whole gang where none of it stands out."""
+    whole = len(ranks) > 1 and all(rank.hung for rank in ranks)
+    return "the whole gang hung" if whole else death(culprit(suspects))
 
 
 def told(rank: Rank) -> str:
@@ -98,7 +106,7 @@ def no_fault(ranks: Sequence[Rank], program: str) -> str:
     """All GPUs are well. `program`: what the driver said of the program, and of no GPU."""
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
-    parts = [told(culprit(failed))] if failed else []
+    parts = [told(culprit(failed)) if failed[0].last_words else fate(failed, ranks)] if failed else []
     parts.append("no GPU fault found")
     parts += [f"{names(doubt)} could not be tested"] if doubt else []
     return "; ".join(parts) + program

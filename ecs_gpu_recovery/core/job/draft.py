@@ -86,6 +86,11 @@ class Draft(RecordDraft):
     def restarts_when_healthy(self) -> bool:
         return self._job.restart_when_healthy == PROGRESS
 
+    @property
+    def recovers_hangs(self) -> bool:
+        """Where another tool wrote the job, nobody has agreed to have it stopped while it runs."""
+        return self.policy.on_hang == "recover" and not self._job.spec.adopted
+
     def cut(self, text: str) -> str:
         """As much of a text as a record of so many ranks can keep: a job of 256 nodes must fit into 400 KB."""
         return text[: max(100, min(1000, 32_000 // len(self.ranks)))]
@@ -137,6 +142,7 @@ class Draft(RecordDraft):
             "frozen_at": None,
             "stuck": False,
             "anew": False,
+            "hung": False,
             "deadline": None,
         }
         old = self.ranks[index]
@@ -262,11 +268,12 @@ class Draft(RecordDraft):
 
     def check_order(self, index: int, level: str) -> CheckNode:
         rank, key = self.ranks[index], self.check_key(index)
+        level = level or self._job.spec.check_level
         return CheckNode(
             key=key,
             token=keys.token(key, self.salt),
             node=rank.node,
-            level=level or self._job.spec.check_level,
+            level=examination.deeper(level) if rank.hung else level,
             rank=index,
             attempt=self.attempt,
             check_try=rank.check_try,

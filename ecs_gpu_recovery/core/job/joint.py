@@ -13,6 +13,7 @@ from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 from . import budget, causes, claim
 from .draft import Draft, end
+from .hang import HANGS
 
 _KEEP = frozenset({NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.AVAILABLE})
 
@@ -59,7 +60,8 @@ def _examine(draft: Draft, suspects: list[Rank]) -> None:
     said = [r.last_words for r in suspects] + [r.exit_reason for r in suspects]
     draft.ending = None
     budget.attempt_over(draft)
-    draft.move(JobStatus.PENDING_HEALTHCHECK, causes.death(causes.culprit(suspects)), causes.say(said))
+    draft.move(JobStatus.PENDING_HEALTHCHECK, causes.fate(suspects, draft.ranks), causes.say(said))
+    hung = any(rank.hung for rank in suspects)
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
             draft.order_stop(rank.index, "the job is being recovered")
@@ -69,7 +71,7 @@ def _examine(draft: Draft, suspects: list[Rank]) -> None:
         if rank.quiet:
             examination.ask(draft, rank.index)
         else:
-            draft.order_stop(rank.index, "another rank failed")
+            draft.order_stop(rank.index, HANGS if hung else "another rank failed")
 
 
 def _call_lost(draft: Draft, index: int, why: str) -> None:

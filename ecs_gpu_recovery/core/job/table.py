@@ -20,6 +20,7 @@ from ..events import (
     CheckStarted,
     Fact,
     FaultSeen,
+    GangStalled,
     NodeChecked,
     NodeGivenUp,
     NodeRepaired,
@@ -38,7 +39,7 @@ from ..events import (
 from ..model import Budget, Job, JobSpec, JobStatus, Node, NodeStatus, Rank
 from ..policy import Policy
 from . import budget as b
-from . import claim
+from . import claim, hang
 from . import rules as r
 from . import sightings as s
 from .draft import Draft, Step
@@ -80,6 +81,7 @@ _ENDED: dict[type[Fact], Rule] = {
     NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     ProgressSeen: ignore("the job is over: it needs no restart any more"),
+    GangStalled: ignore("the job is over"),
     Tick: ignore("the job is over, and waits for nothing"),
     StopAsked: r.already_over,
 }
@@ -94,6 +96,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
         NodeSeen: s.node_seen,
+        GangStalled: hang.gang_stalled,
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -108,6 +111,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.node_checked,
         NodesOffered: claim.offered,
         NodeSeen: s.node_seen,
+        GangStalled: ignore("the gang is being stopped, or its nodes are examined"),
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -125,6 +129,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         NodeGivenUp: r.node_given_up,
         NodesOffered: claim.offered,
         NodeSeen: s.node_seen,
+        GangStalled: ignore("nothing of the job runs"),
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },
@@ -137,6 +142,7 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
         NodeSeen: s.node_seen,
+        GangStalled: ignore("the gang is being started: every start has its own deadline"),
         Tick: r.tick,
         StopAsked: r.stop_asked,
     },

@@ -6,6 +6,8 @@ it over, it is repaired and let back in by these rules, and the job waits to hea
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from .. import examination, keys, sighting
 from ..errors import Refused
 from ..events import (
@@ -15,6 +17,7 @@ from ..events import (
     HandedOver,
     NodeAsked,
     NodeChecked,
+    NodePulse,
     NodeSeen,
     OldTaskEnded,
     PermitWithheld,
@@ -23,7 +26,7 @@ from ..events import (
     Tick,
 )
 from ..guard import open_fault
-from ..model import Hold, NodeStatus, Verdict
+from ..model import Hold, NodeStatus, Pulse, Verdict
 from . import repair
 from .draft import NodeDraft
 
@@ -204,6 +207,15 @@ def _before_the_boot(d: NodeDraft, ev: FaultSeen) -> bool:
     """A boot may have cured it. Boots have no order but their time, and a node's own clock may be wrong."""
     this_boot = bool(ev.boot_id) and ev.boot_id == d.node.boot_id
     return not this_boot and d.node.booted_at is not None and ev.at <= d.node.booted_at
+
+
+def node_pulse(d: NodeDraft, ev: NodePulse) -> None:
+    """Keep the newest. Its clock may be wrong: what seems to come from the future is of now. How long it has been so,
+    the node measures itself."""
+    at = min(ev.at, d.now)
+    if d.node.pulse is None or d.node.pulse.at < at:
+        since = at - max(ev.at - ev.since, timedelta(0))
+        d.set(pulse=Pulse(state=ev.state, since=since, at=at, trained=ev.trained, what=ev.what[:300]))
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:

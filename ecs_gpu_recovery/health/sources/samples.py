@@ -117,6 +117,7 @@ def _sample(nvml: Any, handle: Any) -> dict[str, float | None]:
         "memory_used_mib": ask(memory),
         "pcie_bytes_s": ask(pcie),
         "nvlink_bytes": ask(links),
+        "programs": ask(lambda: float(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))),
     }
 
 

@@ -36,6 +36,7 @@ class GpuSample:
     memory_used_mib: float | None = None
     pcie_bytes_s: float | None = None
     nvlink_bytes: float | None = None  #: since the driver was loaded
+    programs: float | None = None  #: that use it, as far as they can be seen from here
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> GpuSample:
@@ -176,12 +177,14 @@ class Pulses:
     def _together(self, seen: Sequence[GpuPulse]) -> State:
         """One GPU that works, or a machine that does, is enough: somebody trains, writes or compiles there."""
         states = [gpu.state for gpu in seen]
-        if State.MOVING in states or self._host_works(states.count(State.FLAT), State.IDLE in states):
+        flat = [self._gpus[gpu.index].window[-1].programs or 1 for gpu in seen if gpu.state is State.FLAT]
+        if State.MOVING in states or self._host_works(sum(flat)):
             return State.MOVING
         return State.FLAT if State.FLAT in states else State.IDLE
 
-    def _host_works(self, flat: int, some_idle: bool) -> bool:
-        """Behind a GPU at rest a program may write a checkpoint or compile. One that spins takes processor time too."""
+    def _host_works(self, spinning: float) -> bool:
+        """Behind GPUs that stand still a program may write a checkpoint, or compile. Those that spin take processor
+        time too."""
         if len(self._host) < 2:
             return True
         first, last = self._host[0], self._host[-1]
@@ -189,7 +192,7 @@ class Pulses:
         if (last.bytes_moved - first.bytes_moved) / span > self._limits.host_bytes_s:
             return True
         cores = (last.busy_s - first.busy_s) / span
-        return some_idle and cores > self._limits.host_cores + flat * self._limits.spin_cores
+        return cores > self._limits.host_cores + spinning * self._limits.spin_cores
 
 
 def _shorten(window: deque[GpuSample] | deque[HostSample], oldest: float) -> None:

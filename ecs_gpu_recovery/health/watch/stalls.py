@@ -34,7 +34,7 @@ class Stalls:
 
     def news(self) -> Event | None:
         for samples in self._sampler.rounds():
-            self._pulses.add([GpuSample.from_json(sample) for sample in samples], _host())
+            self._pulses.add([GpuSample.from_json(sample) for sample in samples], host_sample())
         self.latest = pulse = self._pulses.judge(time.time())
         stalled = pulse is not None and pulse.state is not State.MOVING
         if pulse is None or not (stalled or self._told in (State.FLAT, State.IDLE)):
@@ -64,7 +64,7 @@ def event(node: str, pulse: NodePulse, at: datetime) -> Event:
     }
 
 
-def _host() -> HostSample:
+def host_sample() -> HostSample:
     now = counters()
     moved = sum(now[name] for name in ("DiskRead", "DiskWritten", "NetworkReceived", "NetworkSent"))
     return HostSample(at=time.time(), bytes_moved=moved + infiniband_bytes(), busy_s=now["busy"] / TICKS_S)

@@ -1,0 +1,94 @@
+"""A job that neither trains nor dies: two witnesses end its attempt, one tells a person.
+
+The GPUs are one witness, what the ranks write is the other. Both must have stood still for `HANG_AFTER_S`, on the whole
+gang. Nothing is concluded while a rank starts, ends, or is away: then somebody else decides.
+"""
+
+from __future__ import annotations
+
+from .. import messages
+from ..events import GangStalled
+from ..model import Exit, Rank
+from .draft import Draft
+
+NOTED = "the job may hang"
+#: In the reason of every stop for a hang: what stands still is looked at before it is ended.
+HANGS = "the gang hangs"
+
+
+def gang_stalled(draft: Draft, ev: GangStalled) -> None:
+    """What the sweeper has put together for this attempt. It says so again and again while it lasts."""
+    if ev.attempt != draft.attempt or draft.ending is not None or not all(_runs(r) for r in draft.ranks):
+        return
+    if two_witnesses(draft, ev):
+        if draft.recovers_hangs and not ev.withheld:
+            stop(draft, ev)
+        elif draft.recovers_hangs:
+            _tell(draft, ev, f"nothing was done yet: it {ev.withheld}")
+        else:
+            _tell(draft, ev, "nothing was done: ON_HANG is notify, or another tool wrote the job")
+    elif _one_witness(draft, ev):
+        _tell(draft, ev, "nothing was done: one witness alone proves no hang")
+
+
+def _runs(rank: Rank) -> bool:
+    """Nothing else is going on with it."""
+    return rank.live and rank.exit is None and rank.deadline is None and rank.away_since is None
+
+
+def two_witnesses(draft: Draft, ev: GangStalled) -> bool:
+    """Some spin and all stand still, and nobody writes: both for so long. A job that has never trained is starting."""
+    if ev.still_since is None or ev.still_until is None or ev.silent_since is None:
+        return False
+    lasted = ev.still_until - max(ev.still_since, ev.silent_since)
+    return ev.spinning and ev.trained and lasted >= draft.policy.hang_after and _silent(draft, ev)
+
+
+def _silent(draft: Draft, ev: GangStalled) -> bool:
+    if ev.silent_since is None:
+        return False
+    return draft.now - ev.silent_since >= max(draft.policy.silent_after, ev.patience)
+
+
+def _one_witness(draft: Draft, ev: GangStalled) -> bool:
+    """GPUs that spin, or ranks that write nothing. A start may take longer than anything later: of a job that is not
+    known to have trained, people hear later too. They hear later as well where the second witness may be on its way."""
+    known = ev.still_since is not None and ev.trained
+    patience = draft.policy.hang_after if known else draft.policy.first_progress
+    if ev.still_since is not None and ev.still_until is not None and ev.spinning:
+        more = 1.5 if known and ev.silent_since is not None else 1
+        return ev.still_until - ev.still_since >= patience * more
+    return ev.silent_since is not None and draft.now - ev.silent_since >= patience and _silent(draft, ev)
+
+
+def stop(draft: Draft, ev: GangStalled) -> None:
+    """The gang is stopped and examined as if a rank had died: the odd one, or all of them where none stands out.
+
+    The one place where a gang is stopped though none of its ranks has ended: whoever tells of the hang has asked the
+    guard of the fleet for a permit.
+    """
+    why = _since(ev)
+    odd = [rank for rank in draft.ranks if rank.node in ev.odd] or list(draft.ranks)
+    for rank in odd:
+        reason = f"{why}; the others wait for it" if ev.odd else why
+        draft.set(rank.index, exit=Exit.SUSPECT, exit_reason=draft.cut(reason), hung=True)
+    evidence = draft.cut("; ".join(filter(None, (ev.what, ev.written))))
+    draft.note("job", draft.status, draft.status, f"the job hangs: {why}", evidence)
+
+
+def _tell(draft: Draft, ev: GangStalled, done: str) -> None:
+    """Once in an attempt."""
+    if not draft.reported(NOTED):
+        evidence = draft.cut("; ".join(filter(None, (_since(ev), ev.what, ev.written))))
+        draft.note("job", draft.status, draft.status, NOTED, evidence)
+        draft.order(ev.tell or messages.job_may_hang(draft.id, draft.attempt, _since(ev), evidence, done))
+
+
+def _since(ev: GangStalled) -> str:
+    parts = []
+    if ev.still_since is not None:
+        what = "no GPU has worked since" if ev.spinning else "all GPUs have been idle since"
+        parts.append(f"{what} {ev.still_since:%H:%M:%S}")
+    if ev.silent_since is not None:
+        parts.append(f"no rank has written since {ev.silent_since:%H:%M:%S}")
+    return " and ".join(parts)

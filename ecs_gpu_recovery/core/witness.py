@@ -1,0 +1,63 @@
+"""The witnesses of a hang, joined: what the nodes of a gang say of their GPUs, and what its ranks have written.
+
+Witnesses are levels. A node repeats itself while its GPUs stand still; what it said a while ago is no witness, and a
+node whose agent is silent is none. So news that is lost, late or old can hide a hang, and can never invent one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from .model import Node, Pulse
+from .policy import Policy
+
+STATES = MOVING, FLAT, IDLE = "moving", "flat", "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """What all nodes of a gang say together: none of its GPUs works."""
+
+    since: datetime
+    until: datetime  #: when the first of them last said so: what came after that, nobody has said
+    spinning: bool  #: some wait in a collective; else all rest, which may be anything
+    trained: bool  #: all have worked before, under the programs that hold them now
+    odd: tuple[str, ...]  #: the nodes that the others wait for, where that can be told
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """What the ranks have written: none of them anything since then."""
+
+    since: datetime
+    patience: timedelta = timedelta(
+        0
+    )  #: how long they have been silent before while they worked, and some more
+    odd: tuple[str, ...] = ()  #: nodes whose programs were seen to be stopped
+    what: str = ""
+
+
+def fresh(pulse: Pulse | None, now: datetime, policy: Policy) -> bool:
+    return pulse is not None and now - pulse.at <= policy.witness_age
+
+
+def gang(nodes: Sequence[Node], now: datetime, policy: Policy) -> Stall | None:
+    """None as long as one of them works, or does not say."""
+    pulses = [node.pulse for node in nodes if node.pulse is not None and fresh(node.pulse, now, policy)]
+    if not nodes or len(pulses) < len(nodes) or any(pulse.state not in (FLAT, IDLE) for pulse in pulses):
+        return None
+    resting = [node.name for node, pulse in zip(nodes, pulses, strict=True) if pulse.state == IDLE]
+    few = 0 < len(resting) <= len(nodes) // 2  # most wait for some: those are the odd ones
+    return Stall(
+        since=max(pulse.since for pulse in pulses),
+        until=min(pulse.at for pulse in pulses),
+        spinning=len(resting) < len(nodes),
+        trained=all(pulse.trained for pulse in pulses),
+        odd=tuple(resting) if few else (),
+        what="; ".join(f"{node.name}: {pulse.what}" for node, pulse in zip(nodes, pulses, strict=True))[
+            :1000
+        ],
+    )

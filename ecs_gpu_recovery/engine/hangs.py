@@ -1,0 +1,76 @@
+"""Joins the witnesses of a hang: what the nodes said of their GPUs, and what the ranks wrote. The core decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from ..core import guard, keys, witness
+from ..core.events import GangStalled
+from ..core.job.table import decide
+from ..core.model import Job, JobStatus, Node
+from .runtime import Runtime
+
+
+class Hangs:
+    """Asks what ranks wrote once in a while: often where the GPUs stand still, else seldom. It remembers only when."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._asked: dict[str, datetime] = {}
+
+    def due(self, live: Iterable[str], nodes: Sequence[Node], now: datetime) -> list[str]:
+        """The jobs that are worth a closer look now."""
+        policy = self._runtime.policy
+        by_job: dict[str, list[Node]] = {}
+        for node in nodes:
+            by_job.setdefault(node.job_id, []).append(node)
+        self._asked = {job_id: at for job_id, at in self._asked.items() if job_id in by_job}
+        found = []
+        for job_id in sorted(live):
+            stall = witness.gang(by_job.get(job_id, ()), now, policy)
+            still = stall is not None and now - stall.since >= policy.silent_after
+            rest = policy.hang_after / 20 if still else policy.silent_after
+            if now - self._asked.setdefault(job_id, now - (rest if still else timedelta(0))) >= rest:
+                self._asked[job_id] = now
+                found.append(job_id)
+        return found
+
+    def look(self, job: Job, nodes: Sequence[Node], now: datetime) -> None:
+        """Tell a running job what its witnesses say, if they say anything."""
+        if job.status is not JobStatus.IN_PROGRESS or job.ending is not None:
+            return
+        held = {node.name: node for node in nodes if node.job_id == job.id}
+        gang = [held[rank.node] for rank in job.ranks if rank.node in held]
+        whole = len(gang) == len(job.ranks)
+        stall = witness.gang(gang, now, self._runtime.policy) if whole else None
+        since = stall.since if stall is not None else now - self._runtime.policy.first_progress
+        silence = self._runtime.fleet.silence(job, since)
+        if stall is None and silence is None:
+            return
+        fact = GangStalled(
+            at=now,
+            attempt=job.attempt,
+            still_since=stall.since if stall else None,
+            still_until=stall.until if stall else None,
+            spinning=stall is not None and stall.spinning,
+            trained=stall is not None and stall.trained,
+            odd=(silence.odd if silence else ()) or (stall.odd if stall else ()),
+            what=stall.what if stall else "",
+            silent_since=silence.since if silence else None,
+            patience=silence.patience if silence else timedelta(0),
+            written=silence.what if silence else "",
+        )
+        self._runtime.handle(job.id, [self._permitted(job, fact, now)], job)
+
+    def _permitted(self, job: Job, fact: GangStalled, now: datetime) -> GangStalled:
+        """A gang that would be stopped though none of its ranks has ended needs a permit."""
+        step = decide(job, fact, self._runtime.policy, now)
+        if self._runtime.permits is None or not any(rank.hung for rank in step.job.ranks):
+            return fact
+        key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
+        image = job.spec.task_def or " ".join(job.spec.command)
+        request = guard.for_stop(job.id, key, now, why=f"it hangs: {fact.what}", since=since, image=image)
+        withheld, tell = self._runtime.permits.may_stop(request, now)
+        return replace(fact, withheld=withheld, tell=tell)

@@ -1,0 +1,157 @@
+"""Jobs that stand still, and the witnesses of it: they lie, come late, or stop coming.
+
+Tonight either the GPUs may be seen to rest though they work, or a job writes nothing though it trains: never both,
+since two witnesses that lie together can't be told from the truth.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from ecs_gpu_recovery.core.events import NodePulse, StopAsked
+from ecs_gpu_recovery.core.model import Job
+from ecs_gpu_recovery.core.witness import FLAT, IDLE, MOVING, Silence
+
+from .violation import demand
+from .world import Machine, Task
+
+if TYPE_CHECKING:
+    from .night import Night
+
+PULSE_S = 60.0
+#: A person who sees that a job stands still ends it after this long.
+PERSON_S = 4 * 3600.0
+
+
+class Hangs:
+    """What stands still tonight, and who says so."""
+
+    def __init__(self, night: Night, chance: Random) -> None:
+        self._night, self._world, self._chance = night, night.world, chance
+        self._spins: dict[str, bool] = {}  #: tasks that stand still, and whether their GPUs spin
+        self._dead: set[str] = set()  #: machines whose watch has died
+        self._lying: dict[
+            str, float
+        ] = {}  #: machines whose watch sees no work where there is some, and since when
+        self._said: dict[str, str] = {}
+        #: By job and attempt: for a while nobody works (-1), or one rank alone, and the others wait. Then they go on.
+        self._pauses: dict[tuple[str, int], tuple[int, float, float]] = {}
+        self._mute: set[str] = set()  #: jobs that write nothing
+        self._ended: set[tuple[str, int]] = set()  #: attempts that were ended because they hung
+        if night.weather.hangs:
+            self._world.on_run = self._runs
+            for machine in self._world.machines.values():
+                self._world.after(chance.uniform(1, PULSE_S), partial(self._beat, machine))
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def _runs(self, task: Task) -> None:
+        w, world = self._night.weather, self._world
+        if world.troubled and world.strikes("hangs"):
+            world.after(self._chance.uniform(30, 0.8 * w.work_s), lambda: self._freeze(task))
+        if world.troubled and task.rank == 0 and world.strikes("pauses"):
+            begin, alone = world.now + self._chance.uniform(30, 600), self._chance.choice((-1, 0))
+            most = 0.95 * w.policy.hang_after.total_seconds()
+            lasts = self._chance.uniform(100, most) if alone < 0 else self._chance.uniform(most, 3 * most)
+            self._pauses[task.job, task.attempt] = (alone, begin, begin + lasts)
+        if w.false_witness and w.mute and task.rank == 0 and world.strikes("false_witness"):
+            self._mute.add(task.job)
+
+    def _freeze(self, task: Task) -> None:
+        if task.alive and not task.stopping and self._world.hung_since(task.job, task.attempt) is None:
+            task.frozen = self._world.now
+            self._spins[task.id] = self._chance.random() < 0.5
+            self._world.note("hangs", task.job, task.attempt, task.rank)
+            self._world.after(PERSON_S, lambda: self._person(task))
+
+    def _person(self, task: Task) -> None:
+        w = self._night.weather
+        if not task.alive or task.stopping:
+            return
+        demand(
+            bool(
+                w.lost
+                or w.late
+                or w.reordered
+                or w.transient
+                or w.throttles
+                or w.late_functions
+                or self._dead
+            )
+            or w.policy.on_hang == "notify"
+            or (self._world.gang_size(task.job) == 1 and not self._spins[task.id]),
+            f"{task.job} hangs since {task.frozen:.0f} s, and nobody saw it",
+        )
+        self._world.note("person ends the hang", task.job)
+        ask = StopAsked(at=self._world.time, by="ann", why="it hangs")
+        self._night.process(lambda: self._night.desk.handle(task.job, [ask]), self._world.time)
+
+    def _beat(self, machine: Machine) -> None:
+        """A watch tells each minute that its GPUs stand still, and once that they work again."""
+        world, w = self._world, self._night.weather
+        world.after(PULSE_S, lambda: self._beat(machine))
+        if (
+            world.troubled
+            and machine.name not in self._dead
+            and world.strikes("deaf_watch", w.deaf_watch / 60)
+        ):
+            self._dead.add(machine.name)
+        if not machine.up or machine.gone or machine.name in self._dead:
+            return
+        state, since = self._seen(machine)
+        if state == MOVING and self._said.get(machine.name, MOVING) == MOVING:
+            return
+        self._said[machine.name] = state
+        fact = NodePulse(
+            at=world.time, node=machine.name, state=state, since=world.stamp(since), trained=True, what=state
+        )
+        self._night.tell_pulse(machine, fact)
+
+    def _seen(self, machine: Machine) -> tuple[str, float]:
+        world, w = self._world, self._night.weather
+        task = next((t for t in machine.tasks if t.alive and t.running and not t.check), None)
+        if task is None:
+            self._lying.pop(machine.name, None)
+            return MOVING, world.now
+        hung = world.hung_since(task.job, task.attempt)
+        if hung is not None:
+            return (FLAT if self._spins.get(task.id, True) else IDLE), hung
+        works, begin, end = self._pauses.get((task.job, task.attempt), (0, 0.0, 0.0))
+        if begin <= world.now < end and task.rank != works and world.gang_size(task.job) > 1:
+            return FLAT, begin
+        if w.false_witness and not w.mute and (machine.name in self._lying or world.strikes("false_witness")):
+            since = self._lying.setdefault(machine.name, world.now)
+            return self._chance.choice((FLAT, IDLE)), since
+        return MOVING, world.now
+
+    # -- what can be asked -------------------------------------------------------------------------------------
+
+    def silence(self, job: Job, since: datetime) -> Silence | None:
+        tasks = [self._world.tasks[rank.task_id] for rank in job.ranks if rank.task_id in self._world.tasks]
+        hung = self._world.hung_since(job.id, job.ranks[0].task_attempt)
+        began = max((task.began for task in tasks), default=self._world.now)
+        last = hung if hung is not None else began if job.id in self._mute else self._world.now
+        at = self._world.stamp(last)
+        return Silence(since=at) if at <= since else None
+
+    def committed(self, old: Job | None, new: Job) -> None:
+        """A gang may be stopped for a hang only if it truly stands still, and has for long enough."""
+        if old is None or not any(rank.hung for rank in new.ranks) or any(rank.hung for rank in old.ranks):
+            return
+        attempt = new.ranks[0].task_attempt
+        since = self._world.hung_since(new.id, attempt)
+        demand(since is not None, f"{new.id} was stopped as if it hung, and it trains")
+        assert since is not None
+        patience, lasted = self._night.weather.policy.hang_after.total_seconds(), self._world.now - since
+        demand(lasted >= patience - 1, f"{new.id} was called hung after {lasted:.0f} s")
+        demand((new.id, attempt) not in self._ended, f"{new.id} was stopped twice for one hang")
+        self._ended.add((new.id, attempt))
+        odd = {rank.index for rank in new.ranks if rank.hung}
+        mine = [t for t in self._world.tasks.values() if (t.job, t.attempt) == (new.id, attempt)]
+        frozen = {task.rank for task in mine if task.frozen >= 0}
+        if len(odd) < len(new.ranks):
+            demand(bool(odd & frozen), f"{new.id}: rank {odd} is blamed, {frozen} stands still")
+        self._world.struck["hang ended"] += 1
