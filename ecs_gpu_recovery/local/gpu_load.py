@@ -83,7 +83,11 @@ def _load(task_dir: str, at: float, stopped: bool) -> str:
 
 
 def _at_work(gpu: Json, at: float, load: str) -> Json:
-    slow = bool(gpu["fault"]) and gpu["fault"]["kind"] == "slow"
+    fault = gpu["fault"]["kind"] if gpu["fault"] else ""
+    slow, load = (
+        fault == "slow",
+        "flat" if fault == "hang" else load,
+    )  # one that is frozen says that it is busy
     own, now = _draw(gpu["uuid"]), _draw(f"{gpu['uuid']} {at // _STEP_S:.0f}")
     share = {"busy": _SLOW if slow else 0.86 + 0.13 * now, "flat": _SPINS, "idle": 0.0}[load]
     warm = round(_DEGREES[0] + (_DEGREES[1] - _DEGREES[0]) * share + 4 * own)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ecs_gpu_recovery.health.sources.simulated import SimulatedNode
-from ecs_gpu_recovery.local import gpus
+from ecs_gpu_recovery.local import gpu_load, gpus
 from ecs_gpu_recovery.local.files import Json, write_json
 from ecs_gpu_recovery.local.gpu_load import measured
 
@@ -71,3 +72,31 @@ def test_a_health_check_never_sees_these_numbers(node: Path) -> None:
     SimulatedNode(node).read_driver(lambda message: told.append(dict(message)))
     first = next(message["gpu"] for message in told if "gpu" in message)
     assert {key: first[key] for key in REST} == REST
+
+
+@pytest.mark.parametrize(
+    ("letter", "seconds_ago", "stopped", "load"),
+    [
+        ("k", 0.0, False, "busy"),
+        ("k", 5.0, True, "idle"),  # its kernel has ended, and nobody gives it another
+        ("c", 0.1, False, "busy"),
+        ("c", 5.0, False, "flat"),  # the others have not come
+        ("c", 5.0, True, "flat"),  # the collective spins on, whatever became of its process
+        ("h", 5.0, False, "idle"),
+    ],
+)
+def test_a_gpu_does_what_its_program_gave_it_to_do(
+    node: Path, monkeypatch: pytest.MonkeyPatch, letter: str, seconds_ago: float, stopped: bool, load: str
+) -> None:
+    file = node / "tasks" / "t1" / gpu_load.LOAD_FILE
+    file.write_text(letter)
+    os.utime(file, (AT - seconds_ago, AT - seconds_ago))
+    monkeypatch.setattr(gpu_load, "process", lambda task_dir: (stopped, 0.0))
+    found = seen(node)
+    used = {
+        "busy": found["utilization"] > 80,
+        "flat": found["utilization"] == 100,
+        "idle": found["utilization"] == 0,
+    }
+    watts = {"busy": found["power_w"] > 500, "flat": found["power_w"] < 200, "idle": found["power_w"] == 112}
+    assert (used[load], watts[load]) == (True, True)
