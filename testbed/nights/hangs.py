@@ -62,7 +62,7 @@ class Hangs:
 
     def _freeze(self, task: Task) -> None:
         if task.alive and not task.stopping and self._world.hung_since(task.job, task.attempt) is None:
-            task.frozen = self._world.now
+            task.still = self._world.now
             self._spins[task.id] = self._chance.random() < 0.5
             self._world.note("hangs", task.job, task.attempt, task.rank)
             self._world.after(PERSON_S, lambda: self._person(task))
@@ -83,7 +83,7 @@ class Hangs:
             )
             or w.policy.on_hang == "notify"
             or (self._world.gang_size(task.job) == 1 and not self._spins[task.id]),
-            f"{task.job} hangs since {task.frozen:.0f} s, and nobody saw it",
+            f"{task.job} hangs since {task.still:.0f} s, and nobody saw it",
         )
         self._world.note("person ends the hang", task.job)
         ask = StopAsked(at=self._world.time, by="ann", why="it hangs")
@@ -151,7 +151,7 @@ class Hangs:
         self._ended.add((new.id, attempt))
         odd = {rank.index for rank in new.ranks if rank.hung}
         mine = [t for t in self._world.tasks.values() if (t.job, t.attempt) == (new.id, attempt)]
-        frozen = {task.rank for task in mine if task.frozen >= 0}
+        frozen = {task.rank for task in mine if task.still >= 0}
         if len(odd) < len(new.ranks):
             demand(bool(odd & frozen), f"{new.id}: rank {odd} is blamed, {frozen} stands still")
         self._world.struck["hang ended"] += 1

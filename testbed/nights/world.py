@@ -55,7 +55,7 @@ class Task:
     forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
     frozen: bool = False  #: waits for a GPU that will never answer
     idle: bool = False  #: of a check: it must find the GPUs unused
-    frozen: float = -1.0  #: since when it stands still
+    still: float = -1.0  #: since when it stands still, though no GPU is at fault
 
 
 @dataclass(slots=True, eq=False)
@@ -260,7 +260,9 @@ class World:
         if not task.alive:
             return
         gang = self._gang(task).values()
-        if sum(t.alive and t.running and not t.frozen for t in gang) == self.gang_size(task.job):
+        if sum(t.alive and t.running and not t.frozen and t.still < 0 for t in gang) == self.gang_size(
+            task.job
+        ):
             steps = self.steps[task.job]
             number += 1
             if number > len(steps):
@@ -286,12 +288,12 @@ class World:
 
     def hung_since(self, job: str, attempt: int) -> float | None:
         """Since when a gang waits for one that stands still."""
-        frozen = [
-            task.frozen
+        still = [
+            task.still
             for task in self.tasks.values()
-            if (task.job, task.attempt) == (job, attempt) and task.frozen >= 0 and task.alive
+            if (task.job, task.attempt) == (job, attempt) and task.still >= 0 and task.alive
         ]
-        return min(frozen, default=None)
+        return min(still, default=None)
 
     def gang_size(self, job: str) -> int:
         return self.sizes.get(job, 1)
