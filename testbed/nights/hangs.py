@@ -86,6 +86,7 @@ class Hangs:
             f"{task.job} hangs since {task.still:.0f} s, and nobody saw it",
         )
         self._world.note("person ends the hang", task.job)
+        self._world.after(3600, lambda: self._person(task))  # whoever was asked may have died over it
         ask = StopAsked(at=self._world.time, by="ann", why="it hangs")
         self._night.process(lambda: self._night.desk.handle(task.job, [ask]), self._world.time)
 

@@ -403,7 +403,7 @@ def hangs(rng: Random, more: Random) -> Weather:
     """Jobs stand still without an end, and their witnesses are as bad as the rest of the night. Clocks agree."""
     weather = draw(rng, more)
     fewer: dict[str, Any] = {name: 0.2 * getattr(weather, name) for name in _HARDWARE}
-    fewer["terminations"] = 0.0
+    fewer |= {"terminations": 0.0, "frozen_gpus": 0.0}
     return replace(
         weather,
         **fewer,
