@@ -108,7 +108,7 @@ def decide_node(node: Node, ev: Fact, policy: Policy, now: datetime | None = Non
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
     at = ev.at
-    if isinstance(ev, FaultSeen):  # a node's own clock is not ours
+    if isinstance(ev, FaultSeen | NodePulse):  # a node's own clock is not ours
         at = min(max(at, node.updated_at), latest(node.updated_at, now))
     draft = NodeDraft(node, at, policy, now)
     rule(draft, ev)
