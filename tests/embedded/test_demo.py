@@ -50,6 +50,11 @@ STORIES = {
         *("is killed", "was killed (SIGKILL)", "GPUs healthy; restarted after step"),
         *("RESTARTING", "COMPLETE", "resumed at step"),
     ],
+    "freeze": [
+        *("a rank freezes without dying", "the job hangs: no GPU has worked since", "rank 1 on node-2 hung"),
+        *("GPUs healthy; restarted after step", "COMPLETE", "resumed at step"),
+    ],
+    "hang": ["Xid 119", "froze after a GPU fault", "GPU fault on node-2", "RESTARTING", "COMPLETE"],
     "idle-gpu": [
         *("node-1 is free", "Xid 79", "AVAILABLE -> PENDING_HEALTHCHECK: a fault was seen on it"),
         *("PENDING_HEALTHCHECK -> REBOOTING", "REBOOTING -> ", "AVAILABLE", "node-1 is AVAILABLE"),
