@@ -257,6 +257,7 @@ def contest(rng: Random, more: Random) -> Weather:
         skew_s=0.0,
         dead_gpus=0.0,
         gpu_faults=0.0,
+        frozen_gpus=0.0,
         power_cuts=chance.uniform(0.8, 1.5),
         policy=replace(weather.policy, max_retries=3, wait_for_nodes=timedelta(hours=4)),
     )

@@ -256,8 +256,9 @@ class World:
         return {t.rank: t for t in same}
 
     def _train(self, task: Task, number: int) -> None:
-        """The gang trains a step together, and rank 0 tells of one that is new."""
-        if not task.alive:
+        """The gang trains a step together, and rank 0 tells of one that is new. One that was left behind finds the
+        fence, and writes no more."""
+        if not task.alive or task.left:
             return
         gang = self._gang(task).values()
         if sum(t.alive and t.running and not t.frozen and t.still < 0 for t in gang) == self.gang_size(

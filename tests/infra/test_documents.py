@@ -42,7 +42,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 def test_every_alarm_and_message_is_listed_with_its_page(stack: Made) -> None:
     index = (DOCS / "runbooks" / "README.md").read_text(encoding="utf-8")
     pages = set(re.findall(r"docs/runbooks/([\w-]+\.md)", inspect.getsource(messages)))
-    assert len(pages) == 7
+    assert len(pages) == 8
     for alarm in stack.properties("AWS::CloudWatch::Alarm"):
         assert f"`{alarm['AlarmName'].rpartition('-')[2]}`" in index
         pages.add(alarm["AlarmDescription"].rpartition("/")[2])
