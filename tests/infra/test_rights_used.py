@@ -22,7 +22,7 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:CreateLogStream"): _LOG,
     ("", "logs:PutLogEvents"): _LOG,
     ("", "logs:GetLogEvents"): "the end of a failed rank's log: the ranks of the stories log nowhere",
-    ("RecoverySweeper", "logs:FilterLogEvents"): "whether ranks still write: those of the stories log nowhere",
+    ("", "logs:FilterLogEvents"): "whether ranks still write: those of the stories log nowhere",
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
