@@ -80,7 +80,8 @@ def check_nodes(
             except Refused as exc:  # a job took it in this moment
                 print(f"{node.name}: left out: {exc}", file=sys.stderr)
         remark(side)
-        while wait and any(node.status is NodeStatus.PENDING_HEALTHCHECK for node in asked):
+        unfinished = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
+        while wait and any(node.status in unfinished for node in asked):
             time.sleep(side.poll_s)
             asked = [side.node(node.name) for node in asked]
     if as_json:
@@ -88,7 +89,8 @@ def check_nodes(
     elif not asked:
         print("no node is free: nothing was asked for")
     for node in [] if as_json else asked:
-        verdict = node.verdict.value if node.verdict else "check asked for"
+        since = node.timeline[-1].why if wait else "check asked for"  # a repaired node has no verdict any more
+        verdict = node.verdict.value if node.verdict else since
         print(f"{node.name}: {verdict}{f': {node.findings}' if node.findings else ''}")
     raise typer.Exit(1 if wait and any(node.status is NodeStatus.FAILED for node in asked) else 0)
 

@@ -124,19 +124,23 @@ def asked(world: World) -> dict[str, int]:
     }
 
 
-def test_free_nodes_are_examined_in_turn_and_a_bad_one_is_set_aside(
+def test_free_nodes_are_examined_in_turn_and_one_that_no_reboot_cures_is_set_aside(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IDLE_CHECK_MINUTES", "60")
     names = world.add_nodes(3)
-    world.cloud.control.health(names[1], verdict=1)
+    world.cloud.control.health(names[1], verdict=2)
     tick(world)
     assert len(world.tasks("check")) == 1, "one node at a time"
     for _ in range(6):
         tick(world)
-    assert examined(world) == {names[0]: Verdict.HEALTHY, names[1]: Verdict.REBOOT, names[2]: Verdict.HEALTHY}
+    assert examined(world) == {
+        names[0]: Verdict.HEALTHY,
+        names[1]: Verdict.REPLACE,
+        names[2]: Verdict.HEALTHY,
+    }
     assert world.node_statuses()[names[1]] == NodeStatus.FAILED
-    assert world.sent("SendCommand") == 0, "a free node is set aside, not rebooted"
+    assert world.sent("SendCommand") == 0, "no reboot cures it"
     assert len(world.messages()) == 1
     assert asked(world) == dict.fromkeys(names, 1)
     for _ in range(45):
@@ -145,6 +149,20 @@ def test_free_nodes_are_examined_in_turn_and_a_bad_one_is_set_aside(
     for _ in range(20):
         tick(world)
     assert asked(world) == {names[0]: 2, names[1]: 1, names[2]: 2}, "the one that is set aside is left alone"
+
+
+def test_a_free_node_that_a_reboot_may_cure_is_rebooted_once_and_nobody_is_called(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IDLE_CHECK_MINUTES", "60")
+    names = world.add_nodes(3)
+    world.cloud.control.health(names[1], verdict=1)
+    for _ in range(15):
+        tick(world)
+    assert world.node_statuses() == dict.fromkeys(names, NodeStatus.AVAILABLE)
+    assert world.sent("SendCommand") == 1
+    assert world.messages() == []
+    assert asked(world) == dict.fromkeys(names, 1)
 
 
 def test_a_node_that_a_job_holds_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
