@@ -89,7 +89,9 @@ def check_nodes(
     elif not asked:
         print("no node is free: nothing was asked for")
     for node in [] if as_json else asked:
-        since = node.timeline[-1].why if wait else "check asked for"  # a repaired node has no verdict any more
+        since = (
+            node.timeline[-1].why if wait else "check asked for"
+        )  # a repaired node has no verdict any more
         verdict = node.verdict.value if node.verdict else since
         print(f"{node.name}: {verdict}{f': {node.findings}' if node.findings else ''}")
     raise typer.Exit(1 if wait and any(node.status is NodeStatus.FAILED for node in asked) else 0)

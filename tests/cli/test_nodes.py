@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,29 +89,70 @@ def test_a_healthy_node_passes_its_check(here: Command) -> None:
     assert "the check found no GPU fault" in told.out
 
 
-def test_a_broken_node_fails_its_check_and_comes_back_by_reboot(here: Command, live: LiveController) -> None:
+def test_a_fault_on_a_free_node_is_examined_and_repaired_by_itself(
+    here: Command, live: LiveController
+) -> None:
+    boot = live.cluster.node("node-3").boot_id
     broken = here("node", "inject", "node-3", "off-bus", "--gpu", 1)
     assert (broken.code, broken.out) == (0, "node-3: off-bus done\n")
+    eventually(lambda: live.cluster.node("node-3").boot_id != boot, "node-3 is rebooted")
+    node_is(live, "node-3", NodeStatus.AVAILABLE)
+    told = here("node", "show", "node-3").out
+    steps = (
+        "a fault was seen on it",
+        "the check found a GPU fault that a reboot may cure",
+        "rebooted, connected",
+    )
+    assert sorted(steps, key=told.index) == list(steps), told
+    assert here("node", "check", "node-3", "--wait").code == 0
+
+
+def test_a_check_that_a_person_asks_for_stays_until_the_node_is_repaired(
+    here: Command, live: LiveController
+) -> None:
+    assert here("node", "drain", "node-3", "--why", "I examine it myself").code == 0
+    boot = live.cluster.node("node-3").boot_id
+    here("node", "inject", "node-3", "off-bus", "--gpu", 1)
     told = here("node", "check", "node-3", "--wait", "--why", "it looks odd")
-    assert told.code == 1
-    assert "FAILED" in told.out
-    assert "the check says reboot" in told.out
+    assert told.code == 0, told
+    assert "it looks odd" in told.out
+    assert "rebooted, connected, all GPUs there" in told.out
+    assert live.cluster.node("node-3").boot_id != boot
+    refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
+    assert refused.code == 4
+    assert "node-3: drained by" in refused.err, "a repair lifts no drain"
+    assert here("node", "release", "node-3", "--why", "it is well").code == 0
+    assert live.side.node("node-3").claimable
+
+
+def test_a_node_that_no_reboot_cures_is_refused_and_may_be_rebooted_by_a_person(
+    here: Command, live: LiveController
+) -> None:
+    here("node", "inject", "node-3", "permanent")
+    node_is(live, "node-3", NodeStatus.FAILED)
+    assert "the check says replace" in here("node", "show", "node-3").out
     refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
     assert refused.code == 4
     assert "node-3: is FAILED" in refused.err
+    here("node", "inject", "node-3", "clear")
     boot = live.cluster.node("node-3").boot_id
-    rebooted = here("node", "reboot", "node-3", "--why", "the GPU is gone", "--wait")
+    rebooted = here("node", "reboot", "node-3", "--why", "the GPU is new", "--wait")
     assert rebooted.code == 0, rebooted
     assert "rebooted, connected, all GPUs there" in rebooted.out
     assert live.cluster.node("node-3").boot_id != boot
     assert here("node", "check", "node-3", "--wait").code == 0
 
 
-def test_whoever_does_what_the_message_says_gets_the_job_through(here: Command, live: LiveController) -> None:
-    here("node", "inject", "node-3", "off-bus")
-    train = (sys.executable, "-c", "print('trained')")
+def test_whoever_does_what_the_message_says_gets_the_job_through(
+    here: Command, live: LiveController, tmp_path: Path
+) -> None:
+    once = "import pathlib, sys, time; p = pathlib.Path(sys.argv[1]); p.exists() or (p.touch(), time.sleep(3600))"
+    train = (sys.executable, "-c", once, tmp_path / "ran")
     job = ("--nodes", "node-3", "--id", "unlucky", "--max-retries", 0)
-    assert here("submit", *job, "--wait", "--", *train).code == 1
+    assert here("submit", *job, "--", *train).code == 0
+    eventually((tmp_path / "ran").exists, "it trains")
+    here("node", "inject", "node-3", "off-bus")
+    live.ends("unlucky", JobStatus.FAILED)
     told = here("notices", "--json").data["notices"]
     (message,) = (one for one in told if one["key"] == "unlucky/notify/failed")
     steps = re.findall(r"gpu-recovery ((?:node|retry) .+?)\.(?: |$)", message["next"].replace("'...'", "'x'"))
@@ -118,7 +160,7 @@ def test_whoever_does_what_the_message_says_gets_the_job_through(here: Command, 
         ["node", "reboot"],
         ["node", "check"],
         ["retry", "unlucky"],
-    ]
+    ], message
     for step in steps:
         done = here(*shlex.split(step))
         assert done.code == 0, done
@@ -131,6 +173,7 @@ def test_a_node_that_needs_a_new_gpu_stays_out_until_a_person_releases_it(
     here: Command, live: LiveController
 ) -> None:
     here("node", "inject", "node-2", "permanent")
+    node_is(live, "node-2", NodeStatus.FAILED)
     assert here("node", "check", "node-2", "--wait").code == 1
     messages = here("notices", "--json").data["notices"]
     assert any("node-2" in message["subject"] for message in messages)

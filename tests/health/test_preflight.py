@@ -70,13 +70,14 @@ def test_all_free_nodes_are_examined_on_demand_and_bad_ones_are_set_aside(tmp_pa
     with live_controller(tmp_path, 3) as live:
         live.submit("job", ("sleep", "3600"), nodes=["node-1"])
         live.started("job")
-        live.cluster.inject("node-3", "off-bus")
+        live.side.ask_node("node-3", "drain", why="else its fault has it examined at once")
+        live.cluster.inject("node-3", "permanent")
         ran = run_command(
             "nodes", "check", "--all-idle", "--wait", "--json", "--level", "1", "--state", live.state
         )
         assert ran.code == 1, ran.err
         said = {node["name"]: node["verdict"] for node in json.loads(ran.out)["nodes"]}
-        assert said == {"node-2": "healthy", "node-3": "reboot"}
+        assert said == {"node-2": "healthy", "node-3": "replace"}
         assert live.side.node("node-3").status is NodeStatus.FAILED
         assert live.side.node("node-2").verdict is Verdict.HEALTHY
         assert live.job("job").status is JobStatus.IN_PROGRESS, "a node in use is left alone"
