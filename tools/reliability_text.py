@@ -143,5 +143,10 @@ TROUBLES: dict[str, str] = {
     "node_asks": "person asks a node",
     "mixed": "functions of a later release on the same records",
     "poisoned": "a record damaged",
+    "frozen_gpus": "GPU fault freezes the program",
     "freezes": "person freezes the fleet",
+    "hangs": "rank stands still for good",
+    "pauses": "gang stands still for a while",
+    "false_witness": "false sign of a hang",
+    "deaf_watch": "watch of a node dies",
 }

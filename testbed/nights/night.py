@@ -390,8 +390,14 @@ class Night:
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._invoke(lambda: sweepers[self._release].sweep(now).raise_unforeseen(), now)
+        self._invoke(lambda: self._look(sweepers[self._release], now), now)
         self.world.after(self.weather.sweep_s, partial(self._sweep, sweepers))
+
+    def _look(self, sweeper: Sweeper, now: datetime) -> None:
+        begun, mishaps = self.world.now, self.judge.mishaps
+        sweeper.sweep(now).raise_unforeseen()
+        if self.judge.mishaps == mishaps:
+            self.judge.permits.swept(begun)
 
     # -- the whole night -------------------------------------------------------------------------------
 

@@ -25,7 +25,10 @@ class PermitJudge:
         self._asked_at: dict[str, tuple[str, float]] = {}  #: its node, and when a permit was first asked for
         self.set_aside: set[str] = set()  #: those that a person refused, or that wait for another look
         self._thawed = 0.0
-        self._trips: set[str] = set()  #: messages that tell of them
+        self._trips: dict[str, bool] = {}  #: messages that tell of them, and whether each must have been sent
+        self._froze = self._looked = (
+            0.0  #: the last trip, and the begin of the last sweep that nothing hindered
+        )
 
     def rebooted(self, machine: str, key: str) -> None:
         demand(key in self._granted, f"{machine} is rebooted without a permit for {key}")
@@ -35,8 +38,11 @@ class PermitJudge:
         demand(keys.halt(job, attempt) in self._granted, f"the gang of {job} is stopped without a permit")
 
     def at_rest(self, told: Counter[str], mishaps: int) -> None:
-        for trip in self._trips:
-            demand(1 <= told[trip] <= 1 + mishaps, f"people were told {told[trip]} times of {trip}")
+        for trip, due in self._trips.items():
+            demand(due <= told[trip] <= 1 + mishaps, f"people were told {told[trip]} times of {trip}")
+
+    def swept(self, begun: float) -> None:
+        self._looked = max(self._looked, begun)
 
     def guarded(self, old: FleetGuard, new: FleetGuard) -> None:
         """Permits are given while nothing is frozen, to few within a while, and where people are asked, by people."""
@@ -44,6 +50,7 @@ class PermitJudge:
         policy = self._world.weather.policy
         if old.frozen is not None and new.frozen is None:
             self._thawed = self._world.now
+            self._found_by_a_person(old)
         for each in new.requests:
             if each.key in self.ordered:
                 self._asked_at.setdefault(each.key, (each.node, self._world.now))
@@ -60,7 +67,8 @@ class PermitJudge:
         self._not_too_many(policy)
         if new.frozen is not None and old.frozen is None and not new.frozen.by:
             self._world.note("frozen", new.trips)
-            self._trips.add(keys.frozen(new.cluster, new.trips))
+            self._trips[keys.frozen(new.cluster, new.trips)] = True
+            self._froze = self._world.now
             lately = self._world.now - policy.freeze_within.total_seconds()
             nodes = {node for node, at in self._asked_at.values() if at >= lately}
             stops = {each.job for each in new.requests if each.what == STOP}
@@ -68,6 +76,13 @@ class PermitJudge:
                 self._clocks_differ or len(nodes) > policy.freeze_nodes or len(stops) > policy.freeze_jobs,
                 f"the fleet is frozen for {sorted(nodes)} alone",
             )
+
+    def _found_by_a_person(self, old: FleetGuard) -> None:
+        """Who thaws a fleet knows that it was frozen. If whoever froze it died, and nobody could send its message in
+        time, none is due: it would tell of what is over."""
+        trip, lease = keys.frozen(old.cluster, old.trips), self._world.weather.policy.lease.total_seconds()
+        if trip in self._trips and self._looked <= self._froze + lease:
+            self._trips[trip] = False
 
     @property
     def _clocks_differ(self) -> bool:

@@ -15,4 +15,4 @@ def test_the_nights_find(mutant: Mutant, record_property: Callable[[str, object]
     record_property("mutants", 1)
     found = hunt(mutant, most=1000)
     assert found is not None, f"{mutant.title}: not noticed"
-    assert not run(found.seed).violation, "without the bug the same night ends well"
+    assert not run(found.seed, sky=mutant.sky).violation, "without the bug the same night ends well"
