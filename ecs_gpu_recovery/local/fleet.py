@@ -156,13 +156,19 @@ class LocalFleet:
 
     def _is_stopped(self, rank: Rank) -> bool:
         """Its program does not run any more, and has not ended."""
-        task = self._cluster.task(rank.node, rank.task_id)
-        return task.state is TaskState.RUNNING and gpu_load.process(str(task.folder))[0]
+        task = self._task(rank)
+        return task is not None and task.state is TaskState.RUNNING and gpu_load.process(str(task.folder))[0]
 
     def _logs(self, job: Job) -> dict[int, Path]:
         """Where each rank's task writes."""
-        named = [rank for rank in job.ranks if rank.task_id]
-        return {rank.index: self._cluster.task(rank.node, rank.task_id).log for rank in named}
+        return {rank.index: task.log for rank in job.ranks if (task := self._task(rank)) is not None}
+
+    def _task(self, rank: Rank) -> TaskView | None:
+        """The rank's task. On a node whose folder is gone or can't be read there is none to look at."""
+        try:
+            return self._cluster.task(rank.node, rank.task_id) if rank.task_id else None
+        except (NodeRefused, OSError, ValueError):
+            return None
 
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         view = self._cluster.node(rank.node)

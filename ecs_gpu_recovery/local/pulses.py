@@ -1,6 +1,7 @@
 """What the GPUs of each embedded node do, by the same rules as `gpu-health watch --pulse` on a real one.
 
-A node without power, or whose agent is dead, says nothing: it is no witness.
+A node without power, or whose agent is dead, says nothing: it is no witness. Nor is one whose files are
+damaged or gone; others tell of those.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class NodePulses:
                 pulses = Pulses(self._limits)
                 self._nodes[view.name] = (view.boot_id, pulses)
             if view.connected:
-                pulses.add(*self._samples(view, at))
+                try:
+                    pulses.add(*self._samples(view, at))
+                except (OSError, ValueError, TypeError, LookupError, AttributeError):
+                    continue
             judged = pulses.judge(at)
             if judged is not None and self._is_news(view.name, judged, now):
                 yield _fact(view.name, judged, now)
