@@ -15,6 +15,8 @@ from tests.embedded.helpers import LiveController, eventually, live_controller
 
 #: It waits to be hit by a fault; started again, it is done at once.
 WAITS = ("sh", "-c", '[ "$JOB_ATTEMPT" != 0 ] || exec sleep 3600')
+#: The other way round: it fails by itself, and started again it waits.
+FAILS_THEN_WAITS = ("sh", "-c", '[ "$JOB_ATTEMPT" != 0 ] || exit 1; exec sleep 3600')
 ONE = {"any_nodes": 1}
 
 
@@ -33,18 +35,33 @@ def boots(live: LiveController) -> int:
 
 @pytest.mark.parametrize("code", [31, 45])
 def test_an_exit_with_only_a_programs_xids_is_the_programs_fault(tmp_path: Path, code: int) -> None:
+    """A job that fails on nodes that are well is restarted once. Then it ends, and the program is named."""
     with live_controller(tmp_path, 1) as live:
-        live.submit("job", WAITS, **ONE)
+        live.submit("job", FAILS_THEN_WAITS, **ONE)
+        eventually(lambda: live.job("job").attempt == 1, "restarted")
         live.started("job")
         live.cluster.inject("node-1", "xid", xid=code)
         job = live.ends("job", JobStatus.FAILED)
+        assert job.attempt == 1, "no third time"
         (entry,) = told(job, PROGRAM_FAULT)
         assert f"Xid {code} on GPU 0000:01:00" in entry.evidence
         assert "NVRM: Xid" in entry.evidence, "the line itself is kept"
-        assert f"; no GPU fault found; the program failed on node-1: Xid {code} on GPU" in job.outcome
+        assert "; no GPU fault found; " in job.outcome
+        assert f"; the program failed on node-1: Xid {code} on GPU" in job.outcome
         assert "|" not in job.outcome
         assert boots(live) == 0, "nothing was rebooted"
         assert live.side.node("node-1").status is NodeStatus.AVAILABLE
+
+
+def test_a_programs_fault_is_told_and_restarted_from_without_a_reboot(tmp_path: Path) -> None:
+    with live_controller(tmp_path, 1) as live:
+        live.submit("job", WAITS, **ONE)
+        live.started("job")
+        live.cluster.inject("node-1", "xid", xid=31)
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert len(told(job, PROGRAM_FAULT)) == 1
+        assert place(job, PROGRAM_FAULT) < place(job, "GPUs healthy; restarted")
+        assert (job.attempt, boots(live)) == (1, 0)
 
 
 def test_a_dying_gpu_is_in_the_timeline_before_the_exit_it_causes(tmp_path: Path) -> None:
