@@ -34,6 +34,9 @@ _ENGINE: Mapping[Table, tuple[str, ...]] = {
     TASKS: ("BatchGetItem", "UpdateItem"),
     NODES: ("BatchGetItem", "GetItem", "UpdateItem"),
 }
+#: Any function: whoever frees a node looks for the jobs that wait for one, and whoever moves a job to where it needs
+#: other nodes looks for free ones.
+_OFFERS = ((JOBS, BY_STATUS), (NODES, BY_CLUSTER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,12 @@ FUNCTIONS: Mapping[str, Needs] = {
     CHECK_MONITOR: Needs(),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
     # some job waits for.
-    INSTANCE_MONITOR: Needs(indexes=((NODES, BY_CLUSTER), (NODES, BY_INSTANCE)), sees_commands=True),
+    INSTANCE_MONITOR: Needs(indexes=((NODES, BY_INSTANCE),), sees_commands=True),
     # It looks for what is due, compares what is live with the cluster, takes over jobs that no event led to, and
     # frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
-        indexes=((JOBS, DUE), (JOBS, LIVE), (JOBS, BY_STATUS), (NODES, BY_CLUSTER)),
+        indexes=((JOBS, DUE), (JOBS, LIVE)),
         sees_commands=True,
         calls_back=True,
         hears_ranks=True,
@@ -140,9 +143,9 @@ class Permissions:
             statements.append(_allow(f"dynamodb:{{{','.join(actions)}}}", [self._tables.of(table).table_arn]))
         statements.append(_allow("dynamodb:{UpdateItem}", [self._tables.calls.table_arn]))
         statements.append(_allow("dynamodb:{GetItem,UpdateItem}", [self._tables.guard.table_arn]))
-        if needs.indexes:
-            arns = [f"{self._tables.of(table).table_arn}/index/{index}" for table, index in needs.indexes]
-            statements.append(_allow("dynamodb:{Query}", arns))
+        indexes = (*needs.indexes, *_OFFERS)
+        arns = [f"{self._tables.of(table).table_arn}/index/{index}" for table, index in indexes]
+        statements.append(_allow("dynamodb:{Query}", arns))
         return statements
 
     # -- the cluster -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from ecs_gpu_recovery.core.events import NodeAsked
+from ecs_gpu_recovery.core.model import Failover, JobSpec, JobStatus
 from ecs_gpu_recovery.core.policy import Policy
 from testbed.aws import rights
 from tests.infra.stacks import Made
@@ -88,6 +89,7 @@ def all_needs() -> set[Need]:
         _their_restart,
         _a_long_name,
         _a_free_node,
+        _a_job_that_waits_for_a_node,
         _a_claim_of_no_job,
         _a_gang_that_does_not_start,
         _a_gang_that_does_not_start_again,
@@ -217,6 +219,24 @@ def _a_free_node(world: World) -> None:
             asked = NodeAsked(at=world.now(), node=name, ask=ask, by="ann", why="odd noises")
             world.side.runtime.handle_node(name, [asked])
             world.until(lambda name=name: world.node_statuses()[name] in ("AVAILABLE", "FAILED"), minutes=40)
+
+
+def _a_job_that_waits_for_a_node(world: World) -> None:
+    """Whoever finds a node bad looks for another one, and whoever frees one looks for the jobs that wait."""
+    names = world.add_nodes(4)
+    spec = JobSpec(name="train", task_def=f"{TRAIN}:1", container="main", failover=Failover.ANY)
+    world.side.runtime.submit(
+        job_id="j1", cluster=CLUSTER, spec=spec, nodes=names[:2], at=world.now(), check=False
+    )
+    world.submit(names[2:], job_id="j2")
+    world.cloud.control.health("n1", 1)
+    world.fail_rank(0)
+    world.until(lambda: world.job().status is JobStatus.PENDING_RESTART)
+    assert {rank.node for rank in world.job().ranks} == {"n0", "n1"}, "no other node is free"
+    for rank in range(2):
+        world.cloud.control.exit_task(world.task_of(rank, "j2"), 0, "")
+    world.finish_attempt(1)
+    assert world.run().status is JobStatus.COMPLETE
 
 
 def _disturb_starts(world: World, *, refuse: bool = True) -> None:

@@ -166,12 +166,25 @@ def test_no_function_can_delete_scan_or_rewrite_a_record(stack: Made) -> None:
         assert not of(stack, function) & {"dynamodb:DeleteItem", "dynamodb:Scan", "dynamodb:PutItem"}
 
 
+def looked_up(made: Made, function: str) -> set[str]:
+    """The indexes that a function may query, and whatever else it might."""
+    return {
+        place.partition(":table/")[2]
+        for role, _, actions, places in statements(made)
+        if role.startswith(f"Functions{function}Role") and "dynamodb:Query" in actions
+        for place in places
+    }
+
+
 #: What Lambda does with a queue in the name of the function behind it.
 TAKING = {"sqs:ReceiveMessage", "sqs:DeleteMessage"}
 
 
 def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
-    assert "dynamodb:Query" not in of(stack, "EcsTaskHandler") | of(stack, "DcgmTaskMonitor")
+    offers = {"name/index/by_status", "name/index/by_cluster"}
+    assert looked_up(stack, "EcsTaskHandler") == looked_up(stack, "DcgmTaskMonitor") == offers
+    assert looked_up(stack, "EcsInstanceMonitor") == offers | {"name/index/by_instance"}
+    assert looked_up(stack, "RecoverySweeper") == offers | {"name/index/due", "name/index/live"}
     assert all("ecs:DescribeTasks" in of(stack, f) for f in permissions.FUNCTIONS), "each may stop by token"
     assert "ssm:ListCommandInvocations" not in of(stack, "DcgmTaskMonitor")
     sweeper = of(stack, "RecoverySweeper")
