@@ -148,7 +148,7 @@ class LocalFleet:
         yield from seen
 
     def silence(self, job: Job, since: datetime) -> Silence | None:
-        found = self._written.since(job, self._logs(job))
+        found = self._written.since(job, self._logs(job), self._now())
         if found is None or found.since > since:
             return None
         stopped = [rank.node for rank in job.ranks if self._is_stopped(rank)]

@@ -1,14 +1,16 @@
-"""Whether the ranks of a job still write: their logs and the job's progress file, by the times of their last changes.
+"""Whether the ranks of a job still write: their logs and the job's progress file, by when they were seen to change.
 
 How long they are silent while they work is learned as it happens: a job that writes every four minutes is not silent
-after five.
+after five. Pauses are measured by the clock that only runs forward: setting the other one an hour ahead makes no hour
+of silence.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..core.model import Job
@@ -25,13 +27,25 @@ class _Written:
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
-        self.last: float | None = None
+        self.files: dict[
+            int, tuple[float, float]
+        ] = {}  #: by rank: the time of its last change, and when it was seen
         self.pauses: deque[float] = deque(maxlen=_KEPT)
 
-    def at(self, moment: float) -> None:
-        if self.last is not None and moment > self.last:
-            self.pauses.append(moment - self.last)
-        self.last = moment if self.last is None else max(self.last, moment)
+    @property
+    def last(self) -> float | None:
+        return max((seen for _, seen in self.files.values()), default=None)
+
+    def look(self, changed: dict[int, float]) -> None:
+        before, now = self.last, time.monotonic()
+        for rank, stamp in changed.items():
+            known = self.files.get(rank)
+            if known is None:  # how long ago that was is all that its time can tell
+                self.files[rank] = (stamp, now - max(0.0, time.time() - stamp))
+            elif known[0] != stamp:
+                self.files[rank] = (stamp, now)
+        if before is not None and self.last is not None and self.last > before:
+            self.pauses.append(self.last - before)
 
 
 class LocalSilence:
@@ -45,26 +59,23 @@ class LocalSilence:
         known = self._jobs.get(job.id)
         if known is None or known.attempt != job.attempt:
             known = self._jobs[job.id] = _Written(job.attempt)
-        times = _changed(job, logs)
-        if times:
-            known.at(max(times.values()))
+        known.look(_changed(job, logs))
 
     def forget(self, live: set[str]) -> None:
         self._jobs = {job_id: known for job_id, known in self._jobs.items() if job_id in live}
 
-    def since(self, job: Job, logs: dict[int, Path]) -> Silence | None:
+    def since(self, job: Job, logs: dict[int, Path], now: datetime) -> Silence | None:
         self.look(job, logs)
         known = self._jobs[job.id]
         if known.last is None:
             return None
-        times = _changed(job, logs)
         what = ", ".join(
-            f"rank {rank} last wrote at {_time(at):%H:%M:%S}"
-            for rank, at in sorted(times.items())
+            f"rank {rank} last wrote at {_time(seen, now):%H:%M:%S}"
+            for rank, (_, seen) in sorted(known.files.items())
             if rank >= 0
         )
         patience = timedelta(seconds=TIMES * max(known.pauses, default=0.0))
-        return Silence(since=_time(known.last), patience=patience, what=what[:500])
+        return Silence(since=_time(known.last, now), patience=patience, what=what[:500])
 
 
 def _changed(job: Job, logs: dict[int, Path]) -> dict[int, float]:
@@ -81,5 +92,5 @@ def _changed(job: Job, logs: dict[int, Path]) -> dict[int, float]:
     return found
 
 
-def _time(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+def _time(seen: float, now: datetime) -> datetime:
+    return now - timedelta(seconds=time.monotonic() - seen)
