@@ -212,6 +212,7 @@ def awaited(draft: Draft) -> None:
         _close_when_quiet(draft)
     elif all(r.node_status is NodeStatus.AVAILABLE and r.fit and r.quiet for r in draft.ranks):
         draft.move(JobStatus.RESTARTING, "every node of the gang is back")
+        budget.attempt_begun(draft)
         for rank in list(draft.ranks):
             draft.fresh(rank.index)
             draft.order_start(rank.index)
@@ -251,7 +252,6 @@ def restarting(draft: Draft) -> None:
             if lost
             else f"every rank has been started again (attempt {draft.attempt})",
         )
-        budget.attempt_begun(draft)
 
 
 def over(draft: Draft) -> None:
