@@ -35,6 +35,7 @@ TOPICS = {
     "aws_calls": "What a recovery costs on AWS",
     "embedded": "The embedded control plane",
     "health": "Verdicts about GPUs",
+    "hangs": "Jobs that neither train nor die",
     "fleet": "The fleet model",
     "imports": "Starting up",
     "console": "The console",
@@ -114,6 +115,18 @@ MEANINGS: dict[str, Meaning] = {
     "reboots_on_inconclusive": Meaning("health", "reboots of nodes that could not be tested", most=0),
     "verdicts_per_s": Meaning("health", "nodes broken, examined and dealt with", "a second"),
     "health_overhead_s": Meaning("health", "CPU time of one quick check of a sound node", "s", most=5),
+    # -- hangs
+    "hang_cases": Meaning("hangs", "gangs that hang, or only seem to, in virtual time", least=200),
+    "hang_missed": Meaning("hangs", "hangs that were not found", most=0),
+    "hang_false": Meaning("hangs", "gangs that were stopped and did not hang", most=0),
+    "hang_told": Meaning("hangs", "gangs that did not hang and of which a person was told; none was stopped"),
+    "hang_seconds_p95": Meaning(
+        "hangs", "until a hang is found, over HANG_AFTER_S, the slowest of twenty", most=1.2
+    ),
+    "agent_cpu_share": Meaning(
+        "hangs", "of one core, what the watch with its sampler takes on a node", most=0.01
+    ),
+    "agent_rss_mb": Meaning("hangs", "its memory", "MB"),
     # -- fleet
     "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
     "fleet_growth": Meaning("fleet", "cost of four times the nodes, over four times the cost", most=1.2),
