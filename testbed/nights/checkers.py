@@ -24,6 +24,8 @@ from .world import Machine, Reboot, Task, World, verdict_of
 
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 _RECOVERED = frozenset({JobStatus.PENDING_RESTART, JobStatus.FAILED})
+#: So old may be what a process knows that stood still; and the sweeper looks only now and then.
+UNHEARD_S = 120.0
 
 
 class Judge:
@@ -274,7 +276,8 @@ class Judge:
     def look(self, store: Store) -> None:
         """No job waits for a node while one is free for it."""
         waits: dict[tuple[str, str], float] = {}
-        if not self._world.troubled:
+        nobody = any(begin <= self._world.now < end for begin, end in self.late)
+        if not self._world.troubled and not nobody:
             for job in each(store.job, store.live_jobs())[0]:
                 ready = [r for r in job.ranks if r.handed and not r.live and not r.anew]
                 if job.status is JobStatus.PENDING_RESTART and ready and job.ending is None:
@@ -411,7 +414,7 @@ class Judge:
             self._passed(job, rank, machine)
             waited = 0.0
         demand(
-            away is None or away >= waited or untold,
+            away is None or away >= waited - UNHEARD_S - self._world.weather.sweep_s or untold,
             f"job {job.id} restarts, but {rank.node} has not been back",
         )
         key = keys.reboot(job.id, job.attempt, rank.index, max(0, rank.handed_times - 1))

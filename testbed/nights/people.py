@@ -36,6 +36,7 @@ class People:
             self.to_submit += 1
             size = rng.randint(1, max(1, w.nodes if w.jobs == 1 else w.nodes - 1))
             nodes = sorted(rng.sample(world.named, size))
+            nodes, size = ([world.named[number]], 1) if w.apart else (nodes, size)
             check = rng.random() < 0.3
             world.sizes[f"j{number}"] = size
             begin = rng.uniform(0, 60 if number == 0 else 2400)

@@ -93,6 +93,7 @@ class Weather:
     spares: int = 0  #: nodes that are kept for ranks that lose theirs
     odd: bool = False  #: the first of them is of another kind than all the others
     failover: str = ""  #: of every job
+    apart: bool = False  #: each job has one node, and no two the same
     # Which kind of place.
     blind: bool = False  #: nodes don't tell their boot id
     ordered: bool = True  #: sightings carry a version; otherwise they are made fresh when they are told
@@ -240,26 +241,29 @@ def spares(rng: Random, more: Random) -> Weather:
 
 def contest(rng: Random, more: Random) -> Weather:
     """Several jobs wait for one spare, and whoever looks at it for them stands still before the claim is made."""
-    weather, chance = spares(rng, more), _apart(more)
+    weather = spares(rng, more)
     return replace(
         weather,
-        nodes=3,
-        jobs=3,
+        nodes=4,
+        jobs=4,
+        apart=True,
         spares=1,
         odd=False,
         failover="spares",
+        trouble_s=1500.0,
         sweepers=2,
-        stall=0.4,
-        stall_s=90.0,
+        stall=0.15,
+        stall_s=60.0,
         crash=0.0,
         sweep_s=60.0,
         ordered=True,
         skew_s=0.0,
+        late_functions=0.0,
+        gpu_faults=2.0,
         dead_gpus=0.0,
-        gpu_faults=0.0,
         frozen_gpus=0.0,
-        power_cuts=chance.uniform(0.8, 1.5),
-        policy=replace(weather.policy, max_retries=3, wait_for_nodes=timedelta(hours=4)),
+        slow_reboot=0.5,
+        policy=replace(weather.policy, max_retries=3, wait_for_nodes=timedelta(hours=4), freeze_nodes=100),
     )
 
 
@@ -361,6 +365,7 @@ def _first_draw(rng: Random) -> Weather:
         restored=False,
         reports="",
         odd=False,
+        apart=False,
         spares=0,
         failover="",
         mute=False,
