@@ -127,10 +127,12 @@ class Model:
         orders += [order for node in taken for order in node.outbox]
         state = state.with_job(job)
         for node in taken:
-            monitors.after_node_decision(node)
+            monitors.after_node_decision(state.nodes[int(node.name[1:])], node)
             state = state.with_node(int(node.name[1:]), replace(node, timeline=()))
         if job.status.final and not old.status.final:
-            free = (held_node(replace(node, job_version=0), job) or node for node in state.nodes)
+            free = [held_node(replace(node, job_version=0), job) or node for node in state.nodes]
+            for before, node in zip(state.nodes, free, strict=True):
+                monitors.after_node_decision(before, node, job)
             state = state.with_job(job, tuple(replace(node, timeline=()) for node in free))
         return state, tuple(orders)
 
@@ -141,7 +143,7 @@ class Model:
         for fact in facts:
             step = decide_node(node, fact, self.policy, state.now)
             if step.changed:
-                monitors.after_node_decision(step.node)
+                monitors.after_node_decision(node, step.node)
                 node = replace(step.node, timeline=())
                 added.update({order.key: order for order in step.orders})
         if node is old:

@@ -168,8 +168,8 @@ def before_start(order: StartTask, machines: Sequence[Machine]) -> None:
     _demand(not old, f"attempt {order.attempt} starts while {old} of another attempt lives")
 
 
-def after_node_decision(node: Node) -> None:
-    """Judge one commit of a node that decides for itself."""
+def after_node_decision(old: Node, node: Node, job: Job | None = None) -> None:
+    """Judge one commit of a node that decides for itself, or that a job which ended gives back."""
     waits = node.own and (
         node.status in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK)
         or (node.status is NodeStatus.UNKNOWN and bool(node.job_id))
@@ -178,9 +178,11 @@ def after_node_decision(node: Node) -> None:
         not waits or node.deadline is not None or _held(node),
         f"{node.name} is {node.status}, and has nothing to wait for",
     )
-    silent = node.status is NodeStatus.FAILED and not node.job_id and not node.hold
+    fails = node.status is NodeStatus.FAILED and not node.job_id and not node.hold
+    news = fails and (old.status is not NodeStatus.FAILED or bool(old.job_id))
     told = any(isinstance(order.effect, Notify) for order in node.outbox)
-    _demand(not silent or told or bool(node.errands), f"{node.name} FAILED, and nobody will be told")
+    by_job = job is not None and job.status is JobStatus.FAILED  # its message names its bad nodes
+    _demand(not news or told or by_job, f"{node.name} FAILED, and nobody will be told")
 
 
 def _held(node: Node) -> bool:
