@@ -273,9 +273,10 @@ def tick(draft: Draft, ev: Tick) -> None:
 
 
 def _freeze(draft: Draft, rank: Rank, ev: Tick) -> None:
-    """To stop a gang that has not ended takes a permit. Without one, or while others start, it runs on, and is
+    """To stop a gang that has not ended takes a permit. Without one, or while somebody starts, it runs on, and is
     looked at again."""
-    if not ev.may_stop or draft.status is JobStatus.RESTARTING:
+    starts = draft.status is JobStatus.RESTARTING or not (rank.live or rank.ended)
+    if not ev.may_stop or starts:
         draft.set(rank.index, frozen_at=draft.next_look)
         if ev.why and not draft.reported(HELD):
             draft.note("job", draft.status, draft.status, HELD, ev.why)

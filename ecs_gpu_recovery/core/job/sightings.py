@@ -82,13 +82,13 @@ def _is_examined(draft: Draft, rank: Rank) -> bool:
 def fault_seen(draft: Draft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline, under the node's own time; the verdict stays with the check.
 
-    After a fatal one the rank has a little time to end or to get further, also where others of its gang have yet to
-    start. One from before this attempt is settled.
+    After a fatal one the rank has a little time to end or to get further, also where the word that its task runs, or
+    that of others of its gang, has yet to come. One from before this attempt is settled.
     """
     rank = rank_on(draft, ev.node)
     if rank is None or not sighting.note_fault(draft, rank.node, rank.node_status, ev):
         return
     trains = draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
-    runs = rank.live and trains and draft.ending is None
+    runs = not rank.quiet and trains and draft.ending is None
     if ev.fatal and runs and rank.frozen_at is None and ev.at >= (draft.budget.since or draft.created_at):
         draft.set(rank.index, frozen_at=draft.now + draft.policy.fault_grace)
