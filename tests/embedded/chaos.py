@@ -32,6 +32,7 @@ class Chaos:
         self.killed: Counter[str] = Counter()
         self.excused: set[str] = set()  #: jobs of which a rank was killed: code 137 ends a job, by the rules
         self.jobs: list[str] = []
+        self.broken: list[str] = []
 
     @property
     def kills(self) -> int:
@@ -113,14 +114,18 @@ class Chaos:
 
     def break_a_gpu(self) -> bool:
         """No kill of ours; the rank there dies of it, and the check finds it. A node that boots is spared: it would
-        come back without its GPU, and that is for a person."""
+        come back without its GPU, and that is for a person. So is one that broke before: three times are for a person,
+        and so are four nodes at once."""
         task = self.a_task()
         if (
             task is not None
             and task.state is TaskState.RUNNING
             and self.plane.cluster.node(task.node).connected
+            and self.broken.count(task.node) < 2
+            and (task.node in self.broken or len(set(self.broken)) < 3)
         ):
             self.plane.cluster.inject(task.node, "off-bus")
+            self.broken.append(task.node)
         return False
 
     def a_task(self) -> TaskView | None:

@@ -145,7 +145,7 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
             )
         ]
     else:
-        assert (data["status"], len(data["notices"])) == ("FAILED", 1)
+        assert (data["status"], data["attempts"], data["notices"]) == ("COMPLETE", 2, [])
     cluster = Cluster(tmp_path / "state")
     assert cluster.processes() == [], "the folder stays, the processes end"
     listed = subprocess.run(

@@ -46,7 +46,8 @@ def stack(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     if not node.CDK.exists():
         pytest.skip(f"there is no CDK command: {brought.stderr}")
     with serve(ministack_python, auth=True) as server:
-        made = Deployment(server, root=ROOT, folder=tmp_path_factory.mktemp("deployed"))
+        folder, many = tmp_path_factory.mktemp("deployed"), {"FREEZE_NODES": "1000"}
+        made = Deployment(server, root=ROOT, folder=folder, settings=many)  # stories run side by side
         made.bootstrap()
         made.deploy()
         yield made
@@ -339,7 +340,7 @@ def test_a_destroyed_stack_leaves_its_records_and_the_next_takes_them_over(stack
     before = jobs()
     assert before
     stack.destroy()
-    assert set(db.list_tables()["TableNames"]) == {"ecs_job", "ecs_node", "ecs_task"}
+    assert set(db.list_tables()["TableNames"]) == {"ecs_job", "ecs_node", "ecs_task", f"{STACK}-guard"}
     groups = ask("logs").describe_log_groups(logGroupNamePrefix="/gpu-recovery/")["logGroups"]
     assert [group["logGroupName"] for group in groups] == [f"/gpu-recovery/{STACK}/timeline"]
     assert ask("lambda").list_functions()["Functions"] == []

@@ -190,6 +190,7 @@ def pause(plot: Plot, number: int, seconds: float) -> None:
     with a_world(policy=plot.policy) as world:
         plot.begin(world)
         world.wire.forget()
+        world.slow = True
 
         def others() -> None:
             mine, world.side = world.side, world.a_process()
