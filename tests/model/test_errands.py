@@ -9,7 +9,7 @@ import pytest
 
 from ecs_gpu_recovery.core.events import NodeSeen, Tick
 from ecs_gpu_recovery.core.model import NodeStatus, Verdict
-from ecs_gpu_recovery.core.node import rules
+from ecs_gpu_recovery.core.node import repair, rules
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.node.table import TABLE
 from testbed.model.bounds import quick_policy
@@ -49,8 +49,11 @@ def test_a_gate_that_fails_and_goes_round_is_found(
     examined = rules._examined
 
     def round_again(d: NodeDraft, verdict: Verdict) -> None:
-        d.set(rebooted=d.node.rebooted and verdict is not Verdict.REBOOT)
-        examined(d, verdict)
+        if d.node.rebooted and verdict is Verdict.REBOOT:
+            d.set(rebooted=False)
+            repair.begin(d)
+        else:
+            examined(d, verdict)
 
     monkeypatch.setattr(rules, "_examined", round_again)
     with pytest.raises(Violation, match="nothing asked for it since the last time"):
