@@ -101,8 +101,11 @@ uses the task definition and the overrides with which each task was first starte
 have them `ip` and `ibdev`. The next `gpu-recovery nodes` or `submit` takes it into use under its name, if its status is
 AVAILABLE.
 
-**Do not** change `job_status` or `node_status` of items that have a `record`: the next change writes over it. Ask
-instead: `gpu-recovery stop`, `gpu-recovery node drain`.
+**A stop by another tool.** `USER_STOPPED` in the `job_status` of a job that has not ended is a person's stop: the next
+event of the job, or the sweeper within a minute, stops its tasks and frees its nodes.
+
+**Do not** change `job_status` to anything else, or `node_status`, of items that have a `record`: the next change writes
+over it. Ask instead: `gpu-recovery stop`, `gpu-recovery node drain`.
 
 """
 ZH_HEAD = """\
@@ -135,8 +138,11 @@ ZH_HEAD = """\
 **其他工具的节点。** 一行包含 `node_name`、`container_instance_id`、`cluster_name`、`node_status`，以及可选的 `ip` 和 `ibdev`。
 状态为 AVAILABLE 时，下一次 `gpu-recovery nodes` 或 `submit` 会以该名称将其投入使用。
 
-**请勿**修改已有 `record` 的记录中的 `job_status` 或 `node_status`：下一次变化会覆盖它。请使用 `gpu-recovery stop` 或
-`gpu-recovery node drain`。
+**其他工具停止作业。** 将未结束作业的 `job_status` 写为 `USER_STOPPED`，视为人为停止：该作业的下一个事件，或一分钟内的清扫函数，
+会停止其任务并释放节点。
+
+**请勿**将已有 `record` 的记录中的 `job_status` 改为其他值，也不要修改 `node_status`：下一次变化会覆盖它。请使用
+`gpu-recovery stop` 或 `gpu-recovery node drain`。
 
 """
 

@@ -130,15 +130,17 @@ class Dynamo:
         with translated(what):
             self._client.update_item(**self.first(table, item, sparse=sparse)["Update"])
 
-    def move(self, table: str, item: Item, what: str, *, sparse: Iterable[str]) -> None:
-        """Write version n over version n - 1.
+    def move(
+        self, table: str, item: Item, what: str, *, sparse: Iterable[str], unless: Item | None = None
+    ) -> None:
+        """Write version n over version n - 1; see `next` for `unless`.
 
         A write whose answer got lost is sent again by the client, and then meets itself. `written_by` names
         the very write, so that it is not taken for somebody else's. What stands in the way is handed out with
         the refusal, as an item.
         """
         mine = text(uuid.uuid4().hex)
-        update = self.next(table, item | {"written_by": mine}, sparse=sparse)["Update"]
+        update = self.next(table, item | {"written_by": mine}, sparse=sparse, unless=unless)["Update"]
         try:
             with translated(what):
                 self._client.update_item(ReturnValuesOnConditionCheckFailure="ALL_OLD", **update)
@@ -172,11 +174,15 @@ class Dynamo:
         condition = f"attribute_not_exists({self._keys[table]})"
         return {"Put": {"TableName": table, "Item": item, "ConditionExpression": condition}}
 
-    def next(self, table: str, item: Item, *, sparse: Iterable[str]) -> Item:
-        """Version n over version n - 1."""
+    def next(self, table: str, item: Item, *, sparse: Iterable[str], unless: Item | None = None) -> Item:
+        """Version n over version n - 1, and not over an item that has one of the attributes in `unless`."""
         update = assignment(item, key=self._keys[table], sparse=sparse)
         update["ExpressionAttributeValues"][":before"] = number(version_of(item) - 1)
-        return {"Update": {"TableName": table, "ConditionExpression": "#version = :before", **update}}
+        where = ["#version = :before"]
+        for name, value in (unless or {}).items():
+            where.append(f"#{name} <> :not_{name}")
+            update["ExpressionAttributeValues"][f":not_{name}"] = value
+        return {"Update": {"TableName": table, "ConditionExpression": " AND ".join(where), **update}}
 
     def first(self, table: str, item: Item, *, sparse: Iterable[str]) -> Item:
         """The first record beside a row that another tool may have written."""

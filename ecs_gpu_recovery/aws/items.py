@@ -44,13 +44,19 @@ def stamp(at: datetime) -> str:
 
 
 def job_item(job: Job, lost_after: timedelta, writer: Codec = CODEC) -> Item:
-    item = _attributes(rows.job_row(job)) | _packed(replace(job, owed=()), writer)
+    item = _attributes(rows.job_row(job)) | _packed(replace(job, owed=(), stop_written=False), writer)
     item |= {"job_name": text(job.spec.name)}
     if not job.status.final:
         item["live"] = text("1")
     if job.owed:
         item["rows_owed"] = {"NS": [str(index) for index in job.owed]}
     return item | wake_up(job, lost_after)
+
+
+def unless_stopped(old: Job, new: Job) -> Item:
+    """What the row must not say when a job is moved: what another tool wrote there is not written over unheard."""
+    heard = old.stop_written or old.status.final or new.stopping
+    return {} if heard else {"job_status": text(JobStatus.USER_STOPPED.value)}
 
 
 def units(item: Item) -> int:
@@ -108,7 +114,9 @@ def read_job(item: Mapping[str, Any], reader: Codec = CODEC) -> Job:
         raise ForeignRecord(f"job {name}", plain(item))
     with _readable("job", name, item):
         owed = tuple(sorted(int(index) for index in item.get("rows_owed", {}).get("NS", ())))
-        return reader.job(name, _unpacked(item["record"]), owed)
+        job = reader.job(name, _unpacked(item["record"]), owed)
+        written = item.get("job_status") == text(JobStatus.USER_STOPPED.value)
+        return replace(job, stop_written=True) if written and not (job.status.final or job.stopping) else job
 
 
 def read_node(item: Mapping[str, Any], reader: Codec = CODEC) -> Node:

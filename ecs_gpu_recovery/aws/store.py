@@ -122,17 +122,19 @@ class DynamoStore(RecordTables):
             del nodes[:MOST_ACTIONS]
         fits = 0 < len(changes.tasks) + len(changes.nodes) + len(nodes) < MOST_ACTIONS
         fits = fits and not changes.opens and changes.ranks.isdisjoint(old.owed)
-        if fits and self._commit_with(new, changes, nodes):
+        unless = items.unless_stopped(old, new)
+        if fits and self._commit_with(new, changes, nodes, unless):
             return self._keep(new)
         new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
         item = self._job_item(new)
         if nodes:
             self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
-            self._together([self._db.next(self._jobs, item, sparse=items.JOB_SPARSE), *nodes], new)
+            record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE, unless=unless)
+            self._together([record, *nodes], new)
             return self._keep(new)
         self.writes.spent(items.units(item))
         try:
-            self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE)
+            self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE, unless=unless)
         except VersionConflict as exc:
             found = exc.newest
             ours = isinstance(found, Mapping) and "record" in found
@@ -145,11 +147,11 @@ class DynamoStore(RecordTables):
         except Cancelled as exc:
             raise VersionConflict(f"job {job.id}, or a node of it, was moved by somebody else") from exc
 
-    def _commit_with(self, job: Job, changes: rows.Changes, handed: Sequence[Item]) -> bool:
+    def _commit_with(self, job: Job, changes: rows.Changes, handed: Sequence[Item], unless: Item) -> bool:
         """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
         item = self._job_item(job)
         self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
-        record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE)
+        record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE, unless=unless)
         tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
         nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
         try:

@@ -310,11 +310,18 @@ class Job(Stored):
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
     owed: tuple[int, ...] = ()  #: ranks whose rows the store has yet to write; only stores set and read it
+    stop_written: bool = False  #: another tool wrote USER_STOPPED into its row; only stores set it
     version: int = 0
 
     @property
     def spent(self) -> Budget:
         return self.budget or Budget(charged=self.attempt)
+
+    @property
+    def stopping(self) -> bool:
+        """A person's stop is on record, done or on its way."""
+        ends = self.status if self.ending is None else self.ending.status
+        return ends is JobStatus.USER_STOPPED
 
     @property
     def restarts_left(self) -> int:

@@ -16,10 +16,19 @@ from functools import partial
 from ..core import handover
 from ..core.effects import LabelNodes, Order, StartTask
 from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
-from ..core.events import Fact, FaultSeen, NodeSeen, NodesOffered, OrderFailed, OrdersClaimed, StopAsked
+from ..core.events import (
+    Fact,
+    FaultSeen,
+    NodeSeen,
+    NodesOffered,
+    OrderFailed,
+    OrdersClaimed,
+    StopAsked,
+    TaskEnded,
+)
 from ..core.job import claim
 from ..core.job.table import decide, submit
-from ..core.model import Entry, Job, JobSpec, JobStatus, Node
+from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus, Node
 from ..core.node.table import decide_node
 from ..core.outbox import latest
 from ..core.policy import Policy
@@ -270,8 +279,19 @@ class Runtime:
             self.handle(job.id, news)
 
     def _decide_job(self, job: Job, fact: Fact) -> tuple[Job, tuple[Order, ...]]:
-        step = decide(job, fact, self.policy, self._now())
-        return step.job, step.orders
+        """A stop that another tool wrote into the job's row is heard now, and before an end that may follow from it."""
+        facts = [fact]
+        if job.stop_written:
+            job = replace(job, stop_written=False)
+            stop = StopAsked(at=fact.at, by=ANOTHER_TOOL, why="USER_STOPPED was written into its row")
+            facts.insert(0 if isinstance(fact, TaskEnded) else 1, stop)
+        orders: list[Order] = []
+        for each in facts:
+            if not (job.status.final and each is not fact):
+                step = decide(job, each, self.policy, self._now())
+                job = step.job
+                orders += step.orders
+        return job, tuple(orders)
 
     def _decide_node(self, node: Node, fact: Fact) -> tuple[Node, tuple[Order, ...]]:
         step = decide_node(node, fact, self.policy, self._now())

@@ -21,7 +21,7 @@ TURNS = f"EcsGpuRecoveryStack-{CALLS.name}"
 GUARDED = f"EcsGpuRecoveryStack-{GUARD.name}"
 _ATOM = re.compile(
     r"(?P<call>attribute_(?:not_)?exists)\((?P<of>#?\w+)\)"
-    r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<|>) (?P<right>:\w+)"
+    r"|(?:size\((?P<size>#\w+)\)|(?P<left>#\w+)) (?P<op>=|<=|<>|<|>) (?P<right>:\w+)"
 )
 _SET = re.compile(r"(#\w+) = (?:if_not_exists\((#\w+), (:\w+)\)|(:\w+))")
 _APPEND = re.compile(r"(#\w+) = list_append\(if_not_exists\(\1, :none\), (:\w+)\)")
@@ -224,7 +224,8 @@ def _atom(text: str, row: Item, names: Item, values: Item) -> bool:
         return False
     ((kind, raw),) = row[name].items()
     have, want = (int(raw), int(wanted["N"])) if kind == "N" else (raw, wanted[kind])
-    return bool({"=": have == want, "<": have < want, "<=": have <= want, ">": have > want}[match["op"]])
+    compared = {"=": have == want, "<>": have != want, "<": have < want, "<=": have <= want, ">": have > want}
+    return bool(compared[match["op"]])
 
 
 def _updated(row: Item, expression: str, names: Item, values: Item) -> Item:

@@ -40,6 +40,63 @@ def test_a_person_may_stop_the_job_before_its_first_start(world: World) -> None:
     assert world.tasks() == []
 
 
+# -- another tool's word ---------------------------------------------------------------------------------------
+
+
+def write_stop(world: World) -> None:
+    """As a console of another make does: it knows the schema's attributes and none of ours."""
+    world.account.client("dynamodb").update_item(
+        TableName=world.account.tables["job_table"],
+        Key={"job_id": {"S": "j1"}},
+        UpdateExpression="SET #s = :s",
+        ConditionExpression="attribute_exists(#s)",
+        ExpressionAttributeNames={"#s": "job_status"},
+        ExpressionAttributeValues={":s": {"S": STOPPED.value}},
+    )
+
+
+@pytest.mark.parametrize(
+    "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
+)
+def test_user_stopped_in_a_job_s_row_is_a_person_s_stop(world: World, status: JobStatus) -> None:
+    world.begin(2)
+    gpu_fault(world)
+    world.pass_time(0.1)
+    world.until(lambda: world.job().status is status, step=1)
+    write_stop(world)
+    job = world.run()
+    world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
+    check_end(world, STOPPED, attempt=job.attempt)
+    assert job.outcome == "stopped by another tool: USER_STOPPED was written into its row"
+
+
+def test_a_stop_that_another_tool_wrote_is_not_written_over_by_an_event(world: World) -> None:
+    """The event's process has the record at hand, and does not read the row first."""
+    world.begin(2)
+    write_stop(world)
+    world.fail_rank(0)
+    world.run()
+    check_end(world, STOPPED)
+
+
+def test_a_stop_in_the_row_of_an_ended_job_changes_nothing(world: World) -> None:
+    world.begin(1)
+    world.cloud.control.exit_task(world.task_of(0), 0)
+    world.run()
+    write_stop(world)
+    world.pass_time(120)
+    assert world.job().status is OK
+
+
+@pytest.mark.ministack
+def test_a_stop_in_a_row_is_heard_on_a_local_aws(http_world: World) -> None:
+    http_world.begin(2)
+    write_stop(http_world)
+    http_world.fail_rank(0)
+    http_world.run()
+    check_end(http_world, STOPPED)
+
+
 # -- strangers -------------------------------------------------------------------------------------------------
 
 
