@@ -6,7 +6,10 @@ from .core.model import Job, Rank
 
 
 def training_environment(job: Job, rank: Rank) -> dict[str, str]:
-    """The rank's variables. What the person set stands, except for what must be right for the gang to meet."""
+    """The rank's variables. What the person set stands, except for what must be right for the gang to meet.
+
+    One process per node, so the world is as large as the gang; a launcher tells its own processes otherwise.
+    """
     world = str(len(job.ranks))
     told = {
         **job.spec.env,
@@ -14,6 +17,9 @@ def training_environment(job: Job, rank: Rank) -> dict[str, str]:
         "MASTER_PORT": str(job.spec.master_port),
         "NNODES": world,
         "NODE_RANK": str(rank.index),
+        "WORLD_SIZE": world,
+        "RANK": str(rank.index),
+        "LOCAL_RANK": "0",
         "JOB_ID": job.id,
         "JOB_ATTEMPT": str(job.attempt),
         "GPU_RECOVERY_KIND": "train",

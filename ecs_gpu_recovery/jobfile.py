@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import own_script
 from .core.errors import Refused
 from .core.model import JobSpec
 from .jobkeys import KEYS, JobKey
@@ -47,6 +48,7 @@ class ContainerRequest:
     log_group: str = ""
     task_role: str = ""
     execution_role: str = ""
+    script_text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,8 @@ def body_of(request: JobRequest) -> dict[str, Any]:
         for key in placed
         if _held(request, key) != _held(_NOTHING, key)
     }
+    if "script_text" in body:
+        body["args"] = own_script.args_of(body.pop("command"))
     return {**body, "check": request.spec.check_level if request.check else "none"}
 
 
@@ -222,11 +226,15 @@ def _command(
     local_files: bool,
 ) -> tuple[str, ...]:
     command, args = tuple(good.get("command", ())), good.get("args", ())
-    script = good.get("script", "")
-    if data.get("script") and data.get("command"):
+    script, text = good.get("script", ""), good.get("script_text")
+    if sum(bool(data.get(key)) for key in ("script", "script_text", "command")) > 1:
         problems.append("command: give a command or a script, not both")
-    if args and not data.get("script"):
+    if args and not (data.get("script") or data.get("script_text")):
         problems.append("args: they belong to `script`; put them into `command` otherwise")
+    if text is not None:
+        if why := own_script.problem(text) or ("give its path as `script`" if local_files else ""):
+            problems.append(f"script_text: {why}")
+        return own_script.command(text, args)
     if script:
         path = Path(script)
         if local_files and not path.is_file():

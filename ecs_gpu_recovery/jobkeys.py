@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from .core.setting import matching, one_of
+from .own_script import LARGEST
 
 #: How deep nodes are examined, and what that means.
 LEVELS = {
@@ -116,10 +117,26 @@ _ROWS = {
         "--id",
     ),
     "command": JobKey(
-        WORDS, "spec.command", "the program and its arguments, a list of strings", replaces=("script", "args")
+        WORDS,
+        "spec.command",
+        "the program and its arguments, a list of strings",
+        replaces=("script", "script_text", "args"),
     ),
-    "script": JobKey(TEXT, "", "a Python script to run instead of `command`"),
-    "args": JobKey(WORDS, "", "arguments of `script`"),
+    "script": JobKey(
+        TEXT,
+        "",
+        "a script of this machine to run instead of a command; its arguments follow. In a job file for AWS: where it is"
+        " in the container",
+        "--script",
+        ("command", "script_text"),
+    ),
+    "script_text": JobKey(
+        Kind(str, longest=LARGEST),
+        "container.script_text",
+        "the text of a script to run instead of `command`: Python, or a shell script that begins with #!",
+        replaces=("command", "script"),
+    ),
+    "args": JobKey(WORDS, "", "arguments of `script`, or of `script_text`"),
     "nodes": JobKey(
         Kind(list, entries=4096), "request.nodes", "names of the nodes to run on", "--nodes", ("any_nodes",)
     ),

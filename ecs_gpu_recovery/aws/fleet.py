@@ -80,6 +80,7 @@ class EcsFleet:
                 container,
                 training_environment(job, rank),
                 rank.overrides or commanded(container, job.spec.command),
+                adopted=bool(rank.overrides) or job.spec.adopted,
             )
         return [TaskStarted(at=self._now(), task_id=task_id, attempt=order.attempt, rank=order.rank)]
 
@@ -115,9 +116,11 @@ class EcsFleet:
         container: str,
         env: Mapping[str, str],
         first: str = "",
+        *,
+        adopted: bool = False,
     ) -> str:
         """Start one task on one instance. HTTP success may still carry a refusal."""
-        overrides = overrides_of(first, container, env)
+        overrides = overrides_of(first, container, env, adopted=adopted)
         from botocore.exceptions import ClientError
 
         self._pace.wait()

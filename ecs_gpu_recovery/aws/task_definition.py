@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Refused
 from ..jobfile import JobRequest
+from ..own_script import VARIABLE, packed
 
 CONTAINER = "train"
 #: A rank needs most of its node; what is left is for the agent and the host.
@@ -66,6 +67,8 @@ def template(
         container["memoryReservation"] = DEFAULT_MEMORY_MIB
     if request.spec.command:
         container["command"] = list(request.spec.command)
+    if asked.script_text:
+        container["environment"].append({"name": VARIABLE, "value": packed(asked.script_text)})
     if request.spec.workdir:
         container["workingDirectory"] = request.spec.workdir
     if gpus:

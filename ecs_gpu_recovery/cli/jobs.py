@@ -53,14 +53,15 @@ def submit(
     On AWS:  gpu-recovery submit --backend aws --nodes i-0a1,i-0b2 --image IMAGE --mount /fsx:/fsx
     --checkpoint-dir /fsx/run7 --log-group /gpu/train -- torchrun train.py
     """
-    from .. import jobfile
+    from .. import jobfile, own_script
     from ..core.errors import Refused
     from . import render
     from .opened import opened, remark
 
     here = backend == "local"
     try:
-        asked = merged(jobfile.read_file(file) if file is not None else {}, {**given, "command": command})
+        given = own_script.taken({**given, "command": command}, here=here)
+        asked = merged(jobfile.read_file(file) if file is not None else {}, given)
         request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
     except Refused as exc:
         raise Refused(f"{exc}\nOptions, keys of a job file, examples:  gpu-recovery submit --help") from exc

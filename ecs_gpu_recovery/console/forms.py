@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .. import own_script
 from ..control.records import RecordsBackend
 from ..control.submission import choose_nodes, new_job_id, task_definition
 from ..core.errors import RecoveryError, Refused
@@ -22,10 +23,9 @@ from .problems import BadField, by_field
 from .samples import TEMPLATES, Template
 from .views import masked_command, masked_env
 
-__all__ = ["EMPTY", "LARGEST_SCRIPT", "TEMPLATES", "Desktop", "Template", "from_form", "preview", "submit"]
+__all__ = ["EMPTY", "TEMPLATES", "Desktop", "Template", "from_form", "preview", "submit"]
 
-LARGEST_SCRIPT = 256 * 1024
-FIELDS = (*KEYS, "script_text")
+FIELDS = tuple(KEYS)
 #: What a refusal says to a person at a terminal, and not to one who sees the nodes.
 _FOR_THE_TERMINAL = r"^the job was not submitted:\s*|\s*See: gpu-recovery nodes$"
 
@@ -88,7 +88,7 @@ def _others(data: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, list
     harmless = {"any_nodes": 1, "command": ["true"]}
     rest = {key: value for key, value in data.items() if key in KEYS and value not in ("", {})}
     rest |= {key: harmless[key] for key in wrong if key in harmless}
-    if "script_text" in data:
+    if rest.pop("script_text", None) is not None or "script_text" in data:
         rest = {**rest, "command": ["true"], "args": []}
     try:
         parse(rest, python=sys.executable, local_files=False)
@@ -135,20 +135,13 @@ class Desktop:
         self._folder = folder
 
     def keep(self, text: str) -> Path:
+        if why := own_script.problem(text):
+            raise BadField({"script_text": [why]})
         if self._folder is None:
-            raise BadField(
-                {"script_text": ["on AWS the program is part of the image: give a command instead"]}
-            )
-        if not text.strip():
-            raise BadField({"script_text": ["write a script, or upload one"]})
-        if len(text.encode(errors="replace")) > LARGEST_SCRIPT:
-            raise BadField({"script_text": [f"a script may have up to {LARGEST_SCRIPT >> 10} KiB"]})
-        if "\0" in text:
-            raise BadField({"script_text": ["must be plain text"]})
-        shell = bool(re.match(r"#!.*\b(ba|z|da)?sh\b", text))
+            raise BadField({"script_text": ["this console keeps no files"]})
         folder = self._folder / secrets.token_hex(8)
         folder.mkdir(parents=True, mode=0o700)
-        path = folder / ("script.sh" if shell else "script.py")
+        path = folder / ("script.sh" if own_script.is_shell(text) else "script.py")
         path.write_text(text, errors="replace")
         return path
 
@@ -162,8 +155,8 @@ def read_request(
 ) -> tuple[JobRequest, Path | None]:
     """The request and, where one was written in the browser, its script."""
     data = dict(data)
-    text = data.pop("script_text", None)
     local = side.name == "local"
+    text = data.pop("script_text", None) if local else None
     path = desktop.keep(text) if text is not None else None
     if path is not None and path.suffix == ".sh":
         data["command"] = ["bash", str(path), *data.pop("args", [])]
@@ -248,4 +241,9 @@ def _task_definition(request: JobRequest) -> dict[str, Any] | None:
     spec = replace(
         request.spec, env=masked_env(request.spec.env), command=tuple(masked_command(request.spec.command))
     )
-    return task_definition(replace(request, spec=spec))
+    made = task_definition(replace(request, spec=spec))
+    for container in made["containerDefinitions"] if made else ():
+        for pair in container["environment"]:
+            if pair["name"] == own_script.VARIABLE:
+                pair["value"] = "(the script)"
+    return made

@@ -48,8 +48,7 @@ class Definitions:
         """The request with what its task definition decides. Raises `Refused` where the two disagree."""
         _must_fit(request.spec)
         if not request.spec.task_def:
-            if not request.container.image:
-                template(request, gpus=0, region=self._region)
+            template(request, gpus=0, region=self._region)  # refuses what can't be made
             self._must_have_log_group(request.container.log_group)
             return request
         problems = [

@@ -339,15 +339,8 @@ def _last_words(task: TaskView) -> tuple[str, bool]:
 
 
 def environment(job: Job, rank: Rank) -> dict[str, str]:
-    """One process per node here, so the world is as large as the gang."""
-    world = str(len(job.ranks))
-    return {
-        "PYTHONUNBUFFERED": "1",
-        **training_environment(job, rank),
-        "WORLD_SIZE": world,
-        "RANK": str(rank.index),
-        "LOCAL_RANK": "0",
-    }
+    """A rank's log shows what it writes as it writes it."""
+    return {"PYTHONUNBUFFERED": "1", **training_environment(job, rank)}
 
 
 def _report(path: Path) -> dict[str, object]:

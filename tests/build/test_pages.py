@@ -113,7 +113,8 @@ def files() -> frozenset[str]:
 
 #: Carried by tasks from one part of the system to another, or names of DCGM's errors; nobody sets them.
 INTERNAL = {
-    f"GPU_RECOVERY_{name}" for name in ("CHECK_TRY", "CONTAINER", "KIND", "RESET", "REBOOT", "DRAIN_RESET")
+    f"GPU_RECOVERY_{name}"
+    for name in ("CHECK_TRY", "CONTAINER", "KIND", "RESET", "REBOOT", "DRAIN_RESET", "SCRIPT")
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,56 @@ def test_the_task_definition_holds_what_was_asked_for(person: Person, tmp_path: 
     assert env["EPOCHS"] == "3"
     assert env["CHECKPOINT_DIR"] == "/fsx/llm"
     assert env["MASTER_PORT"] == "29500"
+
+
+PYTHON = "import os, sys\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
+SHELL = '#!/bin/bash\necho "rank $RANK of $WORLD_SIZE" "$@"\n'
+
+
+@pytest.mark.parametrize("text", [PYTHON, SHELL], ids=["python", "shell"])
+def test_a_script_of_one_s_own_goes_along_and_runs_on_every_node_in_every_attempt(
+    person: Person, tmp_path: Path, text: str
+) -> None:
+    script = tmp_path / "mine"
+    script.write_text(text)
+    args = ("--id", "j1", "--any", "2", "--check", "none", "--image", "llm:7", "--script", str(script))
+    told = person("submit", *args, "--", "--lr", "a b")
+    assert told.code == 0, told
+    script.unlink()
+    person.world.pass_time(2)
+    person.world.cloud.control.health("n1", 1)
+    person.world.fail_rank(0)
+    person.world.until(lambda: person.world.job().attempt == 1 and len(person.world.tasks(live=True)) == 2)
+    for task in person.world.tasks():
+        (box,) = definitions(person, task["taskDefinitionArn"])["containerDefinitions"]
+        kept = {pair["name"]: pair["value"] for pair in box["environment"]}
+        ran = subprocess.run(
+            task["overrides"]["containerOverrides"][0]["command"],
+            env={**kept, **task["env"], "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout == f"rank {task['env']['NODE_RANK']} of 2 --lr a b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        (os.urandom(90_000).hex(), ("--image", "x:1"), "script_text: packed it has"),
+        ("x" * 300_000, ("--image", "x:1"), "script_text: a script may have up to 256 KiB"),
+        ("print()", ("--task-definition", TRAIN), "script_text: the task definition decides that"),
+        (" ", ("--image", "x:1"), "script_text: write a script"),
+    ],
+)
+def test_a_script_that_cannot_be_carried_is_refused(
+    person: Person, tmp_path: Path, text: str, more: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    told = person("submit", "--any", "2", *more, "--script", str(tmp_path / "mine.py"))
+    assert told.code == 4, told
+    assert said in told.err
+    assert person.world.account.rows("job_table") == {}
 
 
 def test_all_gpus_of_the_smallest_node_are_taken_if_nothing_is_said(person: Person) -> None:

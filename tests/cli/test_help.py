@@ -71,7 +71,7 @@ def test_every_key_of_a_job_is_a_row_that_has_its_place_everywhere(command: Comm
         assert f"| `{key.name}` |" in page
         assert key.name in forms.EMPTY or key.name in {"id", "script", "nodes"}, "the form asks for it"
         assert set(key.replaces) <= set(KEYS)
-    assert set(JobBody.model_fields) == {*KEYS, "script_text"}
+    assert set(JobBody.model_fields) == set(KEYS)
     placed = {key.goes_to for key in KEYS.values() if key.goes_to}
     owners = {"spec": JobSpec, "container": ContainerRequest, "request": JobRequest}
     attributes = {f"{part}.{each.name}" for part, owner in owners.items() for each in fields(owner)}

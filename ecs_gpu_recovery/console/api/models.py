@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, WithJs
 
 from ...core.model import JobStatus, NodeStatus
 from ...jobkeys import KEYS, Kind
-from .. import forms
 
 Text = Annotated[StrictStr, Field(max_length=4096)]
 #: A whole number. JSON knows no difference between 15 and 15.0; true and "15" are none.
@@ -44,8 +43,6 @@ _JobKeys: Any = create_model("JobKeys", __base__=Body, **_FIELDS)
 
 class JobBody(_JobKeys):  # type: ignore[misc]  # it is made when the program runs
     """A job, with the keys of a job file."""
-
-    script_text: Annotated[StrictStr, Field(max_length=forms.LARGEST_SCRIPT)] | None = None
 
     def given(self) -> dict[str, Any]:
         return dict(self.model_dump(exclude_none=True))

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from ... import own_script
 from ...core.errors import NotFound, RecoveryError, Transient
 from ...core.model import JobStatus
 from ...jobkeys import LEVELS
@@ -185,7 +186,7 @@ async def _form(
         values=values,
         problems=problems,
         templates=forms.TEMPLATES,
-        largest=forms.LARGEST_SCRIPT,
+        largest=own_script.LARGEST,
         local=console.state is not None,
         inputs=forms.inputs(local=console.state is not None),
     )
