@@ -116,6 +116,11 @@ class Deployment(SharedSettings):
         False, boolean, "make shared storage (FSx for Lustre); needs `VPC_ID` and `SUBNET_ID`"
     )
     FSX_STORAGE_GIB: int = setting(1200, read.lustre_gib, "its size: 1200, or a multiple of 2400", unit="GiB")
+    FSX_CLIENT_CIDRS: str = setting(
+        "",
+        read.optional(read.each(read.network)),
+        "networks of your own whose machines may mount it too, with commas",
+    )
     VPC_ID: str = setting("", _vpc, "the network of the node and the storage")
     SUBNET_ID: str = setting(
         "",

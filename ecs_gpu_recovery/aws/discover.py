@@ -16,14 +16,14 @@ from ..core.errors import BadRecord, VersionConflict
 from ..core.model import Entry, Node, NodeStatus
 from ..engine.ports import Store
 from .errors import ForeignRecord, translated
-from .node_kind import is_spare, kind_of
+from .node_kind import devices, is_spare, kind_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
     from mypy_boto3_ssm import SSMClient
 
 #: A node's own attributes on the cluster, if the operator set them.
-NAME_ATTRIBUTE, IP_ATTRIBUTE, IB_ATTRIBUTE = "node_name", "ip", "ibdev"
+NAME_ATTRIBUTE, IP_ATTRIBUTE = "node_name", "ip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         host=host,
         registered_at=registered_at(instance),
         ip=said.get(IP_ATTRIBUTE, ""),
-        ibdev=said.get(IB_ATTRIBUTE, ""),
+        ibdev=devices(said),
         kind=kind_of(said, host),
         spare=bool(is_spare(said)),
         gpus=gpus,

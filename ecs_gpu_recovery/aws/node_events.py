@@ -40,7 +40,7 @@ def instance(ev: Event) -> Parsed:
         registered=read.moment(ev.detail.get("registeredAt")),
         called=said.get("node_name", ""),
         address=said.get("ip", ""),
-        ibdev=said.get("ibdev", ""),
+        ibdev=node_kind.devices(said),
         kind=node_kind.kind_of(said, seen.host),
         spare=node_kind.is_spare(said),
     )

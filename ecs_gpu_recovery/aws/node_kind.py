@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 #: Attributes that the operator sets where the agent does not tell, or to set nodes apart.
-MODEL, ZONE, GROUP, SPARE = "gpu_model", "zone", "group", "spare"
+MODEL, ZONE, GROUP, SPARE, DEVICES = "gpu_model", "zone", "group", "spare", "ibdev"
 #: Those that the agent sets on EC2.
 INSTANCE_TYPE, AVAILABILITY_ZONE = "ecs.instance-type", "ecs.availability-zone"
 
@@ -26,3 +26,8 @@ def kind_of(said: Mapping[str, str], host: str) -> str:
 def is_spare(said: Mapping[str, str]) -> bool | None:
     """None where no label says so, and the record's own word stands."""
     return {"true": True, "false": False}.get(said.get(SPARE, "").lower())
+
+
+def devices(said: Mapping[str, str]) -> str:
+    """The InfiniBand devices that an instance names, with commas. ECS takes none in an attribute: there are blanks."""
+    return ",".join(said.get(DEVICES, "").replace(",", " ").split())

@@ -81,6 +81,20 @@ class SharedStorage(Construct):
             for low, high in _LUSTRE
             for name, source, target in ways
         ]
+        rules += [
+            ec2.CfnSecurityGroupIngress(
+                self,
+                f"Own{number}From{low}",
+                group_id=group.attr_group_id,
+                cidr_ip=network_of_yours,
+                ip_protocol="tcp",
+                from_port=low,
+                to_port=high,
+                description="Lustre, from machines of your own",
+            )
+            for low, high in _LUSTRE
+            for number, network_of_yours in enumerate(filter(None, config.FSX_CLIENT_CIDRS.split(",")))
+        ]
         self.file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",
@@ -212,6 +226,10 @@ def _user_data(config: Config, storage: SharedStorage | None) -> str:
         f"echo ECS_CLUSTER={config.ECS_CLUSTER_NAME} >> /etc/ecs/ecs.config",
         "echo ECS_ENABLE_GPU_SUPPORT=true >> /etc/ecs/ecs.config",
         "echo ECS_AWSVPC_BLOCK_IMDS=true >> /etc/ecs/ecs.config",
+        # The agent tells ECS, and ECS tells us. Its attributes know no comma.
+        "ibdev=$(ls /sys/class/infiniband 2>/dev/null | grep ^mlx | paste -sd ' ')",
+        'if [ -n "$ibdev" ]; then'
+        """ echo "ECS_INSTANCE_ATTRIBUTES={\\"ibdev\\":\\"$ibdev\\"}" >> /etc/ecs/ecs.config; fi""",
         f"mkdir -p {SHARED}",
     )
     if storage is not None:

@@ -34,8 +34,7 @@ def must_be_installed() -> None:
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise Refused(
-            f"the console needs {', '.join(missing)}: install the extra, as in"
-            "  pip install 'ecs-gpu-recovery[console]'"
+            f"the console needs {', '.join(missing)}: in the folder of this project,  pip install -r requirements.txt"
         )
 
 

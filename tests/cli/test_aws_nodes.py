@@ -87,6 +87,14 @@ def test_a_node_that_a_job_holds_is_not_moved_under_it(person: Person) -> None:
     assert nodes(person)["n0"]["instance"] == before
 
 
+def test_infiniband_devices_that_the_agent_tells_are_kept_with_commas(person: Person) -> None:
+    """ECS takes no comma in an attribute."""
+    said = {"node_name": "ib", "ibdev": "mlx5_0 mlx5_1"}
+    person.world.cloud.control.add_node(name="ib", cluster=CLUSTER, attributes=said)
+    person.world.pass_time(65)
+    assert nodes(person)["ib"]["ibdev"] == "mlx5_0,mlx5_1"
+
+
 def test_nodes_of_another_tool_keep_their_names(person: Person) -> None:
     """Its rows are there already, without a record of ours."""
     OtherTool(person.world)

@@ -18,6 +18,7 @@ EVERYTHING = {
     "CREATE_ECS_CLUSTER": "true",
     "CREATE_EC2_INSTANCE": "true",
     "CREATE_FSX": "true",
+    "FSX_CLIENT_CIDRS": "10.20.0.0/16, 192.168.7.0/24",
     "CREATE_ECS_ANYWHERE_ROLE": "true",
     "CREATE_PEOPLE_POLICIES": "true",
     "VPC_ID": "vpc-0123456789abcdef0",

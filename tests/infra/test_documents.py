@@ -14,6 +14,7 @@ from ecs_gpu_recovery.core import messages
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import rows
 from ecs_gpu_recovery.settings import LambdaSettings
+from tools import architecture
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
@@ -55,3 +56,8 @@ def test_every_output_that_is_named_exists(stack: Made, everything: Made) -> Non
     for page in OURS:
         named = set(re.findall(r"OutputKey=='(\w+)'", page.read_text(encoding="utf-8")))
         assert named <= outputs, page.name
+
+
+def test_the_picture_of_the_architecture_shows_the_stack(stack: Made) -> None:
+    """Made again by: python -m tools.architecture cdk.out/EcsGpuRecoveryStack.template.json"""
+    assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(stack.template)

@@ -360,6 +360,22 @@ def _user_data(made: Made) -> str:
     return "".join(part for part in node["UserData"]["Fn::Base64"]["Fn::Join"][1] if isinstance(part, str))
 
 
+def test_machines_of_your_own_may_mount_the_storage_and_nothing_else(everything: Made) -> None:
+    rules = everything.properties("AWS::EC2::SecurityGroupIngress")
+    outside = sorted((r["CidrIp"], r["FromPort"], r["ToPort"]) for r in rules if "CidrIp" in r)
+    assert outside == [
+        ("10.20.0.0/16", 988, 988),
+        ("10.20.0.0/16", 1018, 1023),
+        ("192.168.7.0/24", 988, 988),
+        ("192.168.7.0/24", 1018, 1023),
+    ]
+
+
+def test_a_node_tells_its_infiniband_devices_before_its_agent_starts(everything: Made) -> None:
+    script = _user_data(everything)
+    assert '{\\"ibdev\\":\\"$ibdev\\"}" >> /etc/ecs/ecs.config' in script
+
+
 def test_a_node_without_its_storage_does_not_join_the_cluster(everything: Made) -> None:
     """Its ranks would find an empty folder instead of their checkpoint, and begin from nothing."""
     script = _user_data(everything)
