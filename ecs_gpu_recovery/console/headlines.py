@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from ..core.model import Job, JobStatus, NodeStatus
 from ..standing import BAD
 from ..status_text import Sentence, names, recovering
+from . import pulses
 
 WELL = "All is well. Active jobs: {count}."
 IDLE = "All is well. No job is active."
@@ -18,11 +20,27 @@ RECOVER = "{count} jobs are recovering by themselves."
 BROKEN = "Needs repair: {nodes}."
 SILENT = "Not heard from: {nodes}."
 FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
+FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
+STILL = "No GPU of {job} has worked since {time} UTC."
 HELD = "A reboot waits for a permit: {nodes}."
 STUCK = "An order of {job} keeps failing: {error}"
 INCIDENTS = "Messages that nobody has acknowledged: {count}."
 NO_FLEET = "There are no nodes yet."
-SENTENCES = (WELL, IDLE, RECOVERS, RECOVER, BROKEN, SILENT, FAULTY, HELD, STUCK, INCIDENTS, NO_FLEET)
+SENTENCES = (
+    WELL,
+    IDLE,
+    RECOVERS,
+    RECOVER,
+    BROKEN,
+    SILENT,
+    FAULTY,
+    FROZEN,
+    STILL,
+    HELD,
+    STUCK,
+    INCIDENTS,
+    NO_FLEET,
+)
 #: An order that has failed so often is no hiccup any more.
 _TRIES = 5
 
@@ -46,6 +64,7 @@ class Seen:
     jobs: Sequence[Job]
     nodes: Sequence[Mapping[str, Any]]
     incidents: int = 0  #: open ones, beside those of nodes
+    still: Mapping[str, datetime] = field(default_factory=dict)  #: jobs none of whose GPUs works, since when
 
 
 def broken_nodes(seen: Seen) -> Iterator[Headline]:
@@ -65,6 +84,17 @@ def faulty_nodes(seen: Seen) -> Iterator[Headline]:
 def held_nodes(seen: Seen) -> Iterator[Headline]:
     """A reboot that the fleet's guard, or a person who is asked, has yet to let go."""
     yield from _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD)
+
+
+def frozen_ranks(seen: Seen) -> Iterator[Headline]:
+    """A rank that has not ended, and does not work: the job is shown as running until it is stopped."""
+    for job in seen.jobs:
+        where = f"/jobs/{quote(job.id)}"
+        if nodes := pulses.frozen(job):
+            yield Headline(AMBER, Sentence(FROZEN, {"job": job.id, "nodes": names(nodes)}), where)
+        elif job.id in seen.still:
+            said = Sentence(STILL, {"job": job.id, "time": f"{seen.still[job.id]:%H:%M:%S}"})
+            yield Headline(AMBER, said, where)
 
 
 def stuck_orders(seen: Seen) -> Iterator[Headline]:
@@ -95,6 +125,7 @@ CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
     broken_nodes,
     silent_nodes,
     faulty_nodes,
+    frozen_ranks,
     held_nodes,
     stuck_orders,
     open_incidents,

@@ -17,6 +17,7 @@ from ..core.errors import BadRecord, NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Entry, Job, JobStatus, Node, Rank
 from ..core.node.rules import ASKS
+from ..core.policy import Policy
 from ..engine.ports import Page, Store, each
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in
 from ..engine.runtime import Runtime
@@ -153,6 +154,11 @@ class RecordsBackend(Backend):
                 lambda: self._store.node(name).updated_at >= fact.at,
             )
             return self._store.node(name)
+
+    @property
+    def policy(self) -> Policy:
+        """How patient the control plane is."""
+        return self._runtime.policy
 
     # -- permits -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import polib
 import pytest
 
 from ecs_gpu_recovery import standing, status_text
-from ecs_gpu_recovery.console import app, headlines
+from ecs_gpu_recovery.console import app, headlines, pulses
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
@@ -77,6 +77,7 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
         )
     said.add(routes.NO_FORM)
     said |= {*labels.STANDINGS.values(), *standing.TEXTS, *headlines.SENTENCES}
+    said |= {*pulses.MEANINGS, *pulses.MEANINGS.values()}
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= (
         {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.SENTENCES, *RUNS, *LEFT}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.console import views
+from ecs_gpu_recovery.console import pulses, views
 from ecs_gpu_recovery.console.headlines import AMBER, GREEN, RED, Seen, headlines
+from ecs_gpu_recovery.console.pages import svg
 from ecs_gpu_recovery.console.pages.render import Renderer
 from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT
-from ecs_gpu_recovery.core.model import Entry, Hold, Job, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.job.hang import NOTED, SEEN
+from ecs_gpu_recovery.core.model import Entry, Hold, Job, Node, NodeStatus, Pulse, Verdict
 from ecs_gpu_recovery.standing import standing
-from tests.core.story import T0, a_job_awaiting_reboot, a_running_job, some_nodes
+from tests.core.story import POLICY, T0, a_job_awaiting_reboot, a_running_job, some_nodes
 
 XID = "Xid 79 on GPU 0000:01:00 (fallen off the bus) | NVRM: Xid 79"
 HOLD = Hold(by="olga", why="new cable", at=T0)
@@ -99,6 +102,67 @@ def test_a_reboot_that_waits_for_a_permit_is_no_good_news() -> None:
     order = Order(effect=RebootNode(key="k", node="n0"), due=T0)
     waiting = node(status=NodeStatus.PENDING_HEALTHCHECK, reboot_key="k", outbox=(order,))
     assert told(0, [], node(name="n1"), waiting) == [(AMBER, "A reboot waits for a permit: n0.")]
+
+
+def still(state: str = "flat", *, since: int = 20, said: int = 0) -> Pulse:
+    """What a node says of its GPUs: how they are, for how many minutes, and how long ago it said so."""
+    return Pulse(state=state, since=NOW - timedelta(minutes=since), at=NOW - timedelta(minutes=said))
+
+
+NOW = T0 + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("gang", "words", "wrong"),
+    [
+        ((None, None), [], False),
+        ((still("moving"), still()), ["moving", "flat"], False),
+        ((still(), still()), ["flat", "flat"], True),
+        ((still(), still("idle")), ["flat", "idle"], True),
+        ((still("idle"), still("idle")), ["idle", "idle"], False),  # a pause of all may be anything
+        ((still(since=2), still()), ["flat", "flat"], False),  # it may be over in a moment
+        ((still(said=9), still()), ["silent", "flat"], False),  # an agent that died proves nothing
+    ],
+)
+def test_a_gang_that_spins_for_long_is_no_good_news(
+    gang: Sequence[Pulse | None], words: list[str], wrong: bool
+) -> None:
+    job = a_running_job(nodes=2).job
+    nodes = [
+        views.node_view(node(name=f"n{i}", job_id="j", status=NodeStatus.IN_PROGRESS, pulse=pulse))
+        for i, pulse in enumerate(gang)
+    ]
+    assert [pulse.word for pulse in pulses.of_ranks(job, nodes, POLICY, NOW).values()] == words
+    since = pulses.still_since(job, nodes, POLICY, NOW)
+    assert (since is not None) == wrong
+    found = headlines(Seen(1, [job], nodes, still={} if since is None else {"j": since}))
+    text = f"No GPU of j has worked since {NOW - timedelta(minutes=20):%H:%M:%S} UTC."
+    assert [(line.status, Renderer("en", None).sentence(line.said)) for line in found] == [
+        (AMBER, text) if wrong else (GREEN, "All is well. Active jobs: 1.")
+    ]
+
+
+def test_a_rank_that_is_frozen_after_a_fault_is_no_good_news() -> None:
+    job = a_running_job(nodes=2).job
+    frozen = replace(job.ranks[1], frozen_at=NOW)
+    stuck = replace(job, ranks=(job.ranks[0], frozen))
+    assert told(1, [stuck], node()) == [
+        (AMBER, "No sign of life from a rank of j since a fatal GPU fault: n1.")
+    ]
+
+
+def test_the_chart_of_a_rank_shows_its_power_and_when_the_hang_was_seen() -> None:
+    shown = (NOW - timedelta(minutes=10), NOW)
+    points = {(NOW - timedelta(minutes=m)).timestamp(): watts for m, watts in ((10, 400.0), (5, 200.0))}
+    picture = svg.power_picture(
+        points, 400.0, shown, (NOW - timedelta(minutes=5), NOW), [NOW - timedelta(minutes=1)], "n<1>"
+    )
+    assert 'points="0.0,2.0 50.0,12.0"' in picture
+    assert '<rect class="still" x="50.0" width="50.0"' in picture
+    assert '<line class="seen" x1="90.0"' in picture
+    assert "n&lt;1&gt;" in picture
+    said = [Entry(at=NOW, subject="job", before="", after="", why=why) for why in (NOTED, f"{SEEN}x", "no")]
+    assert pulses.hangs_seen(said) == [NOW, NOW]
 
 
 def test_a_headline_leads_to_the_node() -> None:

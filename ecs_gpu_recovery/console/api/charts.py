@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,6 +131,20 @@ def _mean(series: Iterable[Series]) -> dict[float, float]:
         for at, value in line.points:
             sums.setdefault(at, []).append(value)
     return {at: sum(values) / len(values) for at, values in sums.items()}
+
+
+def power(state: Path | None, job: Job, since: datetime, until: datetime) -> dict[str, dict[float, float]]:
+    """The mean power of each node's GPUs; nothing where no history is kept, or it can't be read now."""
+    if state is None:
+        return {}
+    try:
+        series = _read(state, CHARTS[3], {}, (since.timestamp(), until.timestamp()))
+    except Transient:
+        return {}
+    by_node: dict[str, list[Series]] = {}
+    for line in series:
+        by_node.setdefault(line.labels["node"], []).append(line)
+    return {rank.node: _mean(by_node.get(rank.node, ())) for rank in job.ranks}
 
 
 def _elsewhere(state: Path | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from ... import status_text
@@ -12,10 +13,11 @@ from ...control.job_names import retries_of
 from ...control.records import RecordsBackend
 from ...core.edges import JOB
 from ...core.errors import RecoveryError, Refused, Transient
-from ...core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
+from ...core.model import Entry, Exit, Job, JobStatus, Node, NodeStatus, Verdict
 from ...report import Stretch, lanes, phases
 from ...standing import BAD
-from .. import incidents, views
+from .. import incidents, pulses, views
+from ..api import charts
 from ..api.lists import pending_orders
 from ..context import Console
 from ..headlines import Seen, headlines
@@ -59,6 +61,15 @@ def _waiting(found: Sequence[incidents.Incident]) -> int:
     return sum(one.state == incidents.OPEN and not one.subject.startswith("node/") for one in found)
 
 
+def _still(
+    side: RecordsBackend, jobs: Sequence[Job], nodes: Sequence[Mapping[str, Any]]
+) -> dict[str, datetime]:
+    """Jobs that run and none of whose GPUs works."""
+    running = (job for job in jobs if job.status is JobStatus.IN_PROGRESS)
+    found = ((job.id, pulses.still_since(job, nodes, side.policy, side.now())) for job in running)
+    return {job_id: since for job_id, since in found if since is not None}
+
+
 def _guard(side: RecordsBackend) -> Mapping[str, Any] | None:
     """What the guard of the fleet says; nothing where there is none, or where it can't be asked now."""
     try:
@@ -79,7 +90,9 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
             "fleet": fleet,
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
             "doing": sorted(doing, key=lambda d: bool(d["calm"])),
-            "headline": headlines(Seen(live, some, fleet.nodes, _waiting(told["incidents"]))),
+            "headline": headlines(
+                Seen(live, some, fleet.nodes, _waiting(told["incidents"]), _still(side, some, fleet.nodes))
+            ),
             "messages": told,
             "guard": _guard(side),
         }
@@ -167,6 +180,8 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
             "lanes": lanes(found, now, earlier),
             "logs": console.logs.sources(side, found),
             "retries": retries_of(side, found),
+            "pulses": (told := pulses.of_ranks(found, console.snapshots.fleet(side).nodes, side.policy, now)),
+            "pictures": _pictures(console, renderer, found, told, pulses.span_of(found, now), earlier),
         }
 
     data = await console.pool.ask(read)
@@ -195,7 +210,13 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
             hidden=sum(map(bool, data["lanes"].values())) - len(svg.chosen_lanes(data["lanes"])),
             picture=svg.attempts_picture(data["phases"], data["lanes"], words, words("Where the time went")),
         ),
-        "ranks": renderer.render("_ranks.html", job=view),
+        "ranks": renderer.render(
+            "_ranks.html",
+            job=view,
+            pulses=data["pulses"],
+            pictures=data["pictures"],
+            meanings=pulses.MEANINGS,
+        ),
         "story": renderer.render("_story.html", entries=status_text.grouped(view["timeline"]), node=False),
         "facts": renderer.render("_job_facts.html", job=view),
         "order": renderer.render("_job_order.html", job=view, retries=data["retries"]),
@@ -211,6 +232,29 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
         "logs": sizes,
         "points": [done["steps"], done["lost_steps"], found.attempt],
     }
+
+
+def _pictures(
+    console: Console,
+    renderer: Renderer,
+    job: Job,
+    told: Mapping[int, pulses.RankPulse],
+    shown: pulses.Span,
+    earlier: Sequence[Entry],
+) -> dict[int, str]:
+    """By rank, what the GPUs of its node did over the last time, and when the job was seen to hang."""
+    power = charts.power(console.state, job, shown.begin, shown.end)
+    marks = [at for at in pulses.hangs_seen((*earlier, *job.timeline)) if shown.begin <= at <= shown.end]
+    most = max((value for points in power.values() for value in points.values()), default=0.0)
+    found: dict[int, str] = {}
+    for rank in job.ranks[: pulses.MOST_CHARTS]:
+        points, pulse = power.get(rank.node, {}), told.get(rank.index, pulses.RankPulse())
+        if points or pulse.still or marks:
+            title = f"{renderer.text('GPU power')}: {rank.node}"
+            found[rank.index] = svg.power_picture(
+                points, most, (shown.begin, shown.end), pulse.still, marks, title
+            )
+    return found
 
 
 def _handed(side: RecordsBackend, job: Job) -> list[Node]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from math import hypot
 
 from markupsafe import Markup, escape
@@ -156,6 +156,37 @@ def attempts_picture(
     return Markup(  # noqa: S704 (every text in it is escaped above)
         f'<div class="attempts" role="img" aria-label="{escape(title)}"><div>{"".join(names)}</div>'
         f'<div class="plot">{marks}{"".join(lanes)}{_scale(span.seconds)}</div></div>'
+    )
+
+
+def power_picture(
+    points: Mapping[float, float],
+    most: float,
+    shown: tuple[datetime, datetime],
+    still: tuple[datetime, datetime] | None,
+    marks: Sequence[datetime],
+    title: str,
+) -> Markup:
+    """The power of a node's GPUs over time, on the scale of its whole gang: flat is seen as flat.
+
+    The time in which they are known to stand still is shaded, and a line stands where the hang was seen.
+    """
+    span = _Span(shown[0], max((shown[1] - shown[0]).total_seconds(), 0.001))
+    parts = []
+    if still is not None:
+        x, right = span.x(still[0]), span.x(still[1])
+        parts.append(f'<rect class="still" x="{x:.1f}" width="{max(0.5, right - x):.1f}" height="24"/>')
+    places = " ".join(
+        f"{span.x(datetime.fromtimestamp(at, UTC)):.1f},{22 - 20 * value / (most or 1.0):.1f}"
+        for at, value in sorted(points.items())
+    )
+    parts.append(f'<polyline points="{places}"/>' if places else "")
+    parts += [
+        f'<line class="seen" x1="{span.x(at):.1f}" x2="{span.x(at):.1f}" y1="0" y2="24"/>' for at in marks
+    ]
+    return Markup(  # noqa: S704 (every text in it is escaped)
+        f'<svg class="power" viewBox="0 0 100 24" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(title)}"><title>{escape(title)}</title>{"".join(parts)}</svg>'
     )
 
 

@@ -11,7 +11,8 @@ from ..events import GangStalled
 from ..model import Exit, Rank
 from .draft import Draft
 
-NOTED = "the job may hang"
+#: How the notes of a hang begin in the timeline: one that only people hear of, and one that ends the attempt.
+NOTED, SEEN = "the job may hang", "the job hangs: "
 #: In the reason of every stop for a hang: what stands still is looked at before it is ended.
 HANGS = "the gang hangs"
 
@@ -73,7 +74,7 @@ def stop(draft: Draft, ev: GangStalled) -> None:
         reason = f"{why}; the others wait for it" if ev.odd else why
         draft.set(rank.index, exit=Exit.SUSPECT, exit_reason=draft.cut(reason), hung=True)
     evidence = draft.cut("; ".join(filter(None, (ev.what, ev.written))))
-    draft.note("job", draft.status, draft.status, f"the job hangs: {why}", evidence)
+    draft.note("job", draft.status, draft.status, f"{SEEN}{why}", evidence)
 
 
 def _tell(draft: Draft, ev: GangStalled, done: str) -> None:
