@@ -232,8 +232,10 @@ _INPUTS = {
     "gpus_per_node": Input(MORE, "GPUs of each node", "all if empty"),
     "memory_mib": Input(MORE, "Memory limit (MiB)", "none if empty"),
     "check": Input(HOW, "Check the nodes first", first="quick"),
-    "max_retries": Input(HOW, "Automatic restarts", "in a row without progress", first="1"),
-    "restart_when_healthy": Input(HOW, "When no GPU is at fault", first="progress"),
+    "max_retries": Input(
+        HOW, "Automatic restarts", "in a row without progress; the deployment's number if empty"
+    ),
+    "restart_when_healthy": Input(HOW, "When no GPU is at fault", "the deployment's rule if empty"),
     "failover": Input(HOW, "When a node fails", "by how the nodes were chosen, if empty"),
     "fenced": Input(MORE, "An older attempt writes nothing"),
     "task_definition": Input(CONTAINER, "Task definition (AWS)", local=False),

@@ -14,7 +14,7 @@ from .core.model import Entry, Job, JobStatus
 PHASES = {
     JobStatus.IN_PROGRESS: "running",
     JobStatus.PENDING_HEALTHCHECK: "stopping and checking",
-    JobStatus.PENDING_RESTART: "rebooting",
+    JobStatus.PENDING_RESTART: "waiting for nodes",
     JobStatus.RESTARTING: "restarting",
 }
 FIRST_CHECK = "checking before the start"

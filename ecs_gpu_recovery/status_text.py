@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,7 @@ from .core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
 MOST_NAMES = 4
 #: Entries of the same kind are one line if they are so close together.
 CLOSE_S = 3.0
+_MOVED = re.compile(r"rank \d+ moved from \S+ to \S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ STOPPING = "Stopping the gang: {left} of {all} tasks still run."
 ENDING = "The job is ending: {left} of {all} tasks still run."
 FIRST_CHECK = "Examining {all} nodes before the first start: {done} have answered."
 CHECKING = "Examining {all} nodes: {done} have answered."
+WAITS = "Waits for {left} of {all} nodes since {since}: {nodes}, or others that are free."
 AWAITING = "Waiting for {nodes}. Then all {all} ranks start again from the last checkpoint."
 RESTARTING = "Starting all ranks again: {done} of {all} run."
 STARTING = "Starting: {done} of {all} ranks run."
@@ -44,7 +47,7 @@ MEND = "Mend {nodes}: its page says how."
 FREE = "Free now: {free} of {all} nodes."
 READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
 SENTENCES = (
-    *(STOPPING, ENDING, FIRST_CHECK, CHECKING, AWAITING, RESTARTING, STARTING, FINISHING, TRAINING),
+    *(STOPPING, ENDING, FIRST_CHECK, CHECKING, WAITS, AWAITING, RESTARTING, STARTING, FINISHING, TRAINING),
     *(TRAINING_ALONE, *ENDS.values()),
     *(MEND_AND_RETRY, MEND, READ_AND_RETRY, FREE),
 )
@@ -69,8 +72,7 @@ def now_doing(job: Job) -> Sentence:
             return Sentence(STOPPING, {"left": live, "all": count})
         return Sentence(CHECKING, {"done": answered, "all": count})
     if job.status is JobStatus.PENDING_RESTART:
-        away = [rank.node for rank in job.ranks if rank.node_status is not NodeStatus.AVAILABLE]
-        return Sentence(AWAITING, {"nodes": names(away), "all": count})
+        return _waiting(job)
     started = sum(rank.task_status is not None for rank in job.ranks)
     if job.status is JobStatus.RESTARTING:
         return Sentence(RESTARTING, {"done": started, "all": count})
@@ -80,6 +82,17 @@ def now_doing(job: Job) -> Sentence:
     if done:
         return Sentence(FINISHING, {"done": done, "all": count})
     return Sentence(TRAINING, {"all": count}) if count > 1 else Sentence(TRAINING_ALONE)
+
+
+def _waiting(job: Job) -> Sentence:
+    """For its own nodes, or, where its ranks may move, for any that fit."""
+    count = len(job.ranks)
+    handed = [rank.node for rank in job.ranks if rank.handed]
+    if job.waiting_since is not None and handed:
+        since = f"{job.waiting_since:%Y-%m-%d %H:%M} UTC"
+        return Sentence(WAITS, {"left": len(handed), "all": count, "since": since, "nodes": names(handed)})
+    away = [rank.node for rank in job.ranks if rank.node_status is not NodeStatus.AVAILABLE]
+    return Sentence(AWAITING, {"nodes": names(away), "all": count})
 
 
 def recovering(job: Job) -> bool:
@@ -108,20 +121,24 @@ class Recovery:
     at: datetime
     why: str
     seconds: float
+    moves: tuple[str, ...] = ()  #: ranks that took other nodes, in words
 
 
 def recoveries(moves: Iterable[Entry]) -> list[Recovery]:
     """Those that led back to training, oldest first."""
-    found, began, why = [], None, ""
+    found, began, why, moved = [], None, "", list[str]()
     for move in moves:
-        if move.subject != "job" or move.before == move.after:
+        if move.subject != "job":
+            continue
+        if move.before == move.after:
+            moved += [move.why] if _MOVED.fullmatch(move.why) else []
             continue
         if (move.before, move.after) == (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK):
-            began, why = move.at, move.why
+            began, why, moved = move.at, move.why, []
         elif move.after == JobStatus.PENDING_RESTART:
             why = move.why
         elif move.after == JobStatus.IN_PROGRESS and began is not None:
-            found.append(Recovery(began, why, (move.at - began).total_seconds()))
+            found.append(Recovery(began, why, (move.at - began).total_seconds(), tuple(moved)))
             began = None
     return found
 

@@ -11,12 +11,13 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ecs_gpu_recovery.cli.render import console, plain, styled
-from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.model import Failover, Job, JobStatus
 from ecs_gpu_recovery.report import phases
 from ecs_gpu_recovery.serve.demo import news
 from testbed.aws.deployment import CommandFailed, Deployment, People
@@ -25,19 +26,38 @@ from tools import environment, node
 from tools.project import ROOT, ProblemError
 
 LIMIT_S = 600.0
-#: What breaks: what a health check finds on the node, how the job must end, in which attempt, and in words.
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What breaks, and how the job must end then."""
+
+    verdict: int  #: what a health check finds on the node
+    says: str
+    status: JobStatus = JobStatus.COMPLETE
+    attempt: int = 1
+    spares: int = 0  #: how many nodes are kept for it, if nobody says
+
+
 FAULTS = {
-    "gpu": (1, JobStatus.COMPLETE, 1, "a GPU falls off the bus; the rank on it dies"),
-    "app": (0, JobStatus.COMPLETE, 1, "a rank dies of a mistake in the program; the GPUs are healthy"),
+    "gpu": Fault(1, "a GPU falls off the bus; the rank on it dies"),
+    "gpu-permanent": Fault(2, "a GPU breaks for good; the rank on it dies", spares=1),
+    "app": Fault(0, "a rank dies of a mistake in the program; the GPUs are healthy"),
+}
+#: The same without a node to go to.
+WITHOUT_SPARES = {
+    "gpu-permanent": replace(FAULTS["gpu-permanent"], status=JobStatus.FAILED, attempt=0),
 }
 
 
 class Show:
     """One job on the deployed stack, told line by line."""
 
-    def __init__(self, fault: str, nodes: int) -> None:
-        self._verdict, self._status, self._attempt, self._says = FAULTS[fault]
+    def __init__(self, fault: str, nodes: int, spares: int | None) -> None:
+        self._fault = FAULTS[fault] if spares != 0 else WITHOUT_SPARES.get(fault, FAULTS[fault])
+        spares = self._fault.spares if spares is None else spares
         self._names = [f"node-{number + 1}" for number in range(nodes)]
+        self._spares = [f"node-{nodes + number + 1}" for number in range(spares)]
         self._victim = self._names[nodes // 2]
         self._out, self._began, self._told = console(), time.monotonic(), set[Any]()
         self._heard = 0.0
@@ -64,6 +84,9 @@ class Show:
             people = People(stack)
             people.add_nodes(self._names)
             self.say(f"{len(self._names)} nodes have joined, 8 GPUs each; every other one is ECS Anywhere")
+            for name in self._spares:
+                people.add_spare(name, like=self._victim)
+                self.say(f"{name} has joined, of the kind of {self._victim}; it is kept as a spare")
             job = self._follow(people)
             good = self._report(people, job)
             self._step("cdk destroy", stack.destroy)
@@ -86,11 +109,11 @@ class Show:
 
     def _follow(self, people: People) -> Job:
         """Submit, break something once all ranks run, and let the job end."""
-        job = people.submit("demo", self._names, restart_when_healthy="progress")
-        self.say(f"submitted [bold]{job.id}[/] over {len(job.ranks)} nodes; once it runs, {self._says}")
+        job = people.submit("demo", self._names, restart_when_healthy="progress", failover=Failover.SPARES)
+        self.say(f"submitted [bold]{job.id}[/] over {len(job.ranks)} nodes; once it runs, {self._fault.says}")
         broken = finished = False
         limit = time.monotonic() + LIMIT_S
-        while not (job.status.final and not job.outbox):
+        while not (job.status.final and not job.outbox and not self._still_tells(people)):
             if time.monotonic() > limit:
                 raise ProblemError(f"The demo did not end within {LIMIT_S:.0f} s; the job is {job.status}.")
             time.sleep(0.1)
@@ -98,7 +121,7 @@ class Show:
             for line in news(job, self._told):
                 self.say(line)
             if _runs(job, 0) and not broken:
-                self.say(f"{self._victim}: {self._says}", "bold red")
+                self.say(f"{self._victim}: {self._fault.says}", "bold red")
                 self._break(people, job)
                 broken = True
             if _runs(job, 1) and not finished:
@@ -108,8 +131,12 @@ class Show:
                 finished = True
         return job
 
+    def _still_tells(self, people: People) -> bool:
+        """What people are told of a node that its job has left belongs to the story. The sweeper sends it."""
+        return bool(people.side.store.node(self._victim).outbox)
+
     def _break(self, people: People, job: Job) -> None:
-        people.server.control("health", node=self._victim, verdict=self._verdict)
+        people.server.control("health", node=self._victim, verdict=self._fault.verdict)
         rank = next(rank for rank in job.ranks if rank.node == self._victim)
         people.server.control("exit_task", task=rank.task_id, exit_code=1)
 
@@ -121,7 +148,7 @@ class Show:
         for phase in phases(job, people.now()):
             tail = f" (attempt {phase.attempt})" if phase.status is JobStatus.IN_PROGRESS else ""
             out.print(f"  {phase.seconds:6.1f} s  {phase.name}{tail}")
-        reboots = {name: control("node", node=name)["boots"] - 1 for name in self._names}
+        reboots = {name: control("node", node=name)["boots"] - 1 for name in (*self._names, *self._spares)}
         told = ", ".join(
             f"{name} {times} time{'s' * (times > 1)}" for name, times in reboots.items() if times
         )
@@ -132,10 +159,14 @@ class Show:
         out.print(f"  the functions needed a right {asked} times and were refused {len(refused)} times")
         for message in people.told():
             out.print(f"  message to people: {message['Subject']}", markup=False)
-        wanted = {name: int(name == self._victim and self._verdict == 1) for name in self._names}
-        good = (job.status, job.attempt, reboots) == (self._status, self._attempt, wanted) and not refused
+        wanted = {name: int(name == self._victim and self._fault.verdict == 1) for name in reboots}
+        good = (job.status, job.attempt, reboots) == (
+            self._fault.status,
+            self._fault.attempt,
+            wanted,
+        ) and not refused
         out.print(
-            "  as it should be" if good else f"  NOT as it should be: expected {self._status}, {wanted}"
+            "  as it should be" if good else f"  NOT as it should be: expected {self._fault.status}, {wanted}"
         )
         out.print()
         return good
@@ -155,13 +186,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo-aws", description=__doc__)
     parser.add_argument("--fault", choices=list(FAULTS), default="gpu", help="what goes wrong")
     parser.add_argument("--nodes", type=int, default=4, choices=range(2, 17), metavar="2..16")
+    parser.add_argument("--spares", type=int, choices=range(5), metavar="0..4", help="[default: as needed]")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends the demo early: nothing of it may run on
         signal.signal(number, _end_early)
     node.ensure()
     environment.ensure("ministack", environment.folder_of("ministack"))
     python = environment.folder_of("ministack") / "bin" / "python"
-    return Show(options.fault, options.nodes).play(python)
+    return Show(options.fault, options.nodes, options.spares).play(python)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,7 @@ def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str
     data.update(
         final=job.status.final,
         restarts_left=job.restarts_left,
+        restarts_charged=job.spent.charged,
         command_line=command_line(spec["command"]),
         phases=[
             {

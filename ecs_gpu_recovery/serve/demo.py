@@ -30,6 +30,7 @@ from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..progress import Progress, effective_ratio, read_progress
 from ..report import phases
+from ..status_text import WAITS, now_doing
 from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
 
@@ -254,6 +255,7 @@ class _Show:
         self._began = time.monotonic()
         self._told: set[Any] = set()
         self._told_step = 0
+        self._waits = 0
         self._side: LocalBackend | None = None
         self._victims: list[str] = []
 
@@ -366,6 +368,11 @@ class _Show:
     def _tell(self, job: Job) -> None:
         for line in news(job, self._told):
             self._say(line)
+        doing = now_doing(job)
+        left = int(str(doing.values["left"])) if doing.key == WAITS else 0
+        if left and left != self._waits:
+            self._say(doing.key.format(**doing.values), "cyan")
+        self._waits = left
 
     def _tell_progress(self, done: Progress) -> None:
         if done.steps >= self._told_step + 20 and done.loss is not None:

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
-from ecs_gpu_recovery.core.model import Job, JobSpec
+from ecs_gpu_recovery.core.model import Failover, Job, JobSpec
 
 from .server import ACCOUNT, REGION, Server
 
@@ -207,18 +208,36 @@ class People:
     def add_nodes(self, names: Sequence[str], *, gpus: int = 8) -> None:
         """Every other one is ECS Anywhere. They register, and their records are made."""
         for number, name in enumerate(names):
-            about = {"gpus": gpus, "external": bool(number % 2), "attributes": {"node_name": name}}
-            self.server.control("add_node", name=name, cluster=CLUSTER, **about)
-            self.server.control("tag_host", node=name, tags={"GpuRecovery": CLUSTER})
+            self._join(name, gpus, external=bool(number % 2))
         discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
 
+    def add_spare(self, name: str, *, like: str) -> None:
+        """A node of the kind of another one, with the operator's label."""
+        own = self.side.store.node(like)
+        self._join(name, own.gpus, external=own.host.startswith("mi-"), spare="true")
+        discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
+
+    def _join(self, name: str, gpus: int, *, external: bool, **labels: str) -> None:
+        """No agent tells the kind of a machine that is not AWS's; its operator does."""
+        kind = {"gpu_model": "H100", "zone": "hall-1"} if external else {}
+        about = {"gpus": gpus, "external": external, "attributes": {"node_name": name, **kind, **labels}}
+        self.server.control("add_node", name=name, cluster=CLUSTER, **about)
+        self.server.control("tag_host", node=name, tags={"GpuRecovery": CLUSTER})
+
     def submit(
-        self, job_id: str, names: Sequence[str], *, check: bool = False, restart_when_healthy: str = "never"
+        self,
+        job_id: str,
+        names: Sequence[str],
+        *,
+        check: bool = False,
+        restart_when_healthy: str = "never",
+        failover: str = Failover.NONE,
     ) -> Job:
         definition = self.stack.outputs["TrainingTaskDefinition"]
         found = self._ecs.describe_task_definition(taskDefinition=definition)["taskDefinition"]
         container = found["containerDefinitions"][0]["name"]
         spec = JobSpec(name=job_id, task_def=definition, container=container, submitted_by="ann")
+        spec = replace(spec, failover=failover)
         return self.side.runtime.submit(
             job_id=job_id,
             cluster=CLUSTER,

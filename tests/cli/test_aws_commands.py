@@ -58,7 +58,7 @@ def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
     assert "n1" in shown
     data = running.done("job", "j1")
     assert (data["status"], data["attempt"]) == ("COMPLETE", 1)
-    assert {phase["name"] for phase in data["phases"]} >= {"running", "rebooting"}
+    assert {phase["name"] for phase in data["phases"]} >= {"running", "waiting for nodes"}
 
 
 def test_a_job_that_is_not_there_is_code_3_and_says_where_to_look(person: Person) -> None:

@@ -167,7 +167,7 @@ def test_every_stretch_of_a_life_has_a_name() -> None:
         ("checking before the start", 2, 0),
         ("running", 8, 0),
         ("stopping and checking", 3, 0),
-        ("rebooting", 7, 1),
+        ("waiting for nodes", 7, 1),
         ("restarting", 1, 1),
         ("running", 9, 1),
     ]
@@ -202,7 +202,7 @@ def test_phases_that_left_the_record_are_read_back_from_the_archive() -> None:
     assert [(phase.name, phase.seconds, phase.attempt) for phase in phases(job, T0, earlier)] == [
         ("running", 10, 0),
         ("stopping and checking", 3, 0),
-        ("rebooting", 7, 1),
+        ("waiting for nodes", 7, 1),
         ("restarting", 1, 1),
         ("running", 9, 1),
     ]
@@ -213,5 +213,5 @@ def test_without_the_archive_what_is_not_known_is_one_stretch() -> None:
     found = phases(job, T0 + timedelta(seconds=20))
     assert [(phase.name, phase.seconds, phase.attempt) for phase in found] == [
         ("earlier", 13, 2),
-        ("rebooting", 7, 3),
+        ("waiting for nodes", 7, 3),
     ]

@@ -20,7 +20,7 @@ from ecs_gpu_recovery.console import app, headlines, pulses
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.api import charts
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.forms import TEMPLATES, from_form
+from ecs_gpu_recovery.console.forms import EMPTY, TEMPLATES, from_form
 from ecs_gpu_recovery.console.live.stream import frame, page_stream
 from ecs_gpu_recovery.console.pages import labels, routes, svg
 from ecs_gpu_recovery.console.pages.language import CATALOGUES, translations
@@ -230,6 +230,11 @@ def test_fields_that_cannot_be_read_are_all_named() -> None:
     with pytest.raises(BadField) as told:
         from_form({"where": ["any"], "any_nodes": ["two"], "port": ["high"], "env": ["oops"]})
     assert set(told.value.fields) == {"any_nodes", "port", "env", "command"}
+
+
+def test_fields_of_the_form_that_are_left_alone_leave_the_deployments_rules() -> None:
+    asked = from_form({key: [value] for key, value in EMPTY.items()} | {"command": ["true"]})
+    assert asked == {"command": ["true"], "any_nodes": 2, "check": "quick"}
 
 
 def test_what_left_the_record_is_still_told_and_drawn(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.core.story import (
     a_restarting_job,
     a_running_job,
 )
+from tests.core.test_moves import a_waiting_job, spare
 
 
 def said(job: Job) -> str:
@@ -51,6 +52,10 @@ def said(job: Job) -> str:
         (
             a_job_awaiting_reboot(nodes=8, bad=range(6)),
             "Waiting for n0, n1, n2, n3 +2. Then all 8 ranks start again from the last checkpoint.",
+        ),
+        (
+            a_waiting_job(),
+            f"Waits for 1 of 2 nodes since {T0:%Y-%m-%d %H:%M} UTC: n1, or others that are free.",
         ),
         (a_restarting_job(nodes=4), "Starting all ranks again: 0 of 4 run."),
         (a_job_in_its_second_attempt(nodes=4), "Training on 4 nodes."),
@@ -91,6 +96,12 @@ def test_recoveries_are_summed_up_with_their_cause_and_how_long_they_took() -> N
     assert (found.why, found.at) == ("GPU fault on n1", fault.at)
     assert found.seconds >= (back.at - fault.at).total_seconds() > 0
     assert status_text.recoveries(a_job_awaiting_reboot(nodes=3).job.timeline) == [], "not back yet"
+
+
+def test_a_recovery_tells_which_ranks_moved() -> None:
+    job = a_waiting_job().has_also(spare()).sees_the_fleet().check_of("s0", Verdict.HEALTHY).starts()
+    (found,) = status_text.recoveries(job.job.timeline)
+    assert found.moves == ("rank 1 moved from n1 to s0",)
 
 
 def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> None:

@@ -228,6 +228,7 @@ def test_people_are_told_once_that_a_job_waits() -> None:
     job = a_waiting_job().sweeps_after(14 * MINUTE)
     assert job.orders == []
     assert job.sweeps_after(MINUTE).orders == [like(Notify, key="j/notify/waits.1")]
+    assert job.job.timeline[-1].why == f"waits for 1 of 2 nodes since {T0:%Y-%m-%d %H:%M} UTC"
     assert job.sweeps_after(MINUTE).orders == []
 
 

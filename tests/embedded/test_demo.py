@@ -45,7 +45,10 @@ STORIES = {
         *("node-3 is kept as a spare", "breaks for good", "rank 1 moved from node-2 to node-3", "COMPLETE"),
         *("message to people: Node node-2", "gpu-recovery node release node-2"),
     ],
-    "two-nodes": ["kept as a spare", "falls off the bus", "moved from node-1 to node-3", "COMPLETE"],
+    "two-nodes": [
+        *("kept as a spare", "falls off the bus", "moved from node-1 to node-3"),
+        *("Waits for 1 of 2 nodes since", "COMPLETE"),
+    ],
     "kill": [
         *("is killed", "was killed (SIGKILL)", "GPUs healthy; restarted after step"),
         *("RESTARTING", "COMPLETE", "resumed at step"),
@@ -139,7 +142,7 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
                 "checking before the start",
                 "running",
                 "stopping and checking",
-                "rebooting",
+                "waiting for nodes",
                 "restarting",
                 "running",
             )

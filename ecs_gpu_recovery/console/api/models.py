@@ -185,6 +185,7 @@ class JobView(Answer):
     attempt: int
     max_retries: int
     restarts_left: int
+    restarts_charged: int
     restart_when_healthy: str
     waiting_since: str | None
     ranks: list[RankView]

@@ -197,6 +197,8 @@ def wait(draft: Draft) -> None:
     policy = draft.policy
     if draft.now >= since + policy.wait_told_after and not draft.wait_told:
         draft.wait_told = True
+        said = f"waits for {len(waits)} of {len(draft.ranks)} nodes since {since:%Y-%m-%d %H:%M} UTC"
+        draft.note("job", draft.status, draft.status, said)
         draft.order(messages.job_waits(draft.id, draft.attempt, since, waits, len(draft.ranks)))
     ends = since + policy.wait_for_nodes
     if draft.now >= ends:
