@@ -25,7 +25,7 @@ from .overrides import commanded, overrides_of
 from .rate_limit import Pace
 from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
 from .silence import LogSilence
-from .task_end import CHECK_TRY, JOB, NODE, ROLE
+from .task_end import CHECK_TRY, CHECKPOINTS, JOB, NODE, ROLE
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ecs_gpu_recovery")
 #: The name under which a node's status shows on its container instance.
 STATUS_ATTRIBUTE = "status"
+#: The checks of so many ranks look how far the training has come: one answers even if the other's node is lost.
+LOOKERS = 2
 #: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
 _NO = frozenset(
     {"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"}
@@ -96,6 +98,8 @@ class EcsFleet:
                 "GPU_HEALTH_EXPECT_GPUS": str(node.gpus or ""),
                 "GPU_HEALTH_EXPECT_IDLE": "1" if order.idle else "",
             }
+            if job is not None and not job.preflight and 0 <= order.rank < LOOKERS:
+                env[CHECKPOINTS] = job.spec.checkpoint_dir
             env = {key: value for key, value in env.items() if value}
             task_id = self._start(
                 self._check_task,
@@ -348,7 +352,7 @@ class EcsFleet:
         yield from map(self.explained, checks_as_facts(self._describe(list(checks)), checks, self._now()))
 
     def explained(self, fact: Fact) -> Fact:
-        """A verdict that is not *healthy*, with the reason that its check reported; any other fact as it is."""
+        """A verdict with what its check reported beside it, where that matters; any other fact as it is."""
         return self._check_log.explain(fact) if isinstance(fact, NodeChecked) else fact
 
     def _describe(self, task_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:

@@ -84,6 +84,7 @@ def checks_as_facts(
                     check_try=check_try,
                     verdict=check_verdict(seen.end),
                     findings=seen.end.reason[:500],
+                    looked=any(isinstance(fact, NodeChecked) and fact.looked for fact in seen.facts),
                 )
 
 

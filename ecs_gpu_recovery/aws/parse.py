@@ -186,6 +186,7 @@ def _check_state(seen: Parsed, end: task.End, marks: task.Marks) -> tuple[Fact |
             check_try=check_try,
             verdict=verdict,
             findings=read.line(str(end), 300),
+            looked=bool(marks.env.get(task.CHECKPOINTS)),
             origin=seen.origin,
         )
         return checked, f"has answered {verdict}: {end}"

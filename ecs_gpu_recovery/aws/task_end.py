@@ -13,8 +13,8 @@ from .event_fields import Malformed, line, member, members, sort_of, text, whole
 #: Environment overrides. ECS repeats them in every event of the task, so an event names its own job.
 JOB, ATTEMPT, RANK = "JOB_ID", "JOB_ATTEMPT", "NODE_RANK"
 ROLE, NODE, CHECK_TRY = "GPU_RECOVERY_KIND", "GPU_RECOVERY_NODE", "GPU_RECOVERY_CHECK_TRY"
-CONTAINER = "GPU_RECOVERY_CONTAINER"
-_OURS = frozenset({JOB, ATTEMPT, RANK, ROLE, NODE, CHECK_TRY, CONTAINER})
+CONTAINER, CHECKPOINTS = "GPU_RECOVERY_CONTAINER", "GPU_HEALTH_CHECKPOINTS"
+_OURS = frozenset({JOB, ATTEMPT, RANK, ROLE, NODE, CHECK_TRY, CONTAINER, CHECKPOINTS})
 #: Helpers that run beside the training; told by their usual names.
 _SIDECAR = re.compile(
     r"internal~ecs|service-connect|guardduty|envoy|x-?ray|otel|collector|log.?router|firelens|fluent|vector"

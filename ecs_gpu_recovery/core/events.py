@@ -117,6 +117,8 @@ class NodeChecked(TaskFact):
     check_try: int
     verdict: Verdict
     findings: str = ""
+    looked: bool = False  #: it was to look how far the training has come
+    progress: ProgressSeen | None = None  #: and this is what it found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

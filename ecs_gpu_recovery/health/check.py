@@ -6,7 +6,7 @@ when a fault is already proven: they take minutes and could tell nothing that ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from ecs_gpu_recovery.health.sources import dcgm, gpus, host, kernel_log, machin
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.probe import Emit, Outcome, Probe
 from ecs_gpu_recovery.health.sources.probe import run as run_probes
+from ecs_gpu_recovery.health.watch import marker
 
 GPU_CHECKS = ("driver", dcgm.DIAG, dcgm.HEALTH)
 QUICK = "quick"
@@ -29,6 +30,7 @@ DEFAULT_LEVEL = "1"
 DIAG_DEADLINES_S = {"1": 300.0, "2": 900.0, "3": 3600.0, "4": 4 * 3600.0}
 PASSIVE_DEADLINE_S = 20.0
 IDLE = "idle"
+PROGRESS = "progress"
 #: More of a GPU's memory than this is in use. The driver alone holds some hundred MiB.
 UNUSED_MIB = 2048
 DISKS = ("/", "/tmp", "/var/lib/docker", "/var/lib/ecs")  # noqa: S108 (looked at, not written to)
@@ -57,6 +59,7 @@ class Wanted:
     expected_gpus: int | None = None
     kernel_log: Path | None = None
     shared_dirs: tuple[str, ...] = ()
+    checkpoints: str = ""  #: the folder of a training, to say how far that has come
     peers: tuple[str, ...] = ()
     disks: tuple[str, ...] = ()
     expected_nics: int | None = None
@@ -73,6 +76,7 @@ class Seen:
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     gpus: tuple[GpuState, ...]
+    progress: Mapping[str, object] | None = None  #: how far the training has come, where that was asked
 
 
 Judged = tuple[Check, list[Finding]]
@@ -89,6 +93,7 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
         checks.append(judged[0])
         findings.extend(judged[1])
 
+    told = outcomes[PROGRESS].first("progress") if PROGRESS in outcomes else None
     driver = outcomes.pop("driver")
     log = _kernel_log(outcomes.pop("kernel-log"), wanted, policy, now)
     judged, states = _driver(driver, policy, expected)
@@ -108,7 +113,8 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
             checks = [check for check in checks if check.name != dcgm.HEALTH]
             findings = [finding for finding in findings if finding.source != dcgm.HEALTH]
             keep(again)
-    return Seen(checks=tuple(checks), findings=tuple(findings), gpus=tuple(states))
+    progress = told if isinstance(told, dict) else None
+    return Seen(checks=tuple(checks), findings=tuple(findings), gpus=tuple(states), progress=progress)
 
 
 def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
@@ -137,6 +143,8 @@ def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
         add("disk", partial(host.disk, disks, policy.limits))
     for path in wanted.shared_dirs:
         add(f"shared-dir {path}", partial(host.shared_dir, path))
+    if wanted.checkpoints:
+        add(PROGRESS, partial(marker.tell, wanted.checkpoints))
     if wanted.peers:
         slow = host.CONNECT_TIMEOUT_S * len(wanted.peers) + 1
         add("network", partial(host.network, wanted.peers), max(patience, slow))

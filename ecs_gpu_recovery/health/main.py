@@ -126,6 +126,7 @@ def _check(argv: Sequence[str]) -> int:
         expected_gpus=options.expect_gpus,
         kernel_log=options.kernel_log,
         shared_dirs=tuple(options.shared_dir),
+        checkpoints=options.checkpoints,
         peers=tuple(options.peer),
         disks=tuple(options.disk),
         expected_nics=options.expect_nics,
@@ -150,6 +151,7 @@ def _check(argv: Sequence[str]) -> int:
         checks=seen.checks,
         judgement=judgement,
         policy=rules,
+        progress=seen.progress,
     )
     if options.report:
         _write(options.report, done)
@@ -283,6 +285,9 @@ def _check_parser() -> _Parser:
     )
     add(
         "--kernel-log", type=Path, metavar="FILE", help="read this instead of /dev/kmsg, dmesg or the journal"
+    )
+    add(
+        "--checkpoints", default="", metavar="DIR", help="say how far the training that writes there has come"
     )
     add("--shared-dir", action="append", default=[], metavar="DIR", help="must be writable; may be repeated")
     add(

@@ -75,7 +75,8 @@ class TaskDefinitions(Construct):
     def _health_check(self) -> ecs.CfnTaskDefinition:
         """It reads the kernel log through one device and one capability, and needs no privilege beyond that.
 
-        The host's DCGM engine is used where it has one: its socket's folder is mounted.
+        The host's DCGM engine is used where it has one: its socket's folder is mounted. The shared storage is mounted to
+        read how far a training has come.
         """
         engine = "/run/nvidia-dcgm"
         return self._definition(
@@ -84,9 +85,9 @@ class TaskDefinitions(Construct):
             name="gpu-health",
             command=["gpu-health-task"],
             memory_mib=1024,
-            volumes={"dcgm": engine},
+            volumes={"dcgm": engine, "shared": SHARED},
             linux_parameters=self.kernel_log(),
-            mount_points=[mount("dcgm", engine)],
+            mount_points=[mount("dcgm", engine), mount("shared", SHARED, read_only=True)],
         )
 
     def _training(self) -> ecs.CfnTaskDefinition:

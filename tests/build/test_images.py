@@ -239,6 +239,11 @@ def test_the_task_passes_on_what_it_is_told(task: Path) -> None:
     told = call(task, "--require", "driver", GPU_HEALTH_LEVEL="2", GPU_HEALTH_EXPECT_GPUS="8").stdout.split()
     assert told == ["--json-line", "--level", "2", "--require", "driver", "--expect-gpus", "8"]
     assert call(task, GPU_HEALTH_EXPECT_IDLE="1").stdout.split()[-2:] == ["--require", "idle"]
+    assert call(task, GPU_HEALTH_CHECKPOINTS="/fsx/j 1").stdout.split()[-3:] == [
+        "--checkpoints",
+        "/fsx/j",
+        "1",
+    ]
 
 
 def test_the_watches_of_an_engine_of_its_own_are_switched_on(task: Path) -> None:

@@ -120,6 +120,22 @@ def test_the_report_is_written_whole_and_fits_its_schema(node: Node) -> None:
     assert written["exit_code"] == ran.exit_code == 1
 
 
+def test_the_report_says_how_far_a_training_has_come_and_the_verdict_does_not_care(node: Node) -> None:
+    said = {"at": "2026-03-01T00:00:00+00:00", "attempt": 2, "step": 70}
+    (node.folder / "progress.jsonl").write_text(json.dumps(said) + "\n")
+    told = node.check("--checkpoints", str(node.folder))
+    assert told.report["progress"] == {
+        "step": 70,
+        "checkpoint": "",
+        "attempt": 2,
+        "reached": "2026-03-01T00:00:00+00:00",
+    }
+    assert misfits(told.report) == []
+    nowhere = node.check("--checkpoints", str(node.folder / "nowhere"))
+    assert "progress" not in nowhere.report
+    assert (told.exit_code, nowhere.exit_code) == (0, 0)
+
+
 def test_a_live_report_fits_the_schema(bench: Bench) -> None:
     bench.prints("nvidia-smi", xml(volatile="1", fabric="Completed", fabric_status="Success"))
     ran = bench.check("--json", "--level", "1")

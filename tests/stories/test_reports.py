@@ -95,6 +95,43 @@ def test_a_log_that_is_no_report_of_this_verdict_is_not_believed(world: World, l
     assert "believe me" not in ordered.evidence
 
 
+def killed(world: World, progress: object, *, check: bool = False) -> Job:
+    """A job of four ranks whose nodes are healthy: rank 3 is killed in each attempt, and these checks read so far."""
+    world.submit(world.add_nodes(4), check=check, checkpoints="/fsx/j1", restart_when_healthy="progress")
+    report = {"schema": "gpu-health-report/1", "verdict": "healthy", "why": "fine", "progress": progress}
+    world.cloud.control.script(
+        family=CHECK, times=None, exit_code=0, after_s=1.0, lines=("a table", json.dumps(report))
+    )
+    world.until(lambda: all(rank.deadline is None for rank in world.job().ranks))
+    world.fail_rank(3, 137)
+    world.until(lambda: world.job().attempt == 1 or world.job().status.final)
+    return world.job()
+
+
+def test_the_check_reads_how_far_the_training_has_come_and_the_job_goes_on(world: World) -> None:
+    job = killed(world, {"step": 4200, "checkpoint": "", "attempt": 0, "reached": world.now().isoformat()})
+    assert (job.attempt, job.marker and (job.marker.step, job.marker.attempt)) == (1, (4200, 0))
+    assert any("GPUs healthy; restarted after step 4,200" in entry.why for entry in job.timeline)
+    asked = {
+        t["env"]["GPU_RECOVERY_NODE"]: t["env"].get("GPU_HEALTH_CHECKPOINTS") for t in world.tasks("check")
+    }
+    assert asked == {"n0": "/fsx/j1", "n1": "/fsx/j1", "n2": None, "n3": None}
+    assert world.wire.calls.count(GET) == 2, "the log of the two that looked"
+    world.until(lambda: all(rank.deadline is None for rank in world.job().ranks))
+    world.fail_rank(3, 137)
+    assert "the same step twice" in world.run().outcome
+
+
+@pytest.mark.parametrize(
+    "progress", [None, 7, [], {"step": "far"}, {"step": -3}, {"step": True, "checkpoint": 5}]
+)
+def test_what_makes_no_sense_is_no_progress(world: World, progress: object) -> None:
+    job = killed(world, progress)
+    assert (job.attempt, job.marker, job.spent.blind) == (1, None, 1), (
+        "restarted once, as if nothing was told"
+    )
+
+
 LOGGED = {
     "logConfiguration": {
         "logDriver": "awslogs",

@@ -147,11 +147,19 @@ class World:
         job_id: str = "j1",
         task_def: str = f"{TRAIN}:1",
         container_name: str = "main",
+        checkpoints: str = "",
+        restart_when_healthy: str | None = None,
     ) -> str:
-        spec = JobSpec(name="train", task_def=task_def, container=container_name)
+        spec = JobSpec(name="train", task_def=task_def, container=container_name, checkpoint_dir=checkpoints)
         self.clock.set({"time": self.now().isoformat()})
         self.side.runtime.submit(
-            job_id=job_id, cluster=CLUSTER, spec=spec, nodes=names, at=self.now(), check=check
+            job_id=job_id,
+            cluster=CLUSTER,
+            spec=spec,
+            nodes=names,
+            at=self.now(),
+            check=check,
+            restart_when_healthy=restart_when_healthy,
         )
         self.pass_time(2)
         return job_id

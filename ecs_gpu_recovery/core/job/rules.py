@@ -24,6 +24,7 @@ from ..events import (
 )
 from ..exits import classify, host_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .budget import progress_seen
 from .claim import examine, may_move, under_test
 from .draft import SPEAKERS, Draft, end
 from .sightings import lose, rank_on
@@ -223,6 +224,8 @@ def node_checked(draft: Draft, ev: NodeChecked) -> None:
         return
     if rank.node_status in (NodeStatus.PENDING, NodeStatus.ASSIGNED, NodeStatus.REBOOTING):
         draft.node(rank.index, NodeStatus.PENDING_HEALTHCHECK, "the health check ran")
+    if ev.progress is not None:
+        progress_seen(draft, ev.progress)
     examination.answered(draft, rank.index, ev)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,8 @@ class Report:
     checks: Sequence[Check]
     judgement: Judgement
     policy: Policy
+    progress: Mapping[str, object] | None = None
+    """How far the training has come, where that was asked."""
 
     def to_json(self) -> dict[str, object]:
         """The document that docs/health-report.schema.json describes."""
@@ -54,6 +56,7 @@ class Report:
             "gpus": [gpu.to_json() for gpu in self.gpus],
             "checks": [check.to_json() for check in self.checks],
             "findings": [finding.to_json() for finding in self.judgement.findings],
+            **({"progress": dict(self.progress)} if self.progress is not None else {}),
         }
 
 

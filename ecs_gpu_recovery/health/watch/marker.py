@@ -10,8 +10,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 PROGRESS_FILE = "progress.jsonl"
@@ -33,6 +33,17 @@ class Marker:
     reached: datetime | None = (
         None  #: when it came so far, as the writer says; of a checkpoint, when it last changed
     )
+
+
+def tell(folder: str, emit: Callable[[Mapping[str, object]], None]) -> None:
+    """How far the training has come, for a report."""
+    found = MarkerReader(folder).look_everywhere()
+    if found is None:
+        emit({"detail": f"{folder} tells nothing"})
+        return
+    reached = found.reached.isoformat() if found.reached else None
+    emit({"progress": {**asdict(found), "reached": reached}})
+    emit({"detail": f"step {found.step}" if found.step else f"checkpoint {found.checkpoint}"})
 
 
 class MarkerReader:
