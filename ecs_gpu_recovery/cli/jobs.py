@@ -15,6 +15,7 @@ from .options import BackendOption, JobArgument, JsonOption, StateOption, WhyOpt
 if TYPE_CHECKING:
     from ..control.backend import Backend
     from ..core.model import Job
+    from ..jobfile import JobRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,12 @@ def submit(
         ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Stay until the job has ended; exit 0 only if it is COMPLETE.")
+        bool,
+        typer.Option(
+            "--wait",
+            help="Wait until enough nodes are free for --any, and stay until the job has ended; exit 0 only if it"
+            " is COMPLETE.",
+        ),
     ] = False,
     as_json: JsonOption = False,
     backend: BackendOption = "local",
@@ -71,7 +77,7 @@ def submit(
             file=sys.stderr,
         )
     with opened(backend, state) as side:
-        job = side.submit(request)
+        job = _submitted_when_free(side, request) if wait and request.any_nodes else side.submit(request)
         remark(side)
         if as_json and not wait:
             render.emit_json(render.job_json(job, side.now()))
@@ -91,6 +97,27 @@ def submit(
             if as_json:
                 render.emit_json(render.job_json(job, side.now()))
             raise typer.Exit(render.final_code(job.status))
+
+
+def _submitted_when_free(side: Backend, request: JobRequest) -> Job:
+    """Nothing is kept of a job that waits here: it is this command that waits, and Ctrl-C ends it."""
+    from ..control.submission import waiting_for
+    from ..core.errors import Refused, Transient
+
+    told = ""
+    while True:
+        lacks = waiting_for(request, side.nodes())
+        if not lacks:
+            try:
+                return side.submit(request)
+            except (Refused, Transient):
+                lacks = waiting_for(request, side.nodes())
+                if not lacks:  # it was not another job that took them
+                    raise
+        if lacks != told:
+            print(f"gpu-recovery: the job {lacks}", file=sys.stderr, flush=True)
+            told = lacks
+        time.sleep(side.poll_s)
 
 
 def _say_how_to_follow(job_id: str, backend: str, state: Path | None) -> None:

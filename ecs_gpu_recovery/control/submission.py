@@ -71,6 +71,19 @@ def choose_nodes(
     return tuple(free[: request.any_nodes])
 
 
+def waiting_for(request: JobRequest, nodes: Sequence[Node]) -> str:
+    """What a job that takes any nodes lacks now; empty if it lacks none. Refused where waiting can't help."""
+    gpus, wanted = request.spec.gpus_per_node, request.any_nodes
+    fit = [node for node in nodes if not node.spare and gpus <= node.gpus]
+    if len(fit) < wanted:
+        raise Refused(
+            f"the job was not submitted: it wants {wanted} nodes, and the fleet has {len(fit)} that fit,"
+            " so waiting does not help. See: gpu-recovery nodes"
+        )
+    free = sum(not _refusal(node, gpus, {}) for node in fit)
+    return f"waits for {wanted - free} of {wanted} nodes: {free} are free" if free < wanted else ""
+
+
 def not_submitted(reasons: Mapping[str, str]) -> str:
     lines = [f"  {name}: {why}" for name, why in reasons.items()]
     return "\n".join(["the job was not submitted:", *lines, "See: gpu-recovery nodes"])

@@ -16,11 +16,10 @@ from typing import Protocol
 from ecs_gpu_recovery.health.findings import FAULTS, Action, Check, Finding
 from ecs_gpu_recovery.health.judge import xid
 from ecs_gpu_recovery.health.policy import Policy
-from ecs_gpu_recovery.health.sources import dcgm, gpus, host, kernel_log, machine
+from ecs_gpu_recovery.health.sources import dcgm, gpus, host, kernel_log, machine, marker
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.probe import Emit, Outcome, Probe
 from ecs_gpu_recovery.health.sources.probe import run as run_probes
-from ecs_gpu_recovery.health.watch import marker
 
 GPU_CHECKS = ("driver", dcgm.DIAG, dcgm.HEALTH)
 QUICK = "quick"

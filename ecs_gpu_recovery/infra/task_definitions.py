@@ -75,7 +75,7 @@ class TaskDefinitions(Construct):
     def _health_check(self) -> ecs.CfnTaskDefinition:
         """It reads the kernel log through one device and one capability, and needs no privilege beyond that.
 
-        The host's DCGM engine is used where it has one: its socket's folder is mounted. The shared storage is mounted to
+        The host's DCGM engine is used where it has one: its socket's folder is mounted. So is the shared storage, to
         read how far a training has come.
         """
         engine = "/run/nvidia-dcgm"

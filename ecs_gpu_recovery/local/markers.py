@@ -11,7 +11,7 @@ from ..core.events import ProgressSeen
 from ..core.model import Job, JobStatus
 
 if TYPE_CHECKING:
-    from ..health.watch.marker import Marker, MarkerReader
+    from ..health.sources.marker import Marker, MarkerReader
 
 #: While a gang runs, its folder is looked at so often; the first progress of an attempt is told at once.
 _LOOK_S = 1.0
@@ -52,7 +52,7 @@ class Markers:
 
     def _reader(self, job: Job) -> MarkerReader:
         if job.id not in self._readers:
-            from ..health.watch.marker import MarkerReader  # a mere command never needs it
+            from ..health.sources.marker import MarkerReader  # a mere command never needs it
 
             if len(self._readers) >= _MOST:
                 self._readers.clear()

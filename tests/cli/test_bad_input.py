@@ -272,3 +272,12 @@ class TestStates:
         monkeypatch.undo()
         monkeypatch.setenv("GPU_RECOVERY_WEBHOOK", "ftp://x")
         refused(here("jobs"), "must be an http(s) address")
+
+
+def test_submit_waits_until_enough_nodes_are_free_and_not_for_more_than_there_are(here: Command) -> None:
+    first = here("submit", "--any", 2, "--check", "none", "--json", "--", "sleep", "2").data["id"]
+    told = here("submit", "--any", 2, "--check", "none", "--wait", "--", "true")
+    assert (told.code, here("job", first, "--json").data["status"]) == (0, "COMPLETE")
+    assert "the job waits for 1 of 2 nodes: 1 are free" in told.err
+    never = here("submit", "--any", 4, "--check", "none", "--wait", "--", "true")
+    refused(never, "it wants 4 nodes, and the fleet has 3 that fit, so waiting does not help")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.health.watch import marker
-from ecs_gpu_recovery.health.watch.marker import Marker, MarkerReader, newest_checkpoint
+from ecs_gpu_recovery.health.sources import marker
+from ecs_gpu_recovery.health.sources.marker import Marker, MarkerReader, newest_checkpoint
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
