@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from .core.model import Job, Rank
+
+#: Where the NCCL of a rank says which rank it waits for.
+RAS_PORT = 28028
+
+
+def telling(known: Container[str], port: int = RAS_PORT) -> dict[str, str]:
+    """What makes NCCL and PyTorch tell what a rank waits for, if it ever hangs; without what is `known` to be set."""
+    wanted = {
+        "NCCL_RAS_ADDR": f"localhost:{port}",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    return {name: value for name, value in wanted.items() if name not in known}
 
 
 def training_environment(job: Job, rank: Rank) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ..aws.task_definition import log_stream
 from ..core.errors import JobExists, NotFound, Refused, Transient
 from ..core.model import Job, JobSpec, Node
 from ..engine.reads import NodeChanges
+from ..environment import telling
 from ..jobfile import JobRequest
 from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
@@ -187,6 +188,7 @@ class AwsBackend(RecordsBackend):
         return replace(
             spec,
             task_def=definition,
+            env={**telling(self._definitions.variables(definition, spec.container)), **spec.env},
             gpus_per_node=gpus,
             container=self._definitions.container(definition, spec.container),
             submitted_by=spec.submitted_by or self.who(),

@@ -44,6 +44,11 @@ class Definitions:
     def container(self, name: str, chosen: str) -> str:
         return str(training_container(self.get(name), chosen)["name"])
 
+    def variables(self, name: str, chosen: str) -> set[str]:
+        """What the definition itself sets: whoever wrote it has decided on those."""
+        container = training_container(self.get(name), chosen)
+        return {pair["name"] for key in ("environment", "secrets") for pair in container.get(key, [])}
+
     def completed(self, request: JobRequest) -> JobRequest:
         """The request with what its task definition decides. Raises `Refused` where the two disagree."""
         _must_fit(request.spec)

@@ -24,7 +24,7 @@ from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProve
 from ..core.job.hang import HANGS
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..core.witness import Silence
-from ..environment import training_environment
+from ..environment import RAS_PORT, telling, training_environment
 from . import evidence, gpu_load
 from .cluster import Cluster
 from .files import DamagedFile
@@ -339,8 +339,9 @@ def _last_words(task: TaskView) -> tuple[str, bool]:
 
 
 def environment(job: Job, rank: Rank) -> dict[str, str]:
-    """A rank's log shows what it writes as it writes it."""
-    return {"PYTHONUNBUFFERED": "1", **training_environment(job, rank)}
+    """A rank's log shows what it writes as it writes it, and each NCCL answers on a port of its own."""
+    telling_env = telling(os.environ, RAS_PORT + rank.index)
+    return {"PYTHONUNBUFFERED": "1", **telling_env, **training_environment(job, rank)}
 
 
 def _report(path: Path) -> dict[str, object]:

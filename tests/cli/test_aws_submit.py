@@ -162,6 +162,31 @@ def test_a_script_that_cannot_be_carried_is_refused(
     assert person.world.account.rows("job_table") == {}
 
 
+def test_nccl_and_torch_are_made_to_tell_unless_the_person_or_the_definition_says_otherwise(
+    person: Person,
+) -> None:
+    """Who wrote the definition, or asked for the job, may have reasons of their own."""
+    person.world.cloud.client("ecs").register_task_definition(
+        family="own",
+        containerDefinitions=[
+            {
+                "name": "main",
+                "image": "own",
+                "memory": 100,
+                "environment": [{"name": "NCCL_RAS_ADDR", "value": "localhost:5"}],
+                "resourceRequirements": [{"type": "GPU", "value": "8"}],
+            }
+        ],
+    )
+    args = ("submit", "--id", "j1", "--any", "1", "--check", "none", "--task-definition", "own")
+    assert person(*args, "-e", "TORCH_NCCL_DUMP_ON_TIMEOUT=0").code == 0
+    env = person.world.tasks()[0]["env"]
+    assert (env["TORCH_NCCL_TRACE_BUFFER_SIZE"], env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == ("2000", "0")
+    assert "NCCL_RAS_ADDR" not in env, "the definition's own counts"
+    assert person.submit("--any", "1", "--check", "none").code == 0
+    assert person.world.tasks()[1]["env"]["NCCL_RAS_ADDR"] == "localhost:28028"
+
+
 def test_all_gpus_of_the_smallest_node_are_taken_if_nothing_is_said(person: Person) -> None:
     person.world.cloud.control.add_node(
         name="small", cluster=CLUSTER, gpus=4, attributes={"node_name": "small"}

@@ -8,13 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from ecs_gpu_recovery.local import processes
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import read_json
+from ecs_gpu_recovery.local.fleet import environment
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
+from tests.core.story import a_running_job
 from tests.local.helpers import (
     end_of,
     eventually,
@@ -27,6 +30,20 @@ from tests.local.helpers import (
     shim_pid,
     start_and_see_it_run,
 )
+
+
+def test_nccl_is_made_to_tell_on_a_port_for_each_rank_unless_somebody_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_running_job(nodes=2).job
+    monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
+    told = [environment(job, rank)["NCCL_RAS_ADDR"] for rank in job.ranks]
+    assert told == ["localhost:28028", "localhost:28029"]
+    asked = replace(job, spec=replace(job.spec, env={"NCCL_RAS_ADDR": "localhost:5"}))
+    assert environment(asked, job.ranks[0])["NCCL_RAS_ADDR"] == "localhost:5"
+    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:6")
+    assert "NCCL_RAS_ADDR" not in environment(job, job.ranks[0]), "it inherits the controller's"
+
 
 FAMILY = """
 import os, subprocess, sys, time
