@@ -20,6 +20,7 @@ from .check_log import CheckLog
 from .definitions import Definitions
 from .errors import code_of, translated
 from .event_fields import family
+from .hang_look import HangLook
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .rate_limit import Pace
@@ -52,6 +53,7 @@ class EcsFleet:
         *,
         ecs: ECSClient,
         reboots: Reboots,
+        looks: HangLook,
         logs: CloudWatchLogsClient,
         cluster: str,
         check_task: str,
@@ -59,7 +61,7 @@ class EcsFleet:
         pace: Pace,
     ) -> None:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
-        self._reboots = reboots
+        self._reboots, self._looks = reboots, looks
         self._pace = pace
         self.definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self.definitions, check_task)
@@ -222,6 +224,12 @@ class EcsFleet:
         sent = self._reboots.send(host, node.name, order.key)
         self._sent[sent.command_id] = sent
         return []
+
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        self._looks.send(
+            keys.hang_stop(job.id, job.attempt),
+            ((rank.node, self.host_of(rank), rank.task_id) for rank in ranks),
+        )
 
     def host_of(self, of: Node | Rank) -> str:
         """The machine behind a node, which its record knows unless it is older than that knowledge."""

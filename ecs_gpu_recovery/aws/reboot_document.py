@@ -21,6 +21,7 @@ from typing import Any
 #: A key in the script is a word in a comment. Anything else that a job may be called is replaced.
 _KEY, _MOST = "A-Za-z0-9._/:=@+-", 256
 _SUFFIX = "-RebootNode"
+MARKER_PATTERN = "^[0-9a-f]{32}$"
 #: Where in the bucket archives are; a folder per node.
 FOLDER = "evidence"
 
@@ -61,10 +62,14 @@ def _script() -> str:
     return resources.files(__package__).joinpath("reboot_node.sh").read_text(encoding="utf-8")
 
 
-def _parameters(bucket: str) -> dict[str, dict[str, str]]:
+def evidence_pattern(bucket: str) -> str:
+    """Addresses of archives in this bucket."""
     # The second address is that of a local AWS: a node that is told so speaks to itself.
     at = rf"(https://{bucket}\.s3\.[a-z0-9-]+\.amazonaws\.com(\.cn)?|http://127\.0\.0\.1:[0-9]+/{bucket})"
-    signed = rf"^$|^{at}/{FOLDER}/[A-Za-z0-9._~/%?&=+:-]+$"
+    return rf"^{at}/{FOLDER}/[A-Za-z0-9._~/%?&=+:-]+$"
+
+
+def _parameters(bucket: str) -> dict[str, dict[str, str]]:
     return {
         "key": {
             "type": "String",
@@ -74,12 +79,12 @@ def _parameters(bucket: str) -> dict[str, dict[str, str]]:
         "marker": {
             "type": "String",
             "description": "The order's marker on the host: the same order never reboots it twice",
-            "allowedPattern": "^[0-9a-f]{32}$",
+            "allowedPattern": MARKER_PATTERN,
         },
         "evidence": {
             "type": "String",
             "description": "Where to send what the reboot would wipe: a signed address, or nothing",
             "default": "",
-            "allowedPattern": signed if bucket else "^$",
+            "allowedPattern": f"^$|{evidence_pattern(bucket)}" if bucket else "^$",
         },
     }

@@ -15,12 +15,13 @@ from ..core.events import Fact
 from ..core.model import Job
 from ..engine.runtime import Runtime, Spread, in_turn
 from ..settings import LambdaSettings, lambda_settings
-from . import reboot_document
+from . import hang_document, reboot_document
 from .adopt import StoreAdopter
 from .event_fields import family
 from .evidence import Evidence
 from .fleet import EcsFleet
 from .guard import DynamoGuard
+from .hang_look import HangLook
 from .intake import Intake
 from .last_words import LastWords
 from .notify import SnsNotifier, TimelineArchive
@@ -128,14 +129,12 @@ def build(
         lost_after=chosen.policy.node_lost_after,
     )
     ecs = client("ecs")
+    ssm, evidence = client("ssm"), Evidence(client("s3"), chosen.EVIDENCE_BUCKET)
+    stack, cluster = chosen.STACK_NAME, chosen.ECS_CLUSTER_NAME
     fleet = EcsFleet(
         ecs=ecs,
-        reboots=Reboots(
-            client("ssm"),
-            Evidence(client("s3"), chosen.EVIDENCE_BUCKET),
-            document=reboot_document.name(chosen.STACK_NAME),
-            cluster=chosen.ECS_CLUSTER_NAME,
-        ),
+        reboots=Reboots(ssm, evidence, document=reboot_document.name(stack), cluster=cluster),
+        looks=HangLook(ssm, evidence, document=hang_document.name(stack), cluster=cluster),
         logs=client("logs"),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,

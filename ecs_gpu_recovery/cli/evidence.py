@@ -31,7 +31,7 @@ def evidence(
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
-    """What was kept before a reboot: kernel log, driver, DCGM, reports and the last lines of the ranks.
+    """What was kept before a reboot or of a hang: kernel log, driver, DCGM, reports, last lines and stacks of ranks.
 
     An archive for each reboot, newest first. With --fetch they are brought into a folder. To look at one:
     tar -tzf ARCHIVE
@@ -53,7 +53,7 @@ def evidence(
         where = fetch / one.name if fetch is not None else one.name
         print(f"{one.at:%Y-%m-%d %H:%M:%S}  {one.node}  {one.size / 1024:.0f} KiB  {where}")
     if not found:
-        print(f"nothing was kept of {name}: it is kept before a reboot")
+        print(f"nothing was kept of {name}: it is kept before a reboot, and when a job hangs")
     elif fetch is None:
         print("to bring them here:  gpu-recovery evidence NODE --fetch FOLDER")
 

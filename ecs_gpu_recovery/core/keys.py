@@ -100,6 +100,11 @@ def hang_stop(job_id: str, attempt: int) -> str:
     return f"{job_id}/{attempt}/hang"
 
 
+def hang_look(stop_key: str, node: str) -> str:
+    """Of the look at one rank before that stop."""
+    return f"{stop_key}/{node}"
+
+
 def job_may_hang(job_id: str, attempt: int) -> str:
     return f"{job_id}/{attempt}/notify/hang"
 

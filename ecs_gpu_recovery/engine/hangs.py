@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ..core import guard, keys, witness
+from ..core.errors import ClusterRefused, Transient
 from ..core.events import GangStalled
 from ..core.job.table import decide
 from ..core.model import Job, JobStatus, Node
+from ..core.witness import Stall
 from .runtime import Runtime
+
+log = logging.getLogger("ecs_gpu_recovery")
+#: Of so many ranks it is kept where they wait: of those that the others wait for, and of some others.
+MOST_KEPT = 32
 
 
 class Hangs:
@@ -19,6 +26,7 @@ class Hangs:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._asked: dict[str, datetime] = {}
+        self._kept: dict[str, tuple[int, datetime]] = {}  #: attempt and beginning of what was looked at
 
     def due(self, live: Iterable[str], nodes: Sequence[Node], now: datetime) -> list[str]:
         """The jobs that are worth a closer look now."""
@@ -27,6 +35,7 @@ class Hangs:
         for node in nodes:
             by_job.setdefault(node.job_id, []).append(node)
         self._asked = {job_id: at for job_id, at in self._asked.items() if job_id in by_job}
+        self._kept = {job_id: kept for job_id, kept in self._kept.items() if job_id in by_job}
         found = []
         for job_id in sorted(live):
             stall = witness.gang(by_job.get(job_id, ()), now, policy)
@@ -45,6 +54,8 @@ class Hangs:
         gang = [held[rank.node] for rank in job.ranks if rank.node in held]
         whole = len(gang) == len(job.ranks)
         stall = witness.gang(gang, now, self._runtime.policy) if whole else None
+        if stall is not None:
+            self._keep(job, stall, now)
         since = stall.since if stall is not None else now - self._runtime.policy.first_progress
         silence = self._runtime.fleet.silence(job, since)
         if stall is None and silence is None:
@@ -63,6 +74,20 @@ class Hangs:
             written=silence.what if silence else "",
         )
         self._runtime.handle(job.id, [self._permitted(job, fact, now)], job)
+
+    def _keep(self, job: Job, stall: Stall, now: datetime) -> None:
+        """Before anything is stopped. It is evidence: where it can't be kept, everything else goes on."""
+        known = (job.attempt, stall.since)
+        early = now - stall.since < self._runtime.policy.silent_after
+        if early or not stall.spinning or self._kept.get(job.id) == known:
+            return
+        ranks = sorted(job.ranks, key=lambda rank: rank.node not in stall.odd)[:MOST_KEPT]
+        try:
+            self._runtime.fleet.keep_hang(job, ranks)
+        except (Transient, ClusterRefused) as exc:
+            log.warning("a hang was not looked at", extra={"job": job.id, "why": str(exc)})
+        else:
+            self._kept[job.id] = known
 
     def _permitted(self, job: Job, fact: GangStalled, now: datetime) -> GangStalled:
         """A gang that would be stopped though none of its ranks has ended needs a permit."""

@@ -11,7 +11,7 @@ from ..core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, St
 from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.guard import FleetGuard
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus, Node, Rank
 from ..core.witness import Silence
 
 S = TypeVar("S")
@@ -169,6 +169,9 @@ class Fleet(Protocol):
     def silence(self, job: Job, since: datetime) -> Silence | None:
         """Since when no rank of a running job has written anything, if none has since `since`. None if one has, or
         where nobody can tell."""
+
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """Have it kept where ranks that stand still wait, while they do. Done twice, it is kept once."""
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """The same for nodes that no job holds, each fact with its node's name."""

@@ -180,11 +180,13 @@ class Permissions:
     def _hosts(self, needs: Needs) -> list[iam.PolicyStatement]:
         key, value = self._config.node_tag
         tagged = {"StringEquals": {f"ssm:resourceTag/{key}": value}}
+        looks = needs.hears_ranks and self._evidence  # whoever finds a hang has it looked at
         return [
             _allow("ssm:{SendCommand}", self._arns(places.document)),
             _allow("ssm:{SendCommand}", self._arns(places.hosts), tagged),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
             *([_allow("ssm:{CancelCommand}", ["*"])] if needs.calls_back else []),
+            *([_allow("ssm:{SendCommand}", self._arns(places.hang_document))] if looks else []),
             # Not used by the functions themselves: the address that a host is given is signed with it.
             *([_allow("s3:{PutObject}", [self._evidence.archives])] if self._evidence else []),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..aws import dead_letters, reboot_document
+from ..aws import hang_document as look
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, GUARD
 from ..config import Config
 from ..settings import timeline_group
@@ -56,6 +57,7 @@ queue = _named(
     why="CloudFormation ends the name of the queue of dead letters with letters of its own.",
 )
 document = _named("ssm", f"document/{reboot_document.name('{STACK_NAME}')}")
+hang_document = _named("ssm", f"document/{look.name('{STACK_NAME}')}")
 anything = _named(
     "", "*", why="AWS knows no narrower resource for these; they read, or make and retire definitions."
 )

@@ -1,12 +1,14 @@
-"""The stack's own document for reboots: what it holds is in `aws.reboot_document`."""
+"""The stack's own documents, for reboots and for looks at hangs: see `aws.reboot_document`, `aws.hang_document`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from aws_cdk import CfnOutput
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from ..aws import reboot_document
+from ..aws import hang_document, reboot_document
 from ..config import Config
 
 
@@ -15,15 +17,10 @@ class RebootDocument(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, config: Config, bucket: str = "") -> None:
         super().__init__(scope, construct_id)
-        ssm.CfnDocument(
-            self,
-            "Document",
-            name=reboot_document.name(config.STACK_NAME),
-            document_type="Command",
-            document_format="JSON",
-            content=reboot_document.content(bucket),
-            update_method="NewVersion",
-        )
+        stack = config.STACK_NAME
+        self._make("Document", reboot_document.name(stack), reboot_document.content(bucket))
+        if bucket:
+            self._make("Look", hang_document.name(stack), hang_document.content(bucket))
         key, value = config.node_tag
         tags = f"--tags Key={key},Value={value}"
         commands = {
@@ -34,3 +31,14 @@ class RebootDocument(Construct):
         for name, command in commands.items():
             told = "Nodes without this tag are never rebooted"
             CfnOutput(self, name, value=command, description=told).override_logical_id(name)
+
+    def _make(self, construct_id: str, name: str, content: dict[str, Any]) -> None:
+        ssm.CfnDocument(
+            self,
+            construct_id,
+            name=name,
+            document_type="Command",
+            document_format="JSON",
+            content=content,
+            update_method="NewVersion",
+        )

@@ -21,7 +21,6 @@ from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
-from ..core.job.hang import HANGS
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ..core.witness import Silence
 from ..environment import RAS_PORT, telling, training_environment
@@ -78,8 +77,6 @@ class LocalFleet:
         """The stop stays in the task's folder, so a start that comes too late finds it and never runs."""
         try:
             with _answering(order.node):
-                if order.rank >= 0 and HANGS in order.reason:
-                    evidence.keep_stacks(self._cluster.task(order.node, order.task_id or order.token).folder)
                 self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
         except ClusterRefused:
             return []  # the node is no more, and with it the task
@@ -153,6 +150,11 @@ class LocalFleet:
             return None
         stopped = [rank.node for rank in job.ranks if self._is_stopped(rank)]
         return replace(found, odd=tuple(stopped) if len(stopped) < len(job.ranks) else ())
+
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        for rank in ranks:
+            with _answering(rank.node):
+                evidence.keep_stacks(self._cluster.task(rank.node, rank.task_id).folder)
 
     def _is_stopped(self, rank: Rank) -> bool:
         """Its program does not run any more, and has not ended."""

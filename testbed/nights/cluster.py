@@ -209,6 +209,9 @@ class SimulatedCluster:
         self._night.before("look", f"what {job.id} wrote")
         return self._night.hangs.silence(job, since)
 
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        self._night.hangs.looked_at(job)
+
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         self._night.before("look", "nodes")
         for node in nodes:

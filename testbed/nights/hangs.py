@@ -40,6 +40,7 @@ class Hangs:
         #: By job and attempt: for a while nobody works (-1), or one rank alone, and the others wait. Then they go on.
         self._pauses: dict[tuple[str, int], tuple[int, float, float]] = {}
         self._mute: set[str] = set()  #: jobs that write nothing
+        self._looked: set[tuple[str, int]] = set()  #: attempts of which it was kept where they stand
         self._ended: set[tuple[str, int]] = set()  #: attempts that were ended because they hung
         if night.weather.hangs:
             self._world.on_run = self._runs
@@ -138,6 +139,9 @@ class Hangs:
         at = self._world.stamp(last)
         return Silence(since=at) if at <= since else None
 
+    def looked_at(self, job: Job) -> None:
+        self._looked.add((job.id, job.ranks[0].task_attempt))
+
     def committed(self, old: Job | None, new: Job) -> None:
         """A gang may be stopped for a hang only if it truly stands still, and has for long enough."""
         if old is None or not any(rank.hung for rank in new.ranks) or any(rank.hung for rank in old.ranks):
@@ -148,6 +152,7 @@ class Hangs:
         assert since is not None
         patience, lasted = self._night.weather.policy.hang_after.total_seconds(), self._world.now - since
         demand(lasted >= patience - 1, f"{new.id} was called hung after {lasted:.0f} s")
+        demand((new.id, attempt) in self._looked, f"{new.id} was stopped, and nobody kept where it stood")
         demand((new.id, attempt) not in self._ended, f"{new.id} was stopped twice for one hang")
         self._ended.add((new.id, attempt))
         odd = {rank.index for rank in new.ranks if rank.hung}

@@ -1,4 +1,4 @@
-"""A host that runs the reboot script in a real shell: with its boot id, its folder and its kernel in a test folder."""
+"""A host that runs the scripts of our documents in a real shell, its folders and its kernel in a test folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Host:
         return self._documents.script(DOCUMENT, given).text
 
     def run(self, key: str, evidence: str = "") -> tuple[int, str]:
-        text = self.script(key, evidence)
+        return self.shell(self.script(key, evidence))
+
+    def shell(self, text: str) -> tuple[int, str]:
         for line, here in {
             "\nproc=/proc\n": f"\nproc={self.folder}/proc\n",
             "\nfolder=/var/lib/gpu-recovery/": f"\nfolder={self.folder}/kept/",

@@ -14,7 +14,7 @@ from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, Stop
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused
 from ecs_gpu_recovery.core.job.table import submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node
+from ecs_gpu_recovery.core.model import Job, JobSpec, Node, Rank
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.fleets import POLICY, Behind
 from tests.contract.worlds import a_node
@@ -117,6 +117,9 @@ class ModelFleet:
 
     def silence(self, job: Job, since: datetime) -> None:
         """What ranks write is not modelled: the model tells at any moment that they are silent."""
+
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """The model has no evidence."""
 
     def observe_job(self, job: Job) -> Iterable[Fact]:
         self._behind.state = self._behind.state.with_job(job)

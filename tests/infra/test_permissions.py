@@ -151,10 +151,12 @@ def test_commands_are_sent_with_the_stacks_own_document_and_to_tagged_nodes_only
         (everything, "SecondCluster", {"Fleet": "training"}),
     ):
         sending = [(s, p) for _, s, actions, p in statements(made) if actions == ["ssm:SendCommand"]]
-        assert len(sending) == 8
+        assert len(sending) == 9
+        document = f"arn:aws:ssm:us-east-1:123456789012:document/{name}"
+        named = [places for statement, places in sending if "Condition" not in statement]
+        assert named == [[f"{document}-RebootNode"]] * 4 + [[f"{document}-LookAtHang"]], "of the sweeper"
         for statement, places in sending:
             if "Condition" not in statement:
-                assert places == [f"arn:aws:ssm:us-east-1:123456789012:document/{name}-RebootNode"]
                 continue
             ((key, value),) = tag.items()
             assert statement["Condition"] == {"StringEquals": {f"ssm:resourceTag/{key}": value}}

@@ -3,23 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from botocore.exceptions import UnknownServiceError
 
-from ecs_gpu_recovery.aws import reboot_document
+from ecs_gpu_recovery.aws import hang_document, reboot_document
 from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.stories.world import DOCUMENT, World
 
 BUCKET = "stack-evidence-1"
+LOOK = hang_document.name("EcsGpuRecoveryStack")
 
 
 def keeping(world: World) -> None:
     """A deployment with a bucket."""
     world.settings = replace(world.settings, EVIDENCE_BUCKET=BUCKET)
     world.cloud.documents.put(DOCUMENT, reboot_document.content(BUCKET))
+    world.cloud.documents.put(LOOK, hang_document.content(BUCKET))
     world.new_process()
+
+
+def stands_still(world: World, since: datetime) -> None:
+    """All GPUs of the gang spin, and its nodes say so."""
+    for rank in world.job().ranks:
+        fact = NodePulse(at=world.now(), node=rank.node, state="flat", since=since, trained=True)
+        world.side.runtime.handle_node(rank.node, [fact])
+
+
+def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(world: World) -> None:
+    keeping(world)
+    world.begin(2)
+    since = world.now()
+    for minute in range(8):
+        if minute == 7:
+            world.new_process()  # which knows of no look: the hosts do
+        stands_still(world, since)
+        world.tick()
+        world.pass_time(60)
+        assert len(world.cloud.cluster.kept) == (2 if minute >= 5 else 0), minute
+    assert [urlsplit(address).path for address in world.cloud.cluster.kept] == [
+        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{node}')}" for node in ("n0", "n1")
+    ]
+    assert world.job().status is JobStatus.IN_PROGRESS
+    assert not any(rank.hung for rank in world.job().ranks)
+
+
+def test_a_look_that_can_not_be_ordered_is_no_trouble(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The document is not there: an older stack, or somebody took it away."""
+    keeping(world)
+    world.cloud.documents.delete(LOOK)
+    world.begin(2)
+    since = world.now()
+    for _ in range(7):
+        stands_still(world, since)
+        world.side.intake._sweeper.sweep(world.now()).raise_unforeseen()
+        world.pass_time(60)
+    assert world.cloud.cluster.kept == []
+    assert "nobody looks at a hang" in caplog.text
 
 
 def test_a_node_is_told_where_to_put_its_evidence_and_does_so_once(world: World) -> None:

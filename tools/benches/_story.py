@@ -15,7 +15,7 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.exits import our_reason
-from ecs_gpu_recovery.core.model import Job, MachineRecord, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Job, MachineRecord, Node, NodeStatus, Rank, Verdict
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RANKS = 4
@@ -105,6 +105,9 @@ class SilentFleet:
 
     def silence(self, job: Job, since: datetime) -> None:
         return None
+
+    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """Nobody reads it here."""
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         return ()

@@ -352,8 +352,9 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
 
 
 def _kept(side: RecordsBackend, name: str, moves: Sequence[Mapping[str, Any]]) -> Sequence[Bundle]:
-    """Asked for if the node was ever rebooted. Empty where it can't be told now: the rest of the page stands."""
-    if all(move["after"] != NodeStatus.REBOOTING for move in moves):
+    """Asked for if the node was ever rebooted, or its job stopped, which may have hung. Empty where it can't be told
+    now: the rest of the page stands."""
+    if all(move["after"] not in (NodeStatus.REBOOTING, NodeStatus.PENDING) for move in moves):
         return []
     try:
         return side.evidence(name)[:MOST_REPORTS]

@@ -1,0 +1,67 @@
+# gpu-recovery look at task {{ task }}
+# Run by the SSM agent as root: keep where the processes of a task wait, and what its NCCL says. It changes nothing.
+set -eu
+proc=/proc
+folder=/var/lib/gpu-recovery/looks
+marker=$folder/{{ marker }}
+task='{{ task }}'
+evidence='{{ evidence }}'
+mkdir -p "$folder"
+find "$folder" -type f -mmin +2880 -delete
+( set -C; : > "$marker" ) 2> /dev/null || { echo "looked at before"; exit 0; }
+
+# Whatever is asked may hang: none is awaited for longer than this, and of each answer only so much is kept.
+for_at_most() {
+  seconds=$1
+  shift
+  timeout -k 2 "$seconds" "$@" 2>&1 < /dev/null | head -c 1000000 || true
+}
+
+# Its containers; one of a task may only hold its network.
+containers() {
+  for id in $(for_at_most 10 docker ps -q --no-trunc); do
+    if for_at_most 10 docker inspect "$id" | grep -q "task-arn.*/$task\""; then echo "$id"; fi
+  done
+}
+
+stand() {
+  echo "== process $1: $(tr '\0' ' ' < "$proc/$1/cmdline" | head -c 300)"
+  for thread in $(ls "$proc/$1/task" | head -n 64); do
+    at=$proc/$1/task/$thread
+    echo "$(cat "$at/comm"): $(sed 's/.*) \(.\).*/\1/' "$at/stat") in $(cat "$at/wchan" || true)"
+  done | sort | uniq -c
+  if command -v py-spy > /dev/null; then for_at_most 8 py-spy dump --nonblocking --pid "$1"; fi
+}
+
+# NCCL answers line by line, on the port that the task was told. Only its digits are taken from what a program says.
+ras() {
+  port=$(tr '\0' '\n' < "$proc/$1/environ" | sed -n 's/^NCCL_RAS_ADDR=.*:\([0-9]\{1,5\}\)$/\1/p' | head -n 1)
+  for_at_most 25 nsenter -t "$1" -n bash -c '
+    exec 3<> "/dev/tcp/127.0.0.1/$1" || exit 1
+    for line in "CLIENT PROTOCOL 2" "TIMEOUT 15"; do
+      printf "%s\n" "$line" >&3
+      IFS= read -r -t 5 said <&3 || exit 1
+    done
+    printf "VERBOSE STATUS\n" >&3
+    cat <&3' ras "${port:-28028}"
+}
+
+kept=$(mktemp -d)
+trap 'rm -rf "$kept" "$kept.tar.gz"' EXIT
+: > "$kept/stacks.txt"
+until=$(($(date +%s) + 40))
+for id in $(containers); do
+  for_at_most 10 docker top "$id" -eo pid | grep -x '[0-9 ]*[0-9]' | head -n 64 > "$kept/pids" || true
+  for pid in $(cat "$kept/pids"); do
+    [ "$(date +%s)" -lt "$until" ] || { echo "the rest was not asked" >> "$kept/stacks.txt"; break; }
+    stand "$pid" >> "$kept/stacks.txt" 2> /dev/null || true
+  done
+  pid=$(head -n 1 "$kept/pids" | tr -d ' ')
+  if [ -n "$pid" ] && [ ! -s "$kept/ras.txt" ]; then ras "$pid" > "$kept/ras.txt" 2> /dev/null || true; fi
+  # What PyTorch's flight recorder wrote. Read inside the container: what a link there points to is none of the host's.
+  for_at_most 10 docker exec "$id" sh -c 'head -c 500000 /tmp/nccl_trace_rank_* 2> /dev/null' >> "$kept/flight-recorder"
+done
+rm -f "$kept/pids"
+tar -czf "$kept.tar.gz" -C "$kept" .
+for_at_most 30 curl -fsS -m 25 -T "$kept.tar.gz" "$evidence"
+echo "looked at task $task"

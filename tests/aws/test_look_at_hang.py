@@ -1,0 +1,124 @@
+"""What a host tells of a task that stands still, whatever else hangs. Shell, NCCL's talk and sending are real."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.aws import hang_document
+from testbed.aws.documents import Documents
+from testbed.aws.requests import ApiError
+from tests.aws.shell_host import BUCKET, Host
+from tests.aws.test_reboot_script import Bucket, bucket  # noqa: F401 (a fixture)
+
+DOCUMENT, TASK = hang_document.name("Stack"), "0123456789abcdef0123456789abcdef"
+DOCKER = f"""case "$1" in
+  ps) echo theirs; echo ours;;
+  inspect) [ "$2" = ours ] && echo '"com.amazonaws.ecs.task-arn": "arn:aws:ecs:x:1:task/gpus/{TASK}"' || echo '[]';;
+  top) echo PID; echo {os.getpid()};;
+  exec) echo 'last collective: 7';;
+esac"""
+#: The network of the task is this machine's, and its port is that of the one who speaks for NCCL.
+NSENTER = 'shift 3; exec "$@"'
+
+
+class Nccl:
+    """Speaks as the RAS thread of NCCL does: an answer to each line, then the status and the end."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+
+    def serve(self) -> None:
+        try:
+            peer, _ = self.server.accept()
+        except OSError:
+            return  # nobody asked
+        with peer, peer.makefile("rwb") as line:
+            for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", b"NCCL version 2.28.9\nRank 1 is missing\n"):
+                self.heard.append(line.readline().decode().strip())
+                line.write(answer)
+                line.flush()
+
+
+@pytest.fixture
+def nccl() -> Iterator[Nccl]:
+    made = Nccl()
+    thread = threading.Thread(target=made.serve, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown(socket.SHUT_RDWR)
+    made.server.close()
+    thread.join()
+
+
+def script(evidence: str, *, task: str = TASK, key: str = "j1/0/0/hang") -> str:
+    documents = Documents()
+    documents.put(DOCUMENT, hang_document.content(BUCKET))
+    return documents.script(DOCUMENT, hang_document.arguments(DOCUMENT, key, task, evidence)).text
+
+
+def a_host(folder: Path, nccl: Nccl, **commands: str) -> Host:
+    host = Host(folder, {"docker": DOCKER, "nsenter": NSENTER, "py-spy": "echo 'at all_reduce'", **commands})
+    threads = host.folder / "proc" / str(os.getpid()) / "task" / "1"
+    threads.mkdir(parents=True)
+    (threads / "comm").write_text("python\n")
+    (threads / "stat").write_text("1 (python (x)) T 0 0")
+    (threads / "wchan").write_text("do_signal_stop")
+    process = threads.parent.parent
+    (process / "cmdline").write_bytes(b"python\0train.py\0")
+    (process / "environ").write_bytes(f"A=1\0NCCL_RAS_ADDR=localhost:{nccl.port}\0".encode())
+    return host
+
+
+def test_where_a_task_waits_and_what_its_nccl_says_is_sent_away(
+    tmp_path: Path,
+    bucket: Bucket,  # noqa: F811
+    nccl: Nccl,
+) -> None:
+    host = a_host(tmp_path, nccl)
+    assert host.shell(script(bucket.address)) == (0, f"looked at task {TASK}")
+    files = bucket.files()
+    assert set(files) == {"stacks.txt", "ras.txt", "flight-recorder"}
+    assert f"process {os.getpid()}: python train.py" in files["stacks.txt"]
+    assert "python: T in do_signal_stop" in files["stacks.txt"]
+    assert "at all_reduce" in files["stacks.txt"]
+    assert files["ras.txt"] == "NCCL version 2.28.9\nRank 1 is missing\n"
+    assert files["flight-recorder"] == "last collective: 7\n"
+    assert nccl.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 15", "VERBOSE STATUS"]
+    bucket.kept.clear()
+    assert host.shell(script(bucket.address)) == (0, "looked at before")
+    assert not bucket.kept
+    assert not list(tmp_path.glob("tmp.*")), "nothing is left on the host"
+
+
+def test_what_hangs_or_is_missing_costs_its_own_answer_only(
+    tmp_path: Path,
+    bucket: Bucket,  # noqa: F811
+    nccl: Nccl,
+) -> None:
+    host = a_host(tmp_path, nccl, **{"py-spy": "exec sleep 60", "nsenter": "exit 1"})
+    text = script(bucket.address).replace("for_at_most 8 py-spy", "for_at_most 1 py-spy")
+    assert host.shell(text) == (0, f"looked at task {TASK}")
+    assert "do_signal_stop" in bucket.files()["stacks.txt"]
+    assert bucket.files()["ras.txt"] == ""
+
+
+@pytest.mark.parametrize(
+    ("task", "evidence"),
+    [
+        ("x'; reboot; '", f"https://{BUCKET}.s3.eu-west-1.amazonaws.com/evidence/n1/a.tar.gz"),
+        (TASK, "https://elsewhere.example/evidence/n1/a.tar.gz"),
+        (TASK, f"https://{BUCKET}.s3.eu-west-1.amazonaws.com/evidence/n1/a';reboot;'"),
+        (TASK, ""),
+    ],
+)
+def test_a_sender_can_put_no_command_and_no_other_place_into_it(task: str, evidence: str) -> None:
+    with pytest.raises(ApiError):
+        script(evidence, task=task)
