@@ -14,9 +14,11 @@ def telling(known: Container[str], port: int = RAS_PORT) -> dict[str, str]:
     """What makes NCCL and PyTorch tell what a rank waits for, if it ever hangs; without what is `known` to be set."""
     wanted = {
         "NCCL_RAS_ADDR": f"localhost:{port}",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" in known:  # its older name, of which PyTorch warns
+        del wanted["TORCH_FR_BUFFER_SIZE"]
     return {name: value for name, value in wanted.items() if name not in known}
 
 

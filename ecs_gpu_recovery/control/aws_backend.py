@@ -188,7 +188,10 @@ class AwsBackend(RecordsBackend):
         return replace(
             spec,
             task_def=definition,
-            env={**telling(self._definitions.variables(definition, spec.container)), **spec.env},
+            env={
+                **telling(self._definitions.variables(definition, spec.container) | set(spec.env)),
+                **spec.env,
+            },
             gpus_per_node=gpus,
             container=self._definitions.container(definition, spec.container),
             submitted_by=spec.submitted_by or self.who(),

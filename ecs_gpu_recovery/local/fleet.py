@@ -342,8 +342,8 @@ def _last_words(task: TaskView) -> tuple[str, bool]:
 
 def environment(job: Job, rank: Rank) -> dict[str, str]:
     """A rank's log shows what it writes as it writes it, and each NCCL answers on a port of its own."""
-    telling_env = telling(os.environ, RAS_PORT + rank.index)
-    return {"PYTHONUNBUFFERED": "1", **telling_env, **training_environment(job, rank)}
+    hints = telling({*os.environ, *job.spec.env}, RAS_PORT + rank.index)
+    return {"PYTHONUNBUFFERED": "1", **hints, **training_environment(job, rank)}
 
 
 def _report(path: Path) -> dict[str, object]:

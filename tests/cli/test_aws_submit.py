@@ -181,7 +181,7 @@ def test_nccl_and_torch_are_made_to_tell_unless_the_person_or_the_definition_say
     args = ("submit", "--id", "j1", "--any", "1", "--check", "none", "--task-definition", "own")
     assert person(*args, "-e", "TORCH_NCCL_DUMP_ON_TIMEOUT=0").code == 0
     env = person.world.tasks()[0]["env"]
-    assert (env["TORCH_NCCL_TRACE_BUFFER_SIZE"], env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == ("2000", "0")
+    assert (env["TORCH_FR_BUFFER_SIZE"], env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == ("2000", "0")
     assert "NCCL_RAS_ADDR" not in env, "the definition's own counts"
     assert person.submit("--any", "1", "--check", "none").code == 0
     assert person.world.tasks()[1]["env"]["NCCL_RAS_ADDR"] == "localhost:28028"

@@ -39,8 +39,10 @@ def test_nccl_is_made_to_tell_on_a_port_for_each_rank_unless_somebody_says_other
     monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
     told = [environment(job, rank)["NCCL_RAS_ADDR"] for rank in job.ranks]
     assert told == ["localhost:28028", "localhost:28029"]
-    asked = replace(job, spec=replace(job.spec, env={"NCCL_RAS_ADDR": "localhost:5"}))
-    assert environment(asked, job.ranks[0])["NCCL_RAS_ADDR"] == "localhost:5"
+    own = {"NCCL_RAS_ADDR": "localhost:5", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
+    asked = environment(replace(job, spec=replace(job.spec, env=own)), job.ranks[0])
+    assert asked["NCCL_RAS_ADDR"] == "localhost:5"
+    assert "TORCH_FR_BUFFER_SIZE" not in asked, "it is the newer name of what was asked for"
     monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:6")
     assert "NCCL_RAS_ADDR" not in environment(job, job.ranks[0]), "it inherits the controller's"
 
