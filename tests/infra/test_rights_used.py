@@ -26,6 +26,7 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
+    ("RecoverySweeper", "ssm:SendCommand"): "a look at a hang: no gang of the recorded stories stands still",
     **{
         (
             name,
