@@ -44,12 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
 TOGETHER = ("tests/infra/test_deployed.py", "tests/infra/", "tests/console/test_browser")
 #: These make templates too: the CDK is loaded once, not in every worker.
 WITH_TEMPLATES = ("tests/metrics/test_cloudwatch.py", "tests/cli/test_aws_permissions.py")
+#: Long searches that share nothing: each goes by itself.
+APART = ("tests/model/test_worlds.py", "tests/model/test_errands.py", "tests/nights/test_mutants.py")
 
 
 def place(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in WITH_TEMPLATES:
         return "tests/infra/"
+    if file in APART:
+        return nodeid
     return next((part for part in TOGETHER if file.startswith(part)), file)
 
 
@@ -67,7 +71,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByPlace:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: place(item.nodeid) not in TOGETHER)
+    items.sort(
+        key=lambda item: (place(item.nodeid) not in TOGETHER, not item.nodeid.startswith(APART)),
+    )
 
 
 @pytest.fixture(scope="session")
