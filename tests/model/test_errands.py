@@ -16,9 +16,18 @@ from testbed.model.bounds import quick_policy
 from testbed.model.errands import Errands
 from testbed.model.monitors import Violation
 
+ASKED, BROKEN = {"asks": 1}, {"asks": 0, "faults": 1}
 
-@pytest.mark.parametrize("check_after", [False, True])
-@pytest.mark.parametrize("cause", [{"asks": 1}, {"asks": 0, "faults": 1}], ids=["asked", "broken"])
+
+@pytest.mark.parametrize(
+    ("check_after", "cause"),
+    [
+        pytest.param(False, ASKED, id="asked"),
+        pytest.param(False, BROKEN, id="broken"),
+        pytest.param(True, ASKED, id="asked, then a gate", marks=pytest.mark.slow),
+        pytest.param(True, BROKEN, id="broken, then a gate"),
+    ],
+)
 def test_every_errand_of_a_node(check_after: bool, cause: dict[str, int]) -> None:
     assert Errands(quick_policy(post_reboot_check=check_after), **cause, flaps=0).run() > 300
 
