@@ -75,11 +75,8 @@ def _handed(job: Job) -> list[str]:
     """A node is repaired only while its job waits for it, and for a reason that the record names."""
     said = []
     for rank in job.ranks:
-        if rank.handed and job.status not in (
-            JobStatus.PENDING_RESTART,
-            JobStatus.FAILED,
-            JobStatus.USER_STOPPED,
-        ):
+        waits = job.status in (JobStatus.PENDING_RESTART, JobStatus.FAILED, JobStatus.USER_STOPPED)
+        if rank.handed and not (waits or job.preflight):
             said.append(f"{rank.node} is handed over while the job is {job.status}")
         if rank.handed and rank.verdict is Verdict.REBOOT and not (rank.quiet or rank.stuck):
             said.append(f"{rank.node} is handed over for a reboot, over a running task")

@@ -125,7 +125,7 @@ class Judge:
         if key.node:
             self._for_its_own_sake(machine, reboot)
             return
-        attempt = key.attempt - 1
+        attempt = max(0, key.attempt - 1)  # or it failed the check before the first start
         attempts = (
             (attempt, key.attempt) if key.last else (attempt,)
         )  # a node that was taken is examined first

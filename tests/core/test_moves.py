@@ -58,6 +58,49 @@ def test_a_rank_whose_node_is_bad_moves_to_a_spare_which_is_examined_first(verdi
     ]
 
 
+def a_new_job(*free: Node, failover: str = "any") -> Story:
+    """It is examined before its first start; n1 is bad."""
+    job = Story(nodes=2, check=True, spec=JobSpec(failover=failover), kind=KIND).has_also(*free)
+    return job.check_says(Verdict.HEALTHY, 0).check_says(Verdict.REBOOT, 1, findings="Xid 79")
+
+
+def test_before_the_first_start_a_bad_node_is_handed_over_and_another_taken() -> None:
+    job = a_new_job(spare(spare=False, passed_at=T0))
+    assert (job.status, job.node(1).status) == (JobStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
+    job.sees_the_fleet()
+    assert (job.rank(1).node, job.node(1).job_id, job.nodes["s0"].job_id) == ("s0", "", "j")
+    assert like(CheckNode, node="s0", rank=1) in job.outbox, "whatever was found on it of late"
+    assert job.check_of("s0", Verdict.HEALTHY).status is JobStatus.IN_PROGRESS
+    assert (job.job.attempt, job.job.spent.charged) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("free", "failover"),
+    [((), "any"), ((spare(),), "any"), ((spare(spare=False, kind="other"),), "any"),
+     ((spare(spare=False),), "spares"), ((spare(spare=False),), "none")],
+)  # fmt: skip
+def test_it_is_refused_where_no_other_node_is_left_or_it_named_its_own(
+    free: tuple[Node, ...], failover: str
+) -> None:
+    job = a_new_job(*free, failover=failover).sees_the_fleet()
+    assert job.status is JobStatus.FAILED
+    assert job.job.outcome == "refused by the check before the first start"
+    assert job.rank(0).node_status is NodeStatus.AVAILABLE
+
+
+def test_the_next_node_may_be_bad_too_and_the_repaired_one_wins_if_it_is_back_first() -> None:
+    job = a_new_job(spare(spare=False)).sees_the_fleet().check_of("s0", Verdict.REPLACE)
+    assert job.nodes["s0"].status is NodeStatus.FAILED
+    assert job.sees_the_fleet().status is JobStatus.FAILED
+    back = a_new_job()
+    assert back.reboots(1).rank(1).verdict is None
+    assert back.check_of("n1", Verdict.HEALTHY).status is JobStatus.IN_PROGRESS
+
+
+def test_a_person_stops_a_new_job_that_looks_for_another_node() -> None:
+    assert a_new_job().person_stops_it().status is JobStatus.USER_STOPPED
+
+
 def test_a_node_that_is_left_behind_is_nobodys_and_its_repair_goes_on() -> None:
     job = a_job_whose_node(Verdict.REBOOT, spare())
     reboot = job.node(1).outbox

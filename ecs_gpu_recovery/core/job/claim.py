@@ -25,10 +25,17 @@ def may_move(job: Job | Draft) -> bool:
     return job.spec.moves and job.ending is None
 
 
+def may_swap(job: Job | Draft) -> bool:
+    """Whether a node that fails the check before the first start is exchanged: where any nodes would do."""
+    return job.preflight and may_move(job) and job.spec.failover == Failover.ANY
+
+
 def wanted(job: Job | Draft) -> frozenset[str]:
     """What a look at the fleet may give a job: a node for each of these, or the word that one is left for it."""
     if not may_move(job):
         return frozenset()
+    if job.preflight:
+        return frozenset(rank.handed for rank in job.ranks if rank.handed)
     if job.status is JobStatus.PENDING_HEALTHCHECK and job.look_at is not None:
         return frozenset({"hope"})
     if job.status is not JobStatus.PENDING_RESTART:
@@ -47,6 +54,9 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
     if not wanted(draft):
         return
     fleet = {node.name: node for node in ev.nodes}
+    if draft.preflight:
+        _swap(draft, fleet)
+        return
     if draft.status is JobStatus.PENDING_HEALTHCHECK:
         dead = [rank for rank in draft.ranks if rank.verdict is Verdict.REPLACE]
         draft.hope = not _left_out(draft, dead, fleet)
@@ -61,6 +71,21 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
         free = [n for n in _pool(draft, rank, fleet) if not n.engaged and n.fit]
         if free:
             _take(draft, rank, min(free, key=_rank_by))
+
+
+def _swap(draft: Draft, fleet: Mapping[str, Node]) -> None:
+    """Before the first start nothing runs anywhere, so bad nodes are left at once: all, or the job is refused. No new
+    job gets a spare."""
+    bad = [rank for rank in draft.ranks if rank.handed and not _is_back(rank, fleet.get(rank.node))]
+    picked: dict[int, Node] = {}
+    for rank in bad:
+        pool = [n for n in _pool(draft, rank, fleet) if n not in picked.values() and not n.spare]
+        if free := [node for node in pool if not node.engaged and node.fit]:
+            picked[rank.index] = min(free, key=_rank_by)
+    draft.hopeless = {rank.index for rank in bad if rank.index not in picked}
+    if not draft.hopeless:
+        for rank in bad[:AT_ONCE]:
+            _take(draft, rank, picked[rank.index], examined=True)
 
 
 def _left_out(draft: Draft, ranks: Iterable[Rank], fleet: Mapping[str, Node]) -> set[int]:
@@ -132,8 +157,9 @@ def _passed(draft: Draft, node: Node) -> bool:
     return node.passed_at is not None and draft.now - node.passed_at < FRESH
 
 
-def _take(draft: Draft, rank: Rank, node: Node) -> None:
-    passed = _passed(draft, node)
+def _take(draft: Draft, rank: Rank, node: Node, *, examined: bool = False) -> None:
+    """`examined`: whatever was found on it of late."""
+    passed = not examined and _passed(draft, node)
     why = f"rank {rank.index} moved from {rank.node} to {node.name}"
     draft.note("job", draft.status, draft.status, why, rank.findings)
     status = NodeStatus.AVAILABLE if passed else NodeStatus.ASSIGNED

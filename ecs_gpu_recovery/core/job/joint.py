@@ -101,11 +101,21 @@ def examined(draft: Draft) -> None:
 
 
 def _admit(draft: Draft) -> None:
-    """Before the first start: all nodes pass, or the job is refused with each node's reason."""
+    """Before the first start: all nodes pass, or the job is refused with each node's reason.
+
+    Where any nodes would do, bad ones are handed over and others taken, for as long as there are some.
+    """
     refused = [r for r in draft.ranks if r.verdict is not Verdict.HEALTHY]
+    bad = [r for r in refused if r.verdict in (Verdict.REBOOT, Verdict.REPLACE, Verdict.LOST)]
+    if bad == refused != [] and claim.may_swap(draft) and not draft.hopeless:
+        for rank in bad:
+            _condemn(draft, rank)
+            _look_at(draft, draft.ranks[rank.index])
+        draft.look_at = draft.look_at or draft.now
+        return
     if refused:
         for rank in refused:
-            if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+            if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE) and not rank.handed:
                 draft.node(
                     rank.index, NodeStatus.FAILED, "failed the check before the first start", rank.findings
                 )
@@ -181,13 +191,17 @@ def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> 
     draft.move(JobStatus.PENDING_RESTART, why, evidence)
     for rank in list(draft.ranks):
         draft.set(rank.index, handed_times=0)
-        if rank.verdict is Verdict.REBOOT:
-            why = "its task could not be stopped" if rank.stuck else "GPU fault that a reboot may cure"
-            draft.node(rank.index, NodeStatus.REBOOTING, why, rank.findings)
-        elif rank.verdict is Verdict.REPLACE:
-            draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
-        elif rank.verdict is not Verdict.LOST:
+        _condemn(draft, rank)
+        if rank.verdict not in (Verdict.REBOOT, Verdict.REPLACE, Verdict.LOST):
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
+
+
+def _condemn(draft: Draft, rank: Rank) -> None:
+    if rank.verdict is Verdict.REBOOT:
+        why = "its task could not be stopped" if rank.stuck else "GPU fault that a reboot may cure"
+        draft.node(rank.index, NodeStatus.REBOOTING, why, rank.findings)
+    elif rank.verdict is Verdict.REPLACE:
+        draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
 
 
 def awaited(draft: Draft) -> None:

@@ -245,7 +245,8 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     if not rank.quiet:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
     # It was taken, and lost before its check had answered; or a person has released it.
-    if (not rank.start_try and rank.verdict is Verdict.LOST) or rank.node_status is NodeStatus.FAILED:
+    unseen = not rank.start_try and rank.verdict is Verdict.LOST
+    if unseen or draft.preflight or rank.node_status is NodeStatus.FAILED:
         examine(draft, rank.index)
 
 

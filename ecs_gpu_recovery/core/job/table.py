@@ -102,7 +102,8 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     },
     JobStatus.PENDING_HEALTHCHECK: {
         **_ALWAYS,
-        **_NONE_HANDED,
+        NodeRepaired: r.node_repaired,
+        NodeGivenUp: r.node_given_up,
         TaskStarted: r.task_started_too_late,
         TaskEnded: r.task_ended,
         StartRefused: ignore("the gang is stopping and its starts were withdrawn, or it was not started yet"),
