@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from itertools import zip_longest
+from typing import Any
 
 from .core.model import Entry, Job, JobStatus, NodeStatus
 from .report import Phase, phases
@@ -32,6 +33,20 @@ class Failure:
     at: datetime
     cause: str
     node: str
+    gpu_hours: float
+    rule: str = ""  #: what the check found: an Xid, or the beginning of its sentence
+    gpu: str = ""  #: its UUID, or where it sits, if the check named one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What one cause has cost."""
+
+    cause: str
+    node: str
+    rule: str
+    gpu: str
+    times: int
     gpu_hours: float
 
 
@@ -56,15 +71,16 @@ class Ledger:
         return self.hours[TRAINING] / self.total if self.total else None
 
     @property
-    def causes(self) -> list[tuple[str, str, int, float]]:
-        """Cause, node, how often, GPU hours lost; the dearest first."""
-        count: Counter[tuple[str, str]] = Counter()
-        lost: defaultdict[tuple[str, str], float] = defaultdict(float)
+    def causes(self) -> list[Loss]:
+        """By cause, node, rule and GPU; the dearest first."""
+        cost: defaultdict[tuple[str, str, str, str], list[float]] = defaultdict(list)
         for each in self.failures:
-            count[each.cause, each.node] += 1
-            lost[each.cause, each.node] += each.gpu_hours
-        rows = [(cause, node, times, lost[cause, node]) for (cause, node), times in count.items()]
-        return sorted(rows, key=lambda row: (-row[3], row[0], row[1]))
+            cost[each.cause, each.node, each.rule, each.gpu].append(each.gpu_hours)
+        rows = [
+            Loss(cause=cause, node=node, rule=rule, gpu=gpu, times=len(hours), gpu_hours=sum(hours))
+            for (cause, node, rule, gpu), hours in cost.items()
+        ]
+        return sorted(rows, key=lambda row: (-row.gpu_hours, row.cause, row.node, row.rule, row.gpu))
 
     def mean_time_to_failure(self) -> tuple[float | None, float, float | None]:
         """Of a node, in hours: the estimate and the ends of its 95 % interval; None where no failure gives one."""
@@ -88,6 +104,21 @@ class Ledger:
             term *= mean / count
             reached += term
         return count
+
+
+def view(ledger: Ledger, write_s: float) -> dict[str, Any]:
+    """The account for programs and for the page."""
+    mean, low, high = ledger.mean_time_to_failure()
+    return {
+        "jobs": ledger.jobs,
+        "gpu_hours": {kind: round(hours, 4) for kind, hours in ledger.hours.items()},
+        "effective": ledger.effective,
+        "failures": len(ledger.failures),
+        "causes": [{**asdict(row), "gpu_hours": round(row.gpu_hours, 4)} for row in ledger.causes],
+        "node_hours_between_failures": {"mean": mean, "low": low, "high": high},
+        "checkpoint_every_s": ledger.checkpoint_interval(write_s),
+        "spares": ledger.spares(),
+    }
 
 
 def account(
@@ -185,7 +216,8 @@ def _failures(job: Job, lost: Sequence[tuple[Phase, float]], lines: Sequence[Ent
             if phase.start >= entry.at and (again is None or phase.start < again)
         )
         cause, node = _cause(then[0].why if then else "")
-        yield Failure(job=job.id, at=entry.at, cause=cause, node=node, gpu_hours=cost)
+        rule, gpu = _finding(then[0].evidence if then else "", node)
+        yield Failure(job=job.id, at=entry.at, cause=cause, node=node, gpu_hours=cost, rule=rule, gpu=gpu)
 
 
 _CAUSES = (
@@ -202,6 +234,17 @@ def _cause(why: str) -> tuple[str, str]:
         if found := re.search(pattern, why):
             return cause, found[1].strip()
     return "other", ""
+
+
+def _finding(evidence: str, node: str) -> tuple[str, str]:
+    """What was found on a node, and on which GPU, as the verdicts of a recovery tell it."""
+    said = re.search(rf"(?:^|; |, ){re.escape(node)}: (?:reboot|replace) \((.*)", evidence) if node else None
+    if said is None:
+        return "", ""
+    text = re.split(r"\)(?:; |$)", said[1])[0]
+    rule = re.search(r"S?Xid \d+", text)
+    gpu = re.search(r"GPU-[0-9a-f-]{8,}", text) or re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}", text)
+    return rule[0] if rule else re.split(r" on |; ", text)[0][:60], gpu[0] if gpu else ""
 
 
 def poisson_interval(count: int, sure: float = 0.95) -> tuple[float, float]:

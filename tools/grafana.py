@@ -124,6 +124,14 @@ JOBS = (
         queries=((f"{_P}job_phase_seconds{_JOBS}", "{{job}} {{phase}}"),),
     ),
     Panel(
+        title="Where the last week went",
+        text="GPU hours of all jobs by what they were spent on, and how often a gang was stopped by a failure.",
+        queries=(
+            (f"{_P}week_gpu_hours", "{{kind}}"),
+            (f"{_P}week_failures", "failures"),
+        ),
+    ),
+    Panel(
         title="Attempts and lost steps",
         text="Restarts, and the steps they cost.",
         queries=(

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import BackendOption, JsonOption, StateOption
 
 if TYPE_CHECKING:
-    from ..control.backend import Backend
-    from ..core.model import Job
     from ..ledger import Ledger
-
-_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-#: So many jobs are asked for at once.
-_PAGE = 200
 
 
 def register(app: typer.Typer) -> None:
@@ -42,57 +34,19 @@ def report(
 
     From the records alone. A rank that hung unnoticed counts as training.
     """
-    from ..ledger import account
+    from ..control.accounts import ledger_of, stretch
+    from ..core.errors import Refused
+    from ..ledger import view
     from . import render
     from .opened import opened
 
-    back = _stretch(since or ("" if job_id else "7d"))
+    try:
+        stretch(since)
+    except Refused as exc:
+        raise typer.BadParameter(f"--{exc}") from exc
     with opened(backend, state) as side:
-        now = side.now()
-        begin = now - back if back else None
-        jobs = [side.job(job_id)] if job_id else [job for job in _all(side) if not _before(job, begin)]
-    ledger = account(jobs, now, begin)
-    render.emit_json(_json(ledger, write_s)) if as_json else _tell(ledger, write_s)
-
-
-def _stretch(text: str) -> timedelta | None:
-    if not text:
-        return None
-    found = re.fullmatch(r"([0-9]{1,4})([hdw])", text)
-    if not found or not int(found[1]):
-        raise typer.BadParameter(f"--since {text}: use 12h, 7d or 4w")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def _all(side: Backend) -> list[Job]:
-    found, after = [], ""
-    while True:
-        page = side.jobs(None, _PAGE, after)
-        found += [side.job(line.id) for line in page.jobs]
-        after = page.next
-        if not after:
-            return found
-
-
-def _before(job: Job, begin: Any) -> bool:
-    return begin is not None and job.status.final and job.updated_at < begin
-
-
-def _json(ledger: Ledger, write_s: float) -> dict[str, Any]:
-    mean, low, high = ledger.mean_time_to_failure()
-    return {
-        "jobs": ledger.jobs,
-        "gpu_hours": {kind: round(hours, 4) for kind, hours in ledger.hours.items()},
-        "effective": ledger.effective,
-        "failures": len(ledger.failures),
-        "causes": [
-            {"cause": cause, "node": node, "times": times, "gpu_hours": round(hours, 4)}
-            for cause, node, times, hours in ledger.causes
-        ],
-        "node_hours_between_failures": {"mean": mean, "low": low, "high": high},
-        "checkpoint_every_s": ledger.checkpoint_interval(write_s),
-        "spares": ledger.spares(),
-    }
+        ledger = ledger_of(side, job_id, since)
+    render.emit_json(view(ledger, write_s)) if as_json else _tell(ledger, write_s)
 
 
 def _tell(ledger: Ledger, write_s: float) -> None:
@@ -101,8 +55,12 @@ def _tell(ledger: Ledger, write_s: float) -> None:
         if hours:
             print(f"  {hours:12,.2f}  {hours / ledger.total:6.1%}  {kind}")
     print(f"stopped {len(ledger.failures)} times")
-    for cause, node, times, hours in ledger.causes:
-        print(f"  {hours:12,.2f} GPU hours  {times} x {cause}" + (f" ({node})" if node else ""))
+    for row in ledger.causes:
+        where = ", ".join(filter(None, (row.node, row.rule, row.gpu)))
+        print(
+            f"  {row.gpu_hours:12,.2f} GPU hours  {row.times} x {row.cause}"
+            + (f" ({where})" if where else "")
+        )
     mean, low, high = ledger.mean_time_to_failure()
     if mean is None:
         print(f"no failure: a node runs {low:,.0f} hours or more between two, most likely (95 %)")

@@ -35,7 +35,7 @@ from .access.database import Database
 from .access.guard import Door, Guard
 from .access.owner import Owner
 from .access.sessions import Sessions
-from .api import charts, fleet
+from .api import charts, fleet, ledger
 from .api import routes as api
 from .backend_pool import PATIENCE_S, BackendPool
 from .context import Console
@@ -163,6 +163,7 @@ def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> Fas
     app.include_router(api.router)
     app.include_router(charts.router)
     app.include_router(fleet.router)
+    app.include_router(ledger.router)
     app.include_router(pages.router)
     app.mount("/static", _Static(directory=STATIC), name="static")
     _document(app)

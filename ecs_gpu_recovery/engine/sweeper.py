@@ -18,7 +18,7 @@ from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
 from ..core.job import claim
-from ..core.model import Job, Node, NodeStatus
+from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..core.node.table import decide_node
 from .hangs import Hangs
 from .ports import each
@@ -44,6 +44,8 @@ class Report:
     stuck: int = 0  #: jobs with something long overdue, after the sweep
     unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
     held: int = 0  #: nodes whose reboot waits for a permit
+    training: int = 0  #: GPUs of jobs that train
+    idle: int = 0  #: GPUs of jobs that are examined, repaired, waited for or started
     bad: dict[Record, Exception] = field(default_factory=dict)  #: records that were left out, and why
 
     def raise_unforeseen(self) -> None:
@@ -202,6 +204,11 @@ class Sweeper:
         if claim.wanted(job):
             self._wanting.append(job)
         self._held[job.id] = frozenset(rank.node for rank in job.ranks)
+        gpus = sum(job.spec.gpus_per_node or rank.gpus for rank in job.ranks)
+        if job.status is JobStatus.IN_PROGRESS:
+            report.training += gpus
+        elif not job.status.final:
+            report.idle += gpus
         for what in broken(job):
             report.broken += 1
             log.error("invariant broken", extra={"job": job_id, "what": what})

@@ -63,6 +63,7 @@ class Dashboard(Construct):
                 "Now",
                 _own(config, "LiveJobs", "StuckJobs", "UnhealthyNodes", "HeldReboots", statistic="Maximum"),
             ),
+            _graph("GPUs of jobs", _own(config, "GpusTraining", "GpusNotTraining", statistic="Average")),
             _graph("Jobs", _own(config, "JobsCompleted", "JobsFailed", "RecoveriesStarted")),
             _graph("Nodes", _own(config, "NodesRebooted", "NodesFailed")),
         )

@@ -72,6 +72,8 @@ def swept(report: Report) -> None:
     _add("StuckJobs", report.stuck)
     _add("UnhealthyNodes", report.unhealthy)
     _add("HeldReboots", report.held)
+    _add("GpusTraining", report.training)
+    _add("GpusNotTraining", report.idle)
     _add("BrokenInvariants", report.broken)
     _add("BadRecords", len(report.bad))
 

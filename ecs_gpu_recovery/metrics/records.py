@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import __version__
 from ..core.model import Job, JobStatus, Node, NodeStatus
 from ..engine.ports import Store
+from ..ledger import Ledger, account
 from ..local.attic import reboots_ordered
 from ..local.controller import Looks
 from ..local.reads import SqliteReads
@@ -25,6 +26,8 @@ _AFTERGLOW = timedelta(minutes=15)
 _MOST_JOBS = 200
 #: A record that waits for anything at all waits for something before this.
 _SOME_DAY = timedelta(days=3650)
+#: The account of the last week, and how often it is made anew; of so many jobs at most.
+_LEDGER_SPAN, _LEDGER_EVERY, _MOST_COUNTED = timedelta(days=7), timedelta(minutes=1), 2000
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -74,6 +77,7 @@ class RecordReader:
     def __init__(self, store: Store, reads: SqliteReads, looks: Looks) -> None:
         self._store, self._reads, self._looks = store, reads, looks
         self._tails: dict[str, ProgressTail] = {}
+        self._ledger: tuple[datetime, Ledger] | None = None
 
     def read(self, sample: Sample) -> None:
         now = datetime.fromtimestamp(sample.at, UTC)
@@ -87,6 +91,19 @@ class RecordReader:
         self._tails = {job_id: tail for job_id, tail in self._tails.items() if job_id in kept}
         self._read_counts(sample, nodes)
         _read_outbox(sample, [*jobs, *nodes], now)
+        self._read_ledger(sample, now)
+
+    def _read_ledger(self, sample: Sample, now: datetime) -> None:
+        """Where the last week went. It reads every job of the week, so it is done once a minute."""
+        if self._ledger is None or now - self._ledger[0] >= _LEDGER_EVERY:
+            since = now - _LEDGER_SPAN
+            lines = self._store.jobs(limit=_MOST_COUNTED).jobs
+            ids = [line.id for line in lines if not line.status.final or line.updated_at >= since]
+            self._ledger = now, account(self._reads.some_jobs(ids), now, since)
+        ledger = self._ledger[1]
+        for kind, hours in ledger.hours.items():
+            sample.put("week_gpu_hours", hours, kind=kind)
+        sample.put("week_failures", len(ledger.failures))
 
     def _jobs(self, now: datetime) -> list[Job]:
         """Those that live, that ended a moment ago, or that still have something to send. Newest first."""

@@ -22,6 +22,8 @@ from ecs_gpu_recovery.ledger import (
 from tests.cli.conftest import Command
 from tests.core.story import Story, a_new_job
 
+UUID = "GPU-12efe996-9211-55fc-9cd5-3c98602fe824"
+FOUND = f"1 of 2 GPUs found; Xid 79 on GPU 0000:01:00 (fallen off the bus) [{UUID}]"
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
@@ -34,7 +36,7 @@ def a_recovered_job(hours: int = 10) -> Story:
     """Two nodes of eight GPUs: a fault after so many hours, and the whole recovery in known steps."""
     story = later(a_new_job(2).starts(), hours * HOUR).fails(1)
     later(story, 3 * MINUTE).stops().check_starts(0, 1)
-    later(story, 2 * MINUTE).check_says(Verdict.HEALTHY, 0).check_says(Verdict.REBOOT, 1)
+    later(story, 2 * MINUTE).check_says(Verdict.HEALTHY, 0).check_says(Verdict.REBOOT, 1, findings=FOUND)
     later(story, 10 * MINUTE).reboots(1)
     later(story, 1 * MINUTE).starts()
     return story
@@ -55,9 +57,9 @@ def test_every_minute_of_a_recovery_has_its_place() -> None:
 
 def test_what_was_lost_is_told_by_cause_and_node() -> None:
     story = later(a_recovered_job(), HOUR)
-    ((cause, node, times, hours),) = account([story.job], story.now).causes
-    assert (cause, node, times) == ("GPU fault", "n1", 1)
-    assert hours * 60 / 16 == pytest.approx(16)
+    (row,) = account([story.job], story.now).causes
+    assert (row.cause, row.node, row.rule, row.gpu, row.times) == ("GPU fault", "n1", "Xid 79", UUID, 1)
+    assert row.gpu_hours * 60 / 16 == pytest.approx(16)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_jobs_add_up() -> None:
     assert both.total == pytest.approx(
         account([one.job], one.now).total + account([other.job], one.now).total
     )
-    assert [times for _, _, times, _ in both.causes] == [2]
+    assert [row.times for row in both.causes] == [2]
 
 
 def test_the_time_between_failures_has_its_uncertainty() -> None:

@@ -15,7 +15,7 @@ import httpx
 import polib
 import pytest
 
-from ecs_gpu_recovery import standing, status_text
+from ecs_gpu_recovery import ledger, standing, status_text
 from ecs_gpu_recovery.console import app, headlines, pulses
 from ecs_gpu_recovery.console.access.auth import ROLES
 from ecs_gpu_recovery.console.api import charts
@@ -83,6 +83,7 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
         {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.SENTENCES, *RUNS, *LEFT}
     )
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
+    said |= {*ledger.KINDS, *(cause for _, cause in ledger._CAUSES), "other"}
     for template in (PACKAGE / "templates").glob("*.html"):
         text = template.read_text()
         said |= {message for _, _, message in environment("en").extract_translations(text)}
@@ -115,7 +116,16 @@ def test_no_page_in_chinese_says_anything_that_is_not_translated(
         job = submitted(client)["id"]
         client.post("/api/nodes/node-4/drain", json={"why": "new cable"})
         zh = {**HTML, "accept-language": "zh"}
-        for path in ("/", "/jobs", "/jobs/new", f"/jobs/{job}", "/nodes/node-4", "/alerts", "/nothing"):
+        for path in (
+            "/",
+            "/jobs",
+            "/jobs/new",
+            f"/jobs/{job}",
+            "/nodes/node-4",
+            "/alerts",
+            "/report",
+            "/nothing",
+        ):
             assert "ECS GPU 自愈" in client.get(path, headers=zh).text
         form = {"csrf": csrf_of(client), "where": "any", "any_nodes": "2", "command": "true", "image": "x"}
         assert "任务定义" in client.post("/jobs/new/preview", data=form, headers=zh).text
@@ -368,3 +378,16 @@ def test_a_page_that_comes_back_is_sent_only_what_it_does_not_show() -> None:
     now = changed.splitlines()[0].removeprefix("id: ")
     (again, *_) = asyncio.run(first(now, 0))
     assert again.startswith("event: logs")
+
+
+def test_the_report_is_a_page_and_an_answer(tmp_path: Path) -> None:
+    with console(still_state(tmp_path)) as client:
+        submitted(client)
+        told = client.get("/api/report").json()
+        assert (told["jobs"], told["failures"], told["causes"]) == (1, 0, [])
+        assert set(told["gpu_hours"]) == set(ledger.KINDS)
+        page = client.get("/report?since=4w").text
+        assert "Where the time went" in page
+        assert "Nothing was lost to failures." in page
+        assert client.get("/api/report?since=soon").status_code == 422
+        assert client.get("/api/report?job=nobody").status_code == 404

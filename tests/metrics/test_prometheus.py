@@ -77,6 +77,7 @@ def test_names_follow_the_conventions() -> None:
             "phase",
             "xid",
             "part",
+            "kind",
             "version",
         }
 

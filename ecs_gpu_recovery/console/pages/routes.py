@@ -11,9 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from ... import own_script
+from ...control.accounts import WEEK, ledger_of
 from ...core.errors import NotFound, RecoveryError, Transient
 from ...core.model import JobStatus
 from ...jobkeys import LEVELS
+from ...ledger import view
 from .. import forms
 from ..access.audit import AuditEntry
 from ..access.auth import Identity
@@ -29,6 +31,8 @@ from .language import LANGUAGES, preferred
 from .render import Renderer
 
 router = APIRouter(include_in_schema=False)
+#: The stretches of time that the report offers, and how long a checkpoint is taken to last.
+STRETCHES, CHECKPOINT_S = ("1d", WEEK, "4w"), 60.0
 #: For a viewer who follows an old link to the form.
 NO_FORM = "You may look, and an operator may submit jobs. Ask one of them, or for their role."
 
@@ -138,6 +142,25 @@ async def node(request: Request, console: ConsoleArg, name: str) -> Response:
 @router.get("/alerts")
 async def alerts(request: Request, console: ConsoleArg, before: str = "") -> Response:
     return await show(request, console, "alerts", "alerts.html", {"before": before})
+
+
+@router.get("/report")
+async def report(request: Request, console: ConsoleArg, since: str = WEEK) -> Response:
+    """Where the time went. Not live: it reads every job of the stretch."""
+    renderer = renderer_of(request)
+    since = since if since in STRETCHES else WEEK
+    found = view(await console.pool.ask(lambda side: ledger_of(side, since=since)), CHECKPOINT_S)
+    html = renderer.render(
+        "report.html",
+        page="report",
+        regions={},
+        stream="",
+        path=request.url.path,
+        ledger=found,
+        since=since,
+        stretches=STRETCHES,
+    )
+    return HTMLResponse(html)
 
 
 @router.get("/live/{page}")
