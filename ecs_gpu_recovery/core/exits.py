@@ -45,6 +45,11 @@ def is_passing(reason: str) -> bool:
     return reason.removeprefix("TaskFailedToStart:").strip().startswith(PASSING)
 
 
+def is_gone(reason: str) -> bool:
+    """A refusal because the cluster does not know the machine any more."""
+    return reason.startswith("MISSING")
+
+
 def was_killed(code: int | None) -> bool:
     """By a signal: a shell, a container runtime and our own nodes add its number to 128."""
     return code is not None and 128 < code < 160

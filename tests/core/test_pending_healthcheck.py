@@ -166,6 +166,14 @@ def test_a_check_that_can_never_start_counts_as_inconclusive_and_the_node_was_ne
     assert ("n0", "PENDING", "AVAILABLE") in job.moves
 
 
+def test_a_check_that_is_refused_because_the_machine_is_gone_finds_it_lost() -> None:
+    job = a_running_job(nodes=2).fails(0).stops().check_says(HEALTHY, 1).check_is_refused(0, "MISSING")
+    assert (job.status, job.rank(0).verdict, job.node_statuses[0]) == (
+        JobStatus.PENDING_RESTART, Verdict.LOST, NodeStatus.UNKNOWN,
+    )  # fmt: skip
+    assert "MISSING" in job.rank(0).findings
+
+
 def test_a_verdict_of_an_earlier_examination_is_not_taken_for_one_of_this() -> None:
     """The task is still being stopped, so this attempt has not begun a check on that node."""
     job = a_job_in_its_second_attempt(nodes=2, policy=with_retries(2))

@@ -22,7 +22,7 @@ from ..events import (
     TaskStarted,
     Tick,
 )
-from ..exits import classify, host_gone, is_passing, was_killed
+from ..exits import classify, host_gone, is_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 from .budget import progress_seen
 from .claim import examine, may_move, under_test
@@ -211,9 +211,16 @@ def check_started(draft: Draft, ev: CheckStarted) -> None:
 
 
 def check_refused(draft: Draft, ev: CheckRefused) -> None:
-    """The GPUs may still be held by the old task: wait for the stop, don't give up."""
+    """The GPUs may still be held by the old task: wait for the stop, don't give up. A machine that the cluster does not
+    know any more is lost: that it could not be examined says nothing for it."""
     rank = rank_on(draft, ev.node)
-    if rank is not None:
+    if rank is None:
+        return
+    awaited = ev.check_try == rank.check_try and draft.pending(draft.check_key(rank.index)) is not None
+    if awaited and is_gone(ev.reason):  # it must be seen again before it counts as back
+        draft.set(rank.index, connected=False, gone=True, away_since=rank.away_since or draft.now)
+        lose(draft, rank, f"the cluster does not know it any more ({ev.reason})")
+    else:
         examination.refused(draft, rank.index, ev)
 
 
