@@ -45,7 +45,7 @@ def simulate(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         raise Refused(f"a job of {job_nodes} nodes does not fit on {nodes}")
     from ..fleet_model.fleet import Scenario
     from ..fleet_model.policies import FleetPolicy
-    from ..fleet_model.rates import llama3_causes
+    from ..fleet_model.rates import incident_causes
     from . import simulate_report
 
     if check:
@@ -60,7 +60,7 @@ def simulate(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         per_node_day=simulate_report.rate_of(rate),
         policy=policy,
         weeks=weeks,
-        causes=llama3_causes(),
+        causes=incident_causes(),
         lemons=lemons,
         seed=seed,
     )

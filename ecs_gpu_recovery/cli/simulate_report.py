@@ -12,20 +12,24 @@ from rich.table import Table
 
 from ..core.errors import Refused
 from ..fleet_model import plots
-from ..fleet_model.fleet import KINDS, Scenario
+from ..fleet_model.fleet import KINDS, Estimate, Scenario
 from ..fleet_model.policies import described
 from ..fleet_model.rates import RATES
-from ..fleet_model.study import Agreement, Line, best, by_size, compare, validate
+from ..fleet_model.study import Agreement, Line, best, by_size, compare, unattended, validate
+
+#: For how long a job is to run without a person.
+ALONE_DAYS = 30.0
 
 
 def study(base: Scenario, *, runs: int, plot: Path | None, as_json: bool) -> None:
     """Run the policy and one change at a time, and tell."""
     lines = compare(base, runs)
+    alone = unattended(base, ALONE_DAYS, runs)
     pictures = _draw(plot, base, lines, runs) if plot is not None else []
     if as_json:
-        typer.echo(json.dumps(_as_data(base, lines, pictures), indent=2))
+        typer.echo(json.dumps(_as_data(base, lines, pictures, alone), indent=2))
     else:
-        _show(base, lines, pictures)
+        _show(base, lines, pictures, alone)
 
 
 def agreement(as_json: bool) -> None:
@@ -59,8 +63,9 @@ def _draw(folder: Path, base: Scenario, lines: list[Line], runs: int) -> list[st
     return [str(folder / name) for name in pictures]
 
 
-def _as_data(base: Scenario, lines: list[Line], pictures: list[str]) -> dict[str, object]:
+def _as_data(base: Scenario, lines: list[Line], pictures: list[str], alone: Estimate) -> dict[str, object]:
     return {
+        "unattended_30d": {"share": alone.mean, "error": alone.error},
         "nodes": base.nodes,
         "job_nodes": base.job_nodes,
         "weeks": base.weeks,
@@ -85,7 +90,7 @@ def _as_data(base: Scenario, lines: list[Line], pictures: list[str]) -> dict[str
     }
 
 
-def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
+def _show(base: Scenario, lines: list[Line], pictures: list[str], alone: Estimate) -> None:
     console = Console()
     first = lines[0]
     jobs = base.nodes // base.job_nodes
@@ -97,6 +102,11 @@ def _show(base: Scenario, lines: list[Line], pictures: list[str]) -> None:
         f"Effective training time [bold]{first.ettr.mean:.1%}[/]; a failure somewhere every"
         f" {24 / (base.per_node_day * base.nodes):.1f} h, in one job every"
         f" {24 / (base.per_node_day * base.job_nodes):.1f} h"
+    )
+    console.print(
+        f"A job of {base.job_nodes} nodes runs for {ALONE_DAYS:g} days without a person in {alone.mean:.1%} of cases"
+        f" (± {alone.error:.1%})",
+        highlight=False,
     )
     shares = [(kind, first.shares[kind]) for kind in KINDS[1:]]
     told = [

@@ -30,6 +30,10 @@ KINDS = (
 )
 
 
+#: People are told that a job waits for a node after so many minutes.
+TOLD_AFTER = 15.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One question to the model."""
@@ -54,6 +58,8 @@ class Result:
     runs: int = 0  #: stretches of running
     ran: float = 0.0  #: their length together, in minutes of a job
     people: int = 0  #: times a person was needed
+    jobs: int = 0
+    alone: int = 0  #: jobs that needed nobody
     events: int = 0
 
     @property
@@ -85,6 +91,8 @@ class _Job:
     retries: int = 0
     since: float = 0.0
     passed: bool = False  #: a checkpoint has been passed since the last failure
+    progressed: bool = False  #: ... and had been at the last failure
+    asked: bool = False  #: it has needed a person
 
 
 class Fleet:
@@ -108,14 +116,17 @@ class Fleet:
 
     def run(self) -> Result:
         size = self._s.job_nodes
+        jobs = []
         for first in range(0, self._s.nodes - size + 1, size):
             nodes = list(range(first, first + size))
-            self._start(0.0, _Job(size, nodes, sum(self._rates[n] for n in nodes)))
+            jobs.append(_Job(size, nodes, sum(self._rates[n] for n in nodes)))
+            self._start(0.0, jobs[-1])
         while self._agenda and self._agenda[0][0] < self._end:
             at, _, act = heapq.heappop(self._agenda)
             self.result.events += 1
             act(at)
         self._close()
+        self.result.jobs, self.result.alone = len(jobs), sum(not job.asked for job in jobs)
         return self.result
 
     def _after(self, at: float, act: Callable[[float], None]) -> None:
@@ -159,48 +170,60 @@ class Fleet:
         self._account(job, at, kept=False)
         if policy.refill and job.passed:
             job.retries = 0
-        job.passed = False
-        chance, causes = rng.random(), self._s.causes
-        kind = (
-            "reboot"
-            if chance < causes.reboot
-            else "replace"
-            if chance < causes.reboot + causes.replace
-            else "program"
-        )
+        job.progressed, job.passed = job.passed, False
+        kind = self._kind()
+        hung = self._s.causes.hang > 0 and rng.random() < self._s.causes.hang
         if not policy.automatic:
             at = self._ask(at, job)
-        known = at + policy.detect
+        known = at + (policy.hang_after if hung else policy.detect)
         examined = known + policy.check
         self._spend(job, "detecting", at, known)
         self._spend(job, "examining", known, examined)
         self._after(examined, lambda t: self._judged(t, job, kind))
 
+    def _kind(self) -> str:
+        """What helps against this failure."""
+        chance, causes = self._rng.random(), self._s.causes
+        for kind, share in (
+            ("reboot", causes.reboot),
+            ("replace", causes.replace),
+            ("restart", causes.restart),
+        ):
+            if chance < share:
+                return kind
+            chance -= share
+        return "program"
+
     def _ask(self, at: float, job: _Job) -> float:
         """Wait for a person; a new submission has all its retries again."""
         self.result.people += 1
+        job.asked = True
         job.retries = 0
         there = at + until_person(at, self._s.policy, self._rng)
         self._spend(job, "person", at, there)
         return there
 
     def _judged(self, at: float, job: _Job, kind: str) -> None:
+        """A person is needed where no restart is left, or where no fault was found and the job may not go on."""
         policy = self._s.policy
-        if kind == "program" and policy.automatic:
-            at = self._ask(
-                at, job
-            )  # no fault was found: the job has failed, and a person looks at the program
+        goes_on = kind == "restart" and policy.restart_when_healthy and job.progressed
+        spends = kind == "reboot" or goes_on or (policy.failover and kind == "replace")
+        failed = kind in ("program", "restart") and not goes_on
+        spent = spends and job.retries >= policy.max_retries
+        if policy.automatic and (failed or spent):
+            at = self._ask(at, job)
+        elif spends:
+            job.retries += 1
         if kind == "replace":
             self._replace(at, job)
-            return
-        if kind == "reboot":
-            if policy.automatic and job.retries >= policy.max_retries:
-                at = self._ask(at, job)
-            else:
-                job.retries += 1
+        elif kind == "reboot" and policy.failover and self._free:
+            self._leave(at, job, policy.reboot + policy.check)
+            self._take(at, job)
+        elif kind == "reboot":
             self._spend(job, "rebooting", at, at + policy.reboot)
-            at += policy.reboot
-        self._restart(at, job)
+            self._restart(at + policy.reboot, job)
+        else:
+            self._restart(at, job)
 
     def _restart(self, at: float, job: _Job) -> None:
         ready = at + self._s.policy.restart
@@ -210,17 +233,21 @@ class Fleet:
 
     def _replace(self, at: float, job: _Job) -> None:
         """Another node: a spare at once, else one that a person finds or that comes back repaired."""
-        bad = self._worst(job)
-        back = at + self._s.policy.repair_h * HOUR
-        self._after(back, lambda t: self._repaired(t, bad))
-        job.nodes.remove(bad)
-        job.rate -= self._rates[bad]
-        if self._free or not self._s.policy.automatic:  # by hand, the person is there already
+        policy = self._s.policy
+        self._leave(at, job, policy.repair_h * HOUR)
+        if self._free or policy.failover or not policy.automatic:  # by hand, the person is there already
             self._take(at, job)
             return
         there = self._ask(at, job)
         if there < self._end:
             self._after(there, lambda t: self._take(t, job))
+
+    def _leave(self, at: float, job: _Job, away: float) -> None:
+        """The node that failed is repaired without its job, and free afterwards."""
+        bad = self._worst(job)
+        self._after(at + away, lambda t: self._repaired(t, bad))
+        job.nodes.remove(bad)
+        job.rate -= self._rates[bad]
 
     def _worst(self, job: _Job) -> int:
         """Which node failed: by their rates."""
@@ -230,13 +257,25 @@ class Fleet:
                 return node
 
     def _take(self, at: float, job: _Job) -> None:
+        policy = self._s.policy
         if not self._free:
             self._queue.append((at, job))
+            if policy.failover:
+                self._after(at + TOLD_AFTER, lambda _: self._tell(at, job))
             return
         node = self._free.pop(0)
         job.nodes.append(node)
         job.rate += self._rates[node]
+        if policy.failover:
+            self._spend(job, "examining", at, at + policy.admit)
+            at += policy.admit
         self._restart(at, job)
+
+    def _tell(self, since: float, job: _Job) -> None:
+        """A person hears that a job waits, if it still does."""
+        if (since, job) in self._queue:
+            self.result.people += 1
+            job.asked = True
 
     def _repaired(self, at: float, node: int) -> None:
         self._free.append(node)

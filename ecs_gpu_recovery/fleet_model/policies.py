@@ -16,9 +16,13 @@ class FleetPolicy:
 
     automatic: bool = True  #: otherwise a person starts every recovery
     max_retries: int = (
-        1  #: recoveries of one submission; then a person submits again, and the count starts anew
+        1  #: recoveries that are charged; then a person submits again, and the count starts anew
     )
-    refill: bool = False  #: a retry is given back when the job has passed a checkpoint since
+    refill: bool = True  #: they are given back when the job has passed a checkpoint since
+    restart_when_healthy: bool = True  #: a job that has passed one goes on though no node is at fault
+    failover: bool = True  #: a rank whose node is bad takes a free one, and the repair goes on beside it
+    admit: float = 2.0  #: until the node that it takes has been examined
+    hang_after: float = 11.0  #: until a hang is known
     checkpoint: float = 60.0  #: interval
     checkpoint_cost: float = 0.5  #: the job stands still this long for one
     detect: float = 1.0  #: until the first rank's end is known
@@ -31,13 +35,26 @@ class FleetPolicy:
     hands_on: float = 20.0  #: what a person needs per case, once there
 
 
+#: The first release: one restart in all, each rank on its own node, a hang ends by the program's own time-out.
+FIRST_RELEASE: dict[str, object] = {
+    "refill": False,
+    "restart_when_healthy": False,
+    "failover": False,
+    "hang_after": 30.0,
+    "spares": 0,
+}
+
 #: One change at a time, in words a person would use.
 CHANGES: tuple[tuple[str, dict[str, object]], ...] = (
     ("recover by hand, in working hours", {"automatic": False}),
     ("recover by hand, someone on call", {"automatic": False, "on_call": True}),
+    ("as the first release did it", FIRST_RELEASE),
+    ("ranks stay on their nodes", {"failover": False}),
+    ("end jobs where no node is at fault", {"restart_when_healthy": False}),
+    ("leave hangs to the program's time-out", {"hang_after": 30.0}),
     ("3 retries instead of 1", {"max_retries": 3}),
     ("10 retries instead of 1", {"max_retries": 10}),
-    ("give a retry back after progress", {"refill": True}),
+    ("charge every restart", {"refill": False}),
     ("someone on call for what is left", {"on_call": True}),
     ("spares: 1 node in 64", {"spares": -64}),
     ("spares: 1 node in 16", {"spares": -16}),

@@ -65,11 +65,13 @@ FAULTY_GPUS_CURED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """How failures divide by what helps: a reboot, another node, or a change to the program."""
+    """How failures divide by what helps: a reboot, another node, a plain restart, or a change to the program."""
 
     reboot: float
     replace: float
     program: float
+    restart: float = 0.0
+    hang: float = 0.0  #: of all of them, those that end no rank by themselves
 
 
 def llama3_causes() -> Causes:
@@ -79,6 +81,27 @@ def llama3_causes() -> Causes:
         sum(LLAMA3_CAUSES[name] for name in _REPLACE) + (1 - FAULTY_GPUS_CURED) * LLAMA3_CAUSES["faulty GPU"]
     )
     return Causes(reboot=cured / total, replace=swapped / total, program=LLAMA3_CAUSES["software"] / total)
+
+
+#: Incidents that a plain restart on the same nodes has cured (ByteRobust, 2nd hand).
+RESTART_CURES = 0.227
+#: Interruptions of Llama 3 405B that took significant work by hand.
+BY_HAND = 3 / 419
+#: Its causes that freeze a rank instead of ending it: the GPU's firmware does not answer, a collective does not end.
+_FREEZE = ("GSP", "NCCL timeout")
+
+
+def incident_causes() -> Causes:
+    """Llama 3's hardware, with what it leaves out: restarts that cure, programs that must be changed, hangs."""
+    hardware, total = llama3_causes(), sum(LLAMA3_CAUSES.values())
+    left = (1 - RESTART_CURES - BY_HAND) / (hardware.reboot + hardware.replace)
+    return Causes(
+        reboot=hardware.reboot * left,
+        replace=hardware.replace * left,
+        program=BY_HAND,
+        restart=RESTART_CURES,
+        hang=sum(LLAMA3_CAUSES[name] for name in _FREEZE) / total,
+    )
 
 
 #: Hardware alone, and a reboot always helps: what the closed forms below assume.

@@ -46,6 +46,7 @@ def _only_recovery(minutes: float) -> FleetPolicy:
     """The table's world: every failure costs the same, no person is ever needed."""
     return FleetPolicy(
         max_retries=10**9,
+        failover=False,
         checkpoint=60.0,
         checkpoint_cost=0.0,
         detect=0.0,
@@ -140,6 +141,12 @@ def compare(base: Scenario, runs: int = 8) -> list[Line]:
             )
         )
     return lines
+
+
+def unattended(base: Scenario, days: float, runs: int = 8) -> Estimate:
+    """How likely a job of this fleet is to run for so many days without a person."""
+    found = [simulate(replace(base, weeks=days / 7, seed=base.seed + number)) for number in range(runs)]
+    return Estimate.of([result.alone / result.jobs for result in found])
 
 
 def by_size(base: Scenario, sizes: tuple[int, ...], runs: int = 1) -> list[tuple[int, float, float]]:

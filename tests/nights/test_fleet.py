@@ -13,9 +13,34 @@ from typer.testing import CliRunner
 from ecs_gpu_recovery.cli.simulate_report import advice
 from ecs_gpu_recovery.fleet_model.fleet import KINDS, Estimate, Scenario, simulate
 from ecs_gpu_recovery.fleet_model.plots import by_job_size, where_time_goes
-from ecs_gpu_recovery.fleet_model.policies import DAY, HOUR, WEEK, FleetPolicy, until_person
-from ecs_gpu_recovery.fleet_model.rates import RATES, expected_ettr, llama3_causes, renewal_ettr
-from ecs_gpu_recovery.fleet_model.study import ETTR_TABLE, QUICK, SLOW, Line, best, by_size, compare, validate
+from ecs_gpu_recovery.fleet_model.policies import (
+    DAY,
+    FIRST_RELEASE,
+    HOUR,
+    WEEK,
+    FleetPolicy,
+    changed,
+    until_person,
+)
+from ecs_gpu_recovery.fleet_model.rates import (
+    RATES,
+    Causes,
+    expected_ettr,
+    incident_causes,
+    llama3_causes,
+    renewal_ettr,
+)
+from ecs_gpu_recovery.fleet_model.study import (
+    ETTR_TABLE,
+    QUICK,
+    SLOW,
+    Line,
+    best,
+    by_size,
+    compare,
+    unattended,
+    validate,
+)
 from ecs_gpu_recovery.main import app
 
 BASE = Scenario(
@@ -81,6 +106,31 @@ def test_spares_and_people_on_call_help_and_recovery_by_hand_does_not() -> None:
     assert gain["someone on call for what is left"] > 0
     assert gain["recover by hand, in working hours"] < 0
     assert gain["checkpoint every 15 minutes"] < 0  # at this rate an hour is nearer the best
+
+
+def test_moves_progress_and_restarts_that_cure_need_few_people() -> None:
+    """One spare in 32. What the first release did stands beside it, in the same weeks."""
+    base = replace(BASE, policy=FleetPolicy(spares=4), causes=incident_causes(), weeks=8.0, lemons=0.05)
+    first = replace(base, policy=changed(base.policy, dict(FIRST_RELEASE), base.nodes))
+    now, then = ([simulate(replace(one, seed=seed)) for seed in range(3)] for one in (base, first))
+    assert min(result.ettr for result in now) > max(result.ettr for result in then)
+    assert sum(result.people for result in now) < sum(result.people for result in then) / 10
+    assert unattended(base, 30, 4).mean > 0.8
+    assert unattended(first, 30, 4).mean < 0.4
+    assert sum(now[0].spent.values()) == pytest.approx(base.nodes * base.weeks * WEEK)
+
+
+def test_every_failure_has_something_that_helps() -> None:
+    for causes in (llama3_causes(), incident_causes()):
+        assert causes.reboot + causes.replace + causes.restart + causes.program == pytest.approx(1)
+
+
+def test_a_job_that_waits_for_a_node_is_told_to_people_and_gets_the_first_that_is_back() -> None:
+    always = Causes(reboot=0.0, replace=1.0, program=0.0)
+    result = simulate(replace(BASE, nodes=16, causes=always, policy=FleetPolicy(max_retries=99)))
+    assert result.people > 0
+    assert result.spent["no node"] > 0
+    assert result.spent["person"] == 0
 
 
 def test_nobody_answers_at_night_unless_someone_is_on_call() -> None:

@@ -130,6 +130,21 @@ MEANINGS: dict[str, Meaning] = {
     # -- fleet
     "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
     "fleet_growth": Meaning("fleet", "cost of four times the nodes, over four times the cost", most=1.2),
+    "ettr_default_fleet": Meaning(
+        "fleet", "effective training time: 128 nodes of RSC-1, 8 jobs, one spare in 32", least=0.985
+    ),
+    "ettr_default_fleet_error": Meaning("fleet", "its standard error"),
+    "ettr_first_release": Meaning("fleet", "the same as the first release did it"),
+    "person_per_week_default_fleet": Meaning(
+        "fleet", "times a week that a job needs a person there", most=0.5
+    ),
+    "person_per_week_error": Meaning("fleet", "its standard error"),
+    "person_per_week_first_release": Meaning("fleet", "the same as the first release did it"),
+    "unattended_16x30d": Meaning(
+        "fleet", "share of jobs of 16 nodes there that run 30 days without a person", least=0.99
+    ),
+    "unattended_16x30d_error": Meaning("fleet", "its standard error"),
+    "unattended_16x30d_first_release": Meaning("fleet", "the same as the first release did it"),
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
