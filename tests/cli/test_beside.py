@@ -70,7 +70,7 @@ def test_where_its_packages_are_missing_one_line_says_so(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "uvicorn" else real(name, *more)
     )
-    with pytest.raises(Refused, match=r"needs uvicorn: .*\[console\]"):
+    with pytest.raises(Refused, match=r"needs uvicorn: .*requirements\.txt"):
         ConsoleBeside(tmp_path, 0)
 
 
