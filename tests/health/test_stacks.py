@@ -24,7 +24,7 @@ def sleeper() -> Iterator[int]:
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {asleep!r}]); {asleep}"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     until = time.monotonic() + BUSY_MACHINE_S
-    while len(stacks._tree(process.pid)) < 2:
+    while len(stacks._tree(process.pid)) < 2 or stacks.of_tree(process.pid).count(": S") < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
     yield process.pid
