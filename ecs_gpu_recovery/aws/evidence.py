@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from ..core import keys
-from .reboot_document import FOLDER
+from .shell_document import FOLDER
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: An order that is delivered later than this keeps nothing; it is given up not long after.

@@ -17,7 +17,7 @@ from ..aws.discover import Sighting, discover
 from ..aws.errors import ForeignRecord
 from ..aws.letters import put_away
 from ..aws.reads import DynamoReads
-from ..aws.reboot_document import FOLDER
+from ..aws.shell_document import FOLDER
 from ..aws.task_definition import log_stream
 from ..core.errors import JobExists, NotFound, Refused, Transient
 from ..core.model import Job, JobSpec, Node

@@ -8,7 +8,7 @@ from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from ..aws.reboot_document import FOLDER
+from ..aws.shell_document import FOLDER
 from ..config import Config
 from .naming import accept
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..aws import dead_letters, reboot_document
+from ..aws import dead_letters, reboot_document, shell_document
 from ..aws import hang_document as look
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, GUARD
 from ..config import Config
@@ -94,7 +94,7 @@ def archive_bucket(config: Config) -> list[Name]:
 
 def archives(config: Config) -> list[Name]:
     why = "Each reboot has an archive of its own, and CloudFormation ends the name of the bucket."
-    return [Name("s3", f"{name.resource}/{reboot_document.FOLDER}/*", why) for name in archive_bucket(config)]
+    return [Name("s3", f"{name.resource}/{shell_document.FOLDER}/*", why) for name in archive_bucket(config)]
 
 
 def hosts(config: Config) -> list[Name]:
