@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one cause has cost."""
+    """What one cause has cost; `rule` and `gpu` are empty where no check named them."""
 
     cause: str
     node: str

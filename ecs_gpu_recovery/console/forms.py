@@ -87,8 +87,9 @@ def _others(data: Mapping[str, Any], wrong: Mapping[str, Any]) -> dict[str, list
     """What else is wrong, with something harmless in place of what can't be read: a form is mended once."""
     harmless = {"any_nodes": 1, "command": ["true"]}
     rest = {key: value for key, value in data.items() if key in KEYS and value not in ("", {})}
+    rest.pop("script_text", None)
     rest |= {key: harmless[key] for key in wrong if key in harmless}
-    if rest.pop("script_text", None) is not None or "script_text" in data:
+    if "script_text" in data:
         rest = {**rest, "command": ["true"], "args": []}
     try:
         parse(rest, python=sys.executable, local_files=False)

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.model import JobStatus, Verdict
+from ecs_gpu_recovery.core.model import Job, JobStatus, Verdict
 from tests.stories.ends import check_end
 from tests.stories.plots import gpu_fault
 from tests.stories.world import CHECK, CLUSTER, TRAIN, World
@@ -15,21 +15,34 @@ from tests.stories.world import CHECK, CLUSTER, TRAIN, World
 OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
 
 
-# -- people ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
+AT_ANY_TIME = pytest.mark.parametrize(
     "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
 )
-def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
+
+
+def recover_until(world: World, status: JobStatus) -> None:
+    """A gang with a GPU fault, whose recovery has come so far."""
     world.begin(2)
     gpu_fault(world)
     world.pass_time(0.1)
     world.until(lambda: world.job().status is status, step=1)
-    world.stop()
+
+
+def ends_stopped(world: World) -> Job:
     job = world.run()
     world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
     check_end(world, STOPPED, attempt=job.attempt)
+    return job
+
+
+# -- people ----------------------------------------------------------------------------------------------------
+
+
+@AT_ANY_TIME
+def test_a_person_may_stop_the_job_at_any_time(world: World, status: JobStatus) -> None:
+    recover_until(world, status)
+    world.stop()
+    ends_stopped(world)
 
 
 def test_a_person_may_stop_the_job_before_its_first_start(world: World) -> None:
@@ -55,18 +68,11 @@ def write_stop(world: World) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "status", [JobStatus.PENDING_HEALTHCHECK, JobStatus.PENDING_RESTART, JobStatus.IN_PROGRESS]
-)
+@AT_ANY_TIME
 def test_user_stopped_in_a_job_s_row_is_a_person_s_stop(world: World, status: JobStatus) -> None:
-    world.begin(2)
-    gpu_fault(world)
-    world.pass_time(0.1)
-    world.until(lambda: world.job().status is status, step=1)
+    recover_until(world, status)
     write_stop(world)
-    job = world.run()
-    world.until(lambda: world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}, minutes=60)
-    check_end(world, STOPPED, attempt=job.attempt)
+    job = ends_stopped(world)
     assert job.outcome == "stopped by another tool: USER_STOPPED was written into its row"
 
 

@@ -40,15 +40,18 @@ class Chart:
     scale: float = 1.0
 
 
+_UTILISATION = Chart("GPU utilisation", "gpu_utilization_ratio", "%", 100.0)
+_POWER = Chart("GPU power", "gpu_power_watts", "W")
+_PROCESSORS = Chart("Processors in use", "node_cpu_cores", "")
 CHARTS = (
-    Chart("GPU utilisation", "gpu_utilization_ratio", "%", 100.0),
+    _UTILISATION,
     Chart("GPU memory", "gpu_memory_used_bytes", "GiB", 1 / (1 << 30)),
     Chart("GPU temperature", "gpu_temperature_celsius", "°C"),
-    Chart("GPU power", "gpu_power_watts", "W"),
-    Chart("Processors in use", "node_cpu_cores", ""),
+    _POWER,
+    _PROCESSORS,
     Chart("Memory", "node_memory_bytes", "GiB", 1 / (1 << 30)),
 )
-JOB_CHARTS = (CHARTS[0], CHARTS[3], CHARTS[4])
+JOB_CHARTS = (_UTILISATION, _POWER, _PROCESSORS)
 
 
 class LineView(Answer):
@@ -138,7 +141,7 @@ def power(state: Path | None, job: Job, since: datetime, until: datetime) -> dic
     if state is None:
         return {}
     try:
-        series = _read(state, CHARTS[3], {}, (since.timestamp(), until.timestamp()))
+        series = _read(state, _POWER, {}, (since.timestamp(), until.timestamp()))
     except Transient:
         return {}
     by_node: dict[str, list[Series]] = {}

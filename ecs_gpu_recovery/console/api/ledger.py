@@ -8,24 +8,13 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from ...control.accounts import ledger_of
-from ...ledger import view
+from ...ledger import Loss, view
 from ..context import ConsoleArg
 from ..problems import RESPONSES
 from .models import Answer
 from .routes import _said, _shape
 
 router = APIRouter(prefix="/api/report", responses=RESPONSES, tags=["report"])
-
-
-class Loss(Answer):
-    """What one cause has cost; `rule` and `gpu` are empty where no check named them."""
-
-    cause: str
-    node: str
-    rule: str
-    gpu: str
-    times: int
-    gpu_hours: float
 
 
 class Between(Answer):
