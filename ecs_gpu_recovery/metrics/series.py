@@ -168,7 +168,7 @@ def read_series(
     """Every series of a metric that has these labels, from `since` up to and with `until`.
 
     With `step`, each point stands for so many seconds: a gauge's mean, a counter's last value. Any thread or
-    process may call it; there is nothing where no file is.
+    process may call it; there is nothing where no file is, or one without its tables yet.
     """
     if name not in METRICS:
         raise ValueError(f"no metric {name}")
@@ -178,6 +178,8 @@ def read_series(
     high = sys.maxsize // 2 if until is None else int(until // RESOLUTION_S)
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as conn:
         conn.execute("BEGIN")  # one moment, whatever is written meanwhile
+        if conn.execute("SELECT 1 FROM sqlite_master WHERE name='frame'").fetchone() is None:
+            return []  # its writer is about to make the tables, this one last
         rows = conn.execute("SELECT place, labels FROM series JOIN metric ON id=metric WHERE name=?", (name,))
         known = ((_labels(text), place) for place, text in rows)
         wanted = sorted((have, place) for have, place in known if matches(have, labels or {}))

@@ -238,3 +238,9 @@ def _busy_node(sample: Sample, node: str, chance: random.Random) -> None:
         sample.put("gpu_throttled", 0, **where)
         sample.put("gpu_ecc_uncorrectable_errors", 0, **where)
         sample.put("gpu_action_wanted", 0, **where)
+
+
+def test_a_file_whose_tables_are_yet_to_be_made_has_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.db"
+    path.touch()
+    assert read_series(path, "gpu_recovery_nodes") == []
