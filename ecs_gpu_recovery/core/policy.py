@@ -49,7 +49,7 @@ class Policy:
         frozenset({1}), exit_codes, "exit codes that start a health check", name="HEALTHCHECK_EXIT_CODES"
     )
     post_reboot_check: bool = setting(
-        False, boolean, "examine a node again after its reboot", name="POST_REBOOT_CHECK"
+        True, boolean, "examine a node again after its reboot", name="POST_REBOOT_CHECK"
     )
     check_tries: int = setting(
         2, whole(1, 5), "how often an inconclusive check is tried in all", name="CHECK_TRIES"

@@ -12,7 +12,7 @@ from ecs_gpu_recovery.core.model import JobStatus, Verdict
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import MINUTE, POLICY, Story, a_running_job
 
-GOES_ON = Policy()
+GOES_ON = Policy(post_reboot_check=False)
 SEEDS = POLICY
 
 

@@ -72,6 +72,7 @@ def a_reboot_is_under_way(world: World) -> None:
 
 def second_starts_are_awaited(world: World) -> None:
     a_reboot_is_under_way(world)
+    world.until(lambda: world.side.store.node("n1").check_id != "", step=1.0)  # its gate
     world.wire.fail_all[START] = "ThrottlingException"
     world.until(lambda: world.job().status is JobStatus.RESTARTING)
 

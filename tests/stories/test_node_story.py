@@ -24,7 +24,8 @@ def test_a_node_that_was_rebooted_for_its_job_says_so_while_the_job_goes_on(worl
         "IN_PROGRESS -> PENDING",
         "PENDING -> PENDING_HEALTHCHECK",
         "PENDING_HEALTHCHECK -> REBOOTING",
-        "REBOOTING -> AVAILABLE",
+        "REBOOTING -> PENDING_HEALTHCHECK",
+        "PENDING_HEALTHCHECK -> AVAILABLE",
         "AVAILABLE -> IN_PROGRESS",
     ]
     (why,) = (e for e in world.side.store.node("n1").timeline if e.after == "REBOOTING")

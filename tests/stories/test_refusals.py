@@ -109,7 +109,7 @@ def test_a_missing_permission_is_loud_and_heals_when_it_is_given(
     told = {"list_command_invocations": 0, "send_command": 0, "update_item": 2}.get(action[1], 1)
     check_end(world, JobStatus.COMPLETE, attempt=1, errors=True, messages=told)
     of_nodes = [message for message in world.messages() if "The record of node n1" in message]
-    assert len(of_nodes) == (action[1] == "send_command"), of_nodes
+    assert len(of_nodes) == (action[1] in ("send_command", "put_attributes")), of_nodes
 
 
 def test_the_sweeper_begins_with_what_is_due_and_never_ends_with_the_same_job(world: World) -> None:
