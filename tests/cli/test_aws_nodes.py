@@ -144,7 +144,7 @@ def test_all_idle_nodes_are_examined_at_once(person: Person) -> None:
     told = person("nodes", "check", "--all-idle", "--wait")
     assert told.code == 0, told
     assert "n0: healthy" in told.out
-    assert "n1: rebooted, connected, all GPUs there" in told.out
+    assert "n1: healthy" in told.out, "its gate"
     assert person.world.node_statuses() == dict.fromkeys(("n0", "n1"), "AVAILABLE")
     assert person.world.sent("SendCommand") == 1, "a reboot may cure it: it was waited for"
     person.world.cloud.control.health("n1", 2)
