@@ -21,10 +21,6 @@ _LOG_YEARS = (365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
 _LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, *_LOG_YEARS)
 _https = read.optional(matching(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[\w./~%-]*)?", "use an https address"))
 _vpc = read.optional(matching(r"vpc-[0-9a-f]{8,17}", "use an id such as vpc-0123456789abcdef0"))
-_tag = matching(
-    r"[\w .:/+@-]{1,128}=([\w .:/+@-]{0,256}|\{cluster\})",
-    "use key=value, and give that tag to the nodes: no other machine may be rebooted",
-)
 _families = read.each(matching(r"\*|[A-Za-z0-9_-]{1,255}\*?", "use families of task definitions, or *"))
 
 
@@ -72,11 +68,6 @@ class Deployment(SharedSettings):
     )
     GPUS_PER_NODE: int = setting(
         8, whole(1, 64), "what the check and the example reserve: all GPUs of a node"
-    )
-    NODE_TAG: str = setting(
-        "GpuRecovery={cluster}",
-        _tag,
-        "only nodes with this tag (key=value) may be rebooted; {cluster} stands for the cluster's name",
     )
     WATCH_NODES: bool = setting(
         False, boolean, "evidence as it happens, and numbers of the nodes: `gpu-health watch` on each"
@@ -240,11 +231,6 @@ class Deployment(SharedSettings):
         """What the functions must be told: what they would not have by themselves."""
         chosen = {row: getattr(self, row.name) for row in rows(SharedSettings)}
         return {row.name: text_of(value) for row, value in chosen.items() if value != row.default}
-
-    @property
-    def node_tag(self) -> tuple[str, str]:
-        key, _, value = self.NODE_TAG.partition("=")
-        return key, value.replace("{cluster}", self.ECS_CLUSTER_NAME)
 
     @property
     def training_log_groups(self) -> list[str]:

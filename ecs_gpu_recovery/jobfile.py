@@ -139,8 +139,8 @@ def _built(good: Mapping[str, Any]) -> JobRequest:
             part, _, attribute = key.goes_to.partition(".")
             value = good[key.name]
             parts[part][attribute] = tuple(value) if isinstance(value, list) else value
-    level = good.get("check", "quick")
-    parts["spec"]["check_level"] = "quick" if level == "none" else level
+    level = good.get("check", "")
+    parts["spec"]["check_level"] = "" if level == "none" else level
     return replace(
         _NOTHING,
         spec=replace(_NOTHING.spec, **parts["spec"]),
@@ -160,7 +160,8 @@ def body_of(request: JobRequest) -> dict[str, Any]:
     }
     if "script_text" in body:
         body["args"] = own_script.args_of(body.pop("command"))
-    return {**body, "check": request.spec.check_level if request.check else "none"}
+    level = request.spec.check_level if request.check else "none"
+    return {**body, **({"check": level} if level else {})}
 
 
 def _held(request: JobRequest, key: JobKey) -> Any:

@@ -162,7 +162,12 @@ _ROWS = {
     "memory_mib": JobKey(
         number(16, 16_777_216), "spec.memory_mib", "memory limit of each rank in MiB", "--memory"
     ),
-    "check": JobKey(choice(LEVELS), "", f"how deep nodes are examined first: {', '.join(LEVELS)}", "--check"),
+    "check": JobKey(
+        choice(LEVELS),
+        "",
+        f"how deep nodes are examined: {', '.join(LEVELS)} (no check before the start); the policy's by default",
+        "--check",
+    ),
     "max_retries": JobKey(
         number(0, 100),
         "request.max_retries",
@@ -231,7 +236,7 @@ _INPUTS = {
     "port": Input(MORE, "Rendezvous port", "a free one if empty"),
     "gpus_per_node": Input(MORE, "GPUs of each node", "all if empty"),
     "memory_mib": Input(MORE, "Memory limit (MiB)", "none if empty"),
-    "check": Input(HOW, "Check the nodes first", first="quick"),
+    "check": Input(HOW, "Check the nodes first", "as the settings say, if empty"),
     "max_retries": Input(
         HOW, "Automatic restarts", "in a row without progress; the deployment's number if empty"
     ),

@@ -108,6 +108,10 @@ topic_arn = matching(
     r"arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_.-]{1,256}", "use the ARN of an SNS topic"
 )
 role_arn = matching(r"arn:[a-z-]+:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", "use ARNs of IAM roles")
+tag = matching(
+    r"[\w .:/+@-]{1,128}=([\w .:/+@-]{0,256}|\{cluster\})",
+    "use key=value, and give that tag to the nodes: no other machine may be rebooted",
+)
 any_text = optional(matching(r"[^\s].{0,2000}", "use a text"))
 
 
@@ -166,10 +170,21 @@ class SharedSettings:
         matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
         "the names of functions, alarms, logs and of the document for reboots begin with it",
     )
+    NODE_TAG: str = setting(
+        "GpuRecovery={cluster}",
+        tag,
+        "only nodes with this tag (key=value) are recorded by themselves, and may be rebooted; {cluster} stands for the"
+        " cluster's name",
+    )
     IDLE_CHECK_MINUTES: int = setting(
         0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
     )
     IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep free nodes are examined")
+
+    @property
+    def node_tag(self) -> tuple[str, str]:
+        key, _, value = self.NODE_TAG.partition("=")
+        return key, value.replace("{cluster}", self.ECS_CLUSTER_NAME)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ it was replaced under the same name, gets another one; its record then follows i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,21 +35,30 @@ class Sighting:
 
 
 def instances(ecs: ECSClient, cluster: str) -> Iterator[Mapping[str, Any]]:
-    """Every container instance of the cluster, a hundred a call."""
-    token = ""
+    """Every container instance of the cluster."""
+    return described(ecs, cluster, listed(ecs, cluster))
+
+
+def listed(ecs: ECSClient, cluster: str) -> list[str]:
+    """The ARN of each, a hundred a call."""
+    found: list[str] = []
+    more: dict[str, Any] = {}
     while True:
         with translated(f"listing the instances of {cluster}"):
-            more: dict[str, Any] = {"nextToken": token} if token else {}
             page = ecs.list_container_instances(cluster=cluster, maxResults=100, **more)
-        if page["containerInstanceArns"]:
-            with translated(f"describing the instances of {cluster}"):
-                found = ecs.describe_container_instances(
-                    cluster=cluster, containerInstances=page["containerInstanceArns"]
-                )
-            yield from (dict(instance) for instance in found["containerInstances"])
-        token = page.get("nextToken", "")
-        if not token:
-            return
+        found += page["containerInstanceArns"]
+        if not page.get("nextToken"):
+            return found
+        more = {"nextToken": page["nextToken"]}
+
+
+def described(ecs: ECSClient, cluster: str, arns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """What ECS knows of these, a hundred a call."""
+    for start in range(0, len(arns), 100):
+        with translated(f"describing the instances of {cluster}"):
+            some = list(arns[start : start + 100])
+            found = ecs.describe_container_instances(cluster=cluster, containerInstances=some)
+        yield from (dict(instance) for instance in found["containerInstances"])
 
 
 def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
@@ -71,6 +80,7 @@ def node_from(instance: Mapping[str, Any], cluster: str, at: datetime) -> Node:
         spare=bool(is_spare(said)),
         gpus=gpus,
         gpus_seen=gpus,
+        fresh=True,
         connected=connected,
         away_since=None if connected else at,
         seen_version=int(instance.get("version", 0)),
@@ -123,11 +133,18 @@ def addresses(ssm: SSMClient, hosts: Sequence[str]) -> dict[str, str]:
 
 def discover(ecs: ECSClient, ssm: SSMClient, store: Store, cluster: str, at: datetime) -> list[Sighting]:
     """Add every node the store does not know; all nodes as the cluster shows them now, under their names here."""
-    known = {node.instance: node for node in store.nodes()}
     seen = [sighting(instance, cluster, at) for instance in instances(ecs, cluster)]
+    return record(store, seen, lambda hosts: addresses(ssm, hosts), at)
+
+
+def record(
+    store: Store, seen: Iterable[Sighting], ask: Callable[[Sequence[str]], Mapping[str, str]], at: datetime
+) -> list[Sighting]:
+    """Add those that the store does not know; all of them under their names here. `ask` tells hosts' addresses."""
+    known = {node.instance: node for node in store.nodes()}
     named = [replace(s, node=replace(s.node, name=_known_as(s.node, known))) for s in seen]
     new = [s for s in _one_each(named) if s.node.instance not in known]
-    where = addresses(ssm, [s.node.host for s in new if s.node.host and not s.node.ip])
+    where = ask([s.node.host for s in new if s.node.host and not s.node.ip])
     by_name = {node.name: node for node in known.values()}
     shown = {s.node.name: s for s in _one_each(named) if s.node.instance in known}
     for s in new:

@@ -21,6 +21,7 @@ from ..engine.sweeper import Report, Sweeper
 from ..engine.troubles import ALL
 from .errands import Adopter, Answer, Errand, Errands
 from .fleet import EcsFleet
+from .newcomers import Newcomers
 from .parse import parse_event
 from .parsed import Kind, Parsed
 from .reboots import Command, outcome
@@ -45,9 +46,10 @@ class Intake:
         cluster: str,
         check_family: str,
         store: DynamoStore,
+        newcomers: Newcomers | None = None,
         upkeep: Upkeep | None = None,
     ) -> None:
-        self._upkeep, self._some_nodes = upkeep, store.some_nodes
+        self._upkeep, self._some_nodes, self._newcomers = upkeep, store.some_nodes, newcomers
         self._runtime, self._fleet, self._adopter = runtime, fleet, adopter
         self._errands = Errands(runtime, adopter, lambda: store.writes.wait())
         self._cluster, self._check_family = cluster, check_family
@@ -226,6 +228,8 @@ class Intake:
 
     def _sighting(self, seen: Parsed, at: datetime) -> Answer | Errand:
         node = self._node(seen) if seen.instance else self._named(seen.node)
+        if node is None and seen.kind is Kind.INSTANCE and self._first_sight(seen, at):
+            return Answer(seen.kind, True, "seen for the first time", self._names[seen.instance])
         if node is None:
             return Answer(seen.kind, False, f"no node is {seen.instance or seen.node}")
         if seen.kind is Kind.PULSE and not node.job_id:
@@ -254,6 +258,15 @@ class Intake:
         if found is not None:
             self._names[instance] = found.name
         return found or self._registered_anew(seen, node)
+
+    def _first_sight(self, seen: Parsed, at: datetime) -> bool:
+        """Whether it is a node of ours that nobody has recorded yet. Now it is."""
+        there = any(isinstance(f, NodeSeen) and f.connected and f.gpus and not f.gone for f in seen.facts)
+        if self._newcomers is None or not there:
+            return False
+        for node in self._newcomers.take([seen.instance], self._runtime, self._runtime.since(at)):
+            self._names[seen.instance] = node.name
+        return seen.instance in self._names
 
     def _registered_anew(self, seen: Parsed, named: Node | None) -> Node | None:
         """The node whose machine has become this instance: by its name, or, in its first hour, by its host.

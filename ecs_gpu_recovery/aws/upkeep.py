@@ -1,6 +1,7 @@
-"""What the clock does for nodes on which nothing is wrong: daemons where ECS keeps none, and checks of free nodes.
+"""What the clock does for nodes on which nothing is wrong: it records new ones, keeps daemons where ECS keeps none, and
+has free ones examined.
 
-All of it is off unless the deployment asks for it, and none of it may hold up a recovery: it comes after the sweep.
+The last two are off unless the deployment asks for them. None of it may hold up a recovery: it comes after the sweep.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..engine.idle_checks import IdleChecks
 from ..engine.runtime import Runtime
 from ..settings import LambdaSettings
 from .metric_agents import ensure_agents
+from .newcomers import Newcomers
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -26,13 +28,15 @@ log = logging.getLogger("ecs_gpu_recovery")
 class Upkeep:
     """Keeps nothing between looks."""
 
-    def __init__(self, ecs: ECSClient, settings: LambdaSettings) -> None:
+    def __init__(self, ecs: ECSClient, settings: LambdaSettings, newcomers: Newcomers) -> None:
+        self._newcomers = newcomers
         self._ecs, self._cluster, self._families = ecs, settings.ECS_CLUSTER_NAME, settings.node_daemons
         every = settings.idle_check_every
         self._idle = IdleChecks(every, level=settings.IDLE_CHECK_LEVEL) if every else None
 
     def look(self, runtime: Runtime, at: datetime) -> None:
         """One look a minute. What did not answer is asked again by the next one."""
+        self._patiently("new nodes", partial(self._newcomers.look, runtime, at))
         for family in self._families:
             self._patiently(family, partial(self._keep, family, at))
         if self._idle is not None:

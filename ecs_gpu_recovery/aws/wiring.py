@@ -24,6 +24,7 @@ from .guard import DynamoGuard
 from .hang_look import HangLook
 from .intake import Intake
 from .last_words import LastWords
+from .newcomers import Newcomers
 from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
 from .reboots import Reboots
@@ -160,6 +161,7 @@ def build(
         spread=spread,
     )
     adopter = StoreAdopter(store, ecs, chosen)
+    newcomers = Newcomers(ecs, ssm, chosen.ECS_CLUSTER_NAME, chosen.node_tag)
     intake = Intake(
         runtime,
         fleet,
@@ -167,6 +169,7 @@ def build(
         cluster=chosen.ECS_CLUSTER_NAME,
         check_family=family(chosen.DCGM_HEALTH_CHECK_TASK),
         store=store,
-        upkeep=Upkeep(ecs, chosen),
+        newcomers=newcomers,
+        upkeep=Upkeep(ecs, chosen, newcomers),
     )
     return AwsSide(chosen, store, fleet, runtime, intake)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from . import keys
 from .draft import RecordDraft
-from .effects import StopTask
+from .effects import CheckNode, StopTask
 from .events import CheckRefused, CheckStarted, NodeChecked
 from .exits import is_passing, our_reason
 from .model import Verdict
-
-#: How deep a node is examined, from shallow to deep.
-LEVELS = ("quick", "1", "2", "3", "4")
+from .policy import LEVELS
 
 
 def deeper(level: str) -> str:
     """One level deeper: for the node that the others of a gang waited for."""
     return LEVELS[min(LEVELS.index(level) + 1, len(LEVELS) - 1)] if level in LEVELS else level
+
+
+def deepest(*levels: str) -> str:
+    return max((level for level in levels if level in LEVELS), key=LEVELS.index)
 
 
 def begin(draft: RecordDraft, index: int = 0, level: str = "") -> None:
@@ -29,15 +31,11 @@ def begin(draft: RecordDraft, index: int = 0, level: str = "") -> None:
 
 
 def ask(draft: RecordDraft, index: int, level: str = "") -> None:
-    """It has until its deadline to answer."""
-    draft.set(
-        index,
-        check_try=draft.machine(index).check_try + 1,
-        check_id="",
-        verdict=None,
-        deadline=draft.now + draft.policy.check_timeout,
-    )
-    draft.order(draft.check_order(index, level))
+    """It has until its deadline to answer: how long that is depends on how deep it goes."""
+    draft.set(index, check_try=draft.machine(index).check_try + 1, check_id="", verdict=None)
+    order = draft.check_order(index, level)
+    draft.set(index, deadline=draft.now + draft.policy.check_wait(order.level))
+    draft.order(order)
 
 
 def withdraw(draft: RecordDraft, index: int, why: str) -> None:
@@ -82,8 +80,10 @@ def _is_ours(draft: RecordDraft, index: int, ev: CheckStarted | NodeChecked) -> 
 
 def begun(draft: RecordDraft, index: int, ev: CheckStarted) -> None:
     """Note the check's id, so that it can be stopped. The first time, its time begins."""
-    if draft.drop(draft.check_key(index)):
-        draft.wait_longer(index, draft.policy.check_timeout)
+    order = draft.pending(draft.check_key(index))
+    if order is not None and isinstance(order.effect, CheckNode):
+        draft.drop(order.key)
+        draft.wait_longer(index, draft.policy.check_wait(order.effect.level))
     draft.set(index, check_id=ev.check_id)
 
 

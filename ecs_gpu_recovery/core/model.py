@@ -239,7 +239,7 @@ class JobSpec(Stored):
     memory_mib: int = 0  #: 0 means no limit
     task_def: str = ""  #: AWS: task definition ARN or family:revision
     container: str = ""  #: AWS: the training container's name, if the task has several
-    check_level: str = "quick"  #: how deep nodes are examined
+    check_level: str = ""  #: how deep nodes are examined; empty: as the policy says
     submitted_by: str = ""
     retry_of: str = ""  #: the ended job this one repeats
     failover: str = ""  #: one of `Failover`; empty means none
@@ -390,6 +390,7 @@ class Node(MachineRecord):
     #: Launch type, GPU model or instance type, zone and group; empty while one of them is not known.
     kind: str = ""
     spare: bool = False  #: kept for ranks that lose their node; no new job gets it
+    fresh: bool = False  #: nobody has examined it or used it since it was first seen
     passed_at: datetime | None = None  #: when a check found it healthy; no fault was seen since
     #: Its job handed it over under the first of these keys; they are equal once it is back in the job's hands.
     handed: str = ""
@@ -398,7 +399,7 @@ class Node(MachineRecord):
         ""  #: what may still run there of the job that handed it over; it is not let back before that ended
     )
     anew: bool = False  #: it registered anew over such a task, whose end nobody will ever report
-    level: str = ""  #: how deep the job has its nodes examined
+    level: str = ""  #: how deep it is to be examined, if somebody said so
     salt: str = ""  #: of the tokens of its checks: its own, or that of the job that handed it over last
     first: bool = False  #: the others of that job's gang meet here
     reboot_key: str = ""  #: of its last reboot

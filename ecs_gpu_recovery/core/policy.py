@@ -14,6 +14,13 @@ from .setting import boolean, duration, exit_codes, one_of, rows, setting, whole
 
 #: What refills a budget, and when a job is restarted on healthy nodes.
 PROGRESS, NEVER = "progress", "never"
+#: How deep a node is examined, from shallow to deep, and the time that DCGM's tests of that depth may take.
+LEVELS = ("quick", "1", "2", "3", "4")
+_TESTS_TAKE = {
+    level: timedelta(seconds=s) for level, s in (("1", 300), ("2", 900), ("3", 3600), ("4", 14_400))
+}
+#: What a check needs besides.
+_BESIDES = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +58,44 @@ class Policy:
     post_reboot_check: bool = setting(
         True, boolean, "examine a node again after its reboot", name="POST_REBOOT_CHECK"
     )
+    admission_check: bool = setting(
+        True,
+        boolean,
+        "examine a new node before it is first used; a job that takes it earlier does that itself",
+        name="ADMISSION_CHECK",
+        embedded=False,
+    )
+    check_level_before: str = setting(
+        "1",
+        one_of(*LEVELS),
+        "how deep a node is examined before a job starts on it, and before it is first used",
+        name="CHECK_LEVEL_BEFORE",
+        embedded="quick",
+    )
+    check_level_after: str = setting(
+        "2",
+        one_of(*LEVELS),
+        "how deep a node is examined after a failure, and after a fault that was seen on it",
+        name="CHECK_LEVEL_AFTER",
+        embedded="quick",
+    )
+    check_level_gate: str = setting(
+        "2",
+        one_of(*LEVELS),
+        "how deep a node is examined at least before it comes back from a repair",
+        name="CHECK_LEVEL_GATE",
+        embedded="quick",
+    )
     check_tries: int = setting(
         2, whole(1, 5), "how often an inconclusive check is tried in all", name="CHECK_TRIES"
     )
     start_timeout: timedelta = duration("START_TIMEOUT_S", 1200, 60, "a task must run within this time")
     stop_timeout: timedelta = duration("STOP_TIMEOUT_S", 300, 30, "a stopped task must end within this time")
     check_timeout: timedelta = duration(
-        "CHECK_TIMEOUT_S", 1800, 120, "a health check must answer within this time"
+        "CHECK_TIMEOUT_S",
+        1800,
+        120,
+        "a health check must answer within this time, or within that of its DCGM tests and five minutes",
     )
     reboot_timeout: timedelta = duration(
         "REBOOT_TIMEOUT_S", 1800, 120, "a rebooting or lost node must be back within this time"
@@ -163,6 +201,11 @@ class Policy:
     def witness_age(self) -> timedelta:
         """What a node said before is no witness any more: three of its minutes."""
         return self.hang_after * 3 / 10
+
+    def check_wait(self, level: str) -> timedelta:
+        """A check of this depth must answer within this time: its tests are not cut off."""
+        tests = _TESTS_TAKE.get(level)
+        return max(self.check_timeout, tests + _BESIDES) if tests else self.check_timeout
 
     def backoff(self, tries: int) -> timedelta:
         """10 s, 20 s, 40 s ... up to the most."""

@@ -291,6 +291,7 @@ def claimed_node(
         handed="",
         returned="",
         level="",
+        fresh=False,
     )
 
 

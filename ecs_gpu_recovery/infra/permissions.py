@@ -24,9 +24,9 @@ TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
 INSTANCE_MONITOR, SWEEPER = "EcsInstanceMonitor", "RecoverySweeper"
 
 _NO_RESOURCE = (
-    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition, ssm:ListCommandInvocations and ssm:CancelCommand take no "
-    "narrower resource. The first is bound to the cluster by a condition; the next two read. With the last one the "
-    "sweeper calls back reboots that were given up."
+    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition, ssm:DescribeInstanceInformation, "
+    "ssm:ListCommandInvocations and ssm:CancelCommand take no narrower resource. The first is bound to the cluster by "
+    "a condition; the next three read. With the last one the sweeper calls back reboots that were given up."
 )
 #: Any function: load a record, move it with a condition, and bring the rows up to it.
 _ENGINE: Mapping[Table, tuple[str, ...]] = {
@@ -48,6 +48,8 @@ class Needs:
     sees_commands: bool = False
     calls_back: bool = False
     hears_ranks: bool = False
+    meets_nodes: bool = False  #: it records nodes that it sees for the first time
+    counts_nodes: bool = False  #: and looks for those of which no event came
 
 
 FUNCTIONS: Mapping[str, Needs] = {
@@ -56,15 +58,17 @@ FUNCTIONS: Mapping[str, Needs] = {
     CHECK_MONITOR: Needs(),
     # An event names a container instance, which may be a known host's new one, and a command may be the reboot that
     # some job waits for.
-    INSTANCE_MONITOR: Needs(indexes=((NODES, BY_INSTANCE),), sees_commands=True),
+    INSTANCE_MONITOR: Needs(indexes=((NODES, BY_INSTANCE),), sees_commands=True, meets_nodes=True),
     # It looks for what is due, compares what is live with the cluster, takes over jobs that no event led to, and
     # frees claims of no job.
     SWEEPER: Needs(
         records={JOBS: ("ConditionCheckItem",)},
-        indexes=((JOBS, DUE), (JOBS, LIVE)),
+        indexes=((JOBS, DUE), (JOBS, LIVE), (NODES, BY_INSTANCE)),
         sees_commands=True,
         calls_back=True,
         hears_ranks=True,
+        meets_nodes=True,
+        counts_nodes=True,
     ),
 }
 
@@ -103,6 +107,7 @@ class Permissions:
             *self._records(needs),
             *self._cluster(),
             *keeping,
+            *self._newcomers(needs),
             *self._hosts(needs),
             *self._messages(),
             *([self._ranks()] if needs.hears_ranks else []),
@@ -168,8 +173,13 @@ class Permissions:
         return [
             _allow("ecs:{StartTask}", [name.arn for name in self._daemon_names()], here),
             _allow("iam:{PassRole}", roles, to_ecs),
-            _allow("ecs:{ListContainerInstances}", self._arns(places.cluster)),
         ]
+
+    def _newcomers(self, needs: Needs) -> list[iam.PolicyStatement]:
+        """Nodes that nobody has recorded yet: which there are, and which of them have the tag."""
+        count = _allow("ecs:{ListContainerInstances}", self._arns(places.cluster))
+        meet = _allow("ssm:{DescribeInstanceInformation}", ["*"])
+        return [*([count] if needs.counts_nodes else []), *([meet] if needs.meets_nodes else [])]
 
     def _daemon_names(self) -> list[Name]:
         why = "The newest revision is to run, on this cluster only."

@@ -146,6 +146,7 @@ class Controller:
                 ip="127.0.0.1",
                 salt=secrets.token_hex(8),
                 kind=view.alike,
+                fresh=True,
                 created_at=at,
                 updated_at=at,
             )

@@ -163,9 +163,13 @@ class SsmActions:
         filters = [(row.get("Key"), row.get("Values") or []) for row in data.get("Filters") or ()]
         filters += [(row["key"], row["valueSet"]) for row in data.get("InstanceInformationFilterList") or ()]
         nodes = [node for node in self._world.nodes.values() if not node.terminated]
+        tags = [(key.removeprefix("tag:"), values) for key, values in filters if key.startswith("tag:")]
+        if tags and len(tags) < len(filters):
+            raise ApiError("InvalidFilterValue", "Tag filters can't be combined with other filter types.")
+        nodes = [n for n in nodes if all(n.host_tags.get(key) in values for key, values in tags)]
         rows = [self._host_shape(node) for node in nodes]
         names = {"InstanceIds": "InstanceId", "PingStatus": "PingStatus", "ResourceType": "ResourceType"}
-        for key, values in filters:
+        for key, values in [] if tags else filters:
             if key not in names:
                 raise ApiError("InvalidFilterKey", f"The simulator does not know the filter {key}.")
             rows = [row for row in rows if row[names[key]] in values]

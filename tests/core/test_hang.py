@@ -41,8 +41,8 @@ def test_two_witnesses_stop_the_gang_and_its_nodes_are_examined() -> None:
 
 def test_the_odd_node_is_examined_one_level_deeper() -> None:
     job = a_running_job(nodes=2).hears(stalled(odd=("n1",))).stops(0)
-    assert job.orders == [like(CheckNode, rank=0, level="quick")]
-    assert job.stops(1).orders == [like(CheckNode, rank=1, level="1")]
+    assert job.orders == [like(CheckNode, rank=0, level="2")]
+    assert job.stops(1).orders == [like(CheckNode, rank=1, level="3")]
 
 
 def test_where_no_rank_stands_out_all_are_suspect() -> None:

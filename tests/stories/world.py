@@ -34,8 +34,8 @@ CLUSTER = "gpus"
 CHECK = "gpu-dcgm-health-check"
 TRAIN = "train"
 DOCUMENT = reboot_document.name("EcsGpuRecoveryStack")
-#: As in the original state graphs: a job ends when no node is at fault.
-POLICY = Policy(restart_when_healthy="never")
+#: As in the original state graphs: a job ends when no node is at fault, and a new node is used at once.
+POLICY = Policy(restart_when_healthy="never", admission_check=False)
 Event = dict[str, Any]
 
 

@@ -268,7 +268,9 @@ class Draft(RecordDraft):
 
     def check_order(self, index: int, level: str) -> CheckNode:
         rank, key = self.ranks[index], self.check_key(index)
-        level = level or self._job.spec.check_level
+        after = self.status is JobStatus.PENDING_HEALTHCHECK and not self.preflight
+        usual = self.policy.check_level_after if after else self.policy.check_level_before
+        level = level or self._job.spec.check_level or usual
         return CheckNode(
             key=key,
             token=keys.token(key, self.salt),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from .. import edges, keys, messages
+from .. import edges, examination, keys, messages
 from ..draft import RecordDraft
 from ..effects import CheckNode, Effect, Order, RebootNode
 from ..errors import Bug
@@ -55,12 +55,14 @@ class NodeDraft(RecordDraft):
         return keys.node_check(self.node)
 
     def check_order(self, index: int, level: str) -> CheckNode:
-        key = self.check_key()
+        key, node = self.check_key(), self.node
+        usual = self.policy.check_level_before if node.anew or node.fresh else self.policy.check_level_after
+        level = level or node.level or usual
         return CheckNode(
             key=key,
-            token=keys.token(key, self.node.salt),
+            token=keys.token(key, node.salt),
             node=self.name,
-            level=level or self.node.level or "quick",
+            level=examination.deepest(level, self.policy.check_level_gate) if node.rebooted else level,
             check_try=self.node.check_try,
             idle=self.node.anew,
         )
@@ -91,7 +93,15 @@ class NodeDraft(RecordDraft):
         """Free again, or back in the hands of the job that waits for it."""
         self.move(NodeStatus.AVAILABLE, why, evidence)
         self._repair_ends("cured")
-        self.set(returned=self.node.handed, task="", anew=False, rebooted=False, deadline=None)
+        examined = self.node.fresh and self.node.verdict is not None
+        self.set(
+            fresh=self.node.fresh and not examined,
+            returned=self.node.handed,
+            task="",
+            anew=False,
+            rebooted=False,
+            deadline=None,
+        )
 
     def _repair_ends(self, outcome: str) -> None:
         *before, last = self.node.condemned or (None,)

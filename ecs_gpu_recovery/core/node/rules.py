@@ -89,8 +89,8 @@ def _check(d: NodeDraft, ev: NodeAsked) -> None:
 def _examine(d: NodeDraft, why: str, evidence: str = "", level: str = "") -> None:
     """A new question: what a reboot of before did or did not cure is not what it asks."""
     d.move(NodeStatus.PENDING_HEALTHCHECK, why, evidence)
-    d.set(rebooted=False, suspected="")
-    examination.begin(d, 0, level)
+    d.set(rebooted=False, suspected="", level=level)
+    examination.begin(d)
 
 
 def _reboot(d: NodeDraft, ev: NodeAsked) -> None:
@@ -257,7 +257,11 @@ def settle(d: NodeDraft) -> None:
         d.well("heard from again")
     elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None and not repair.held(d):
         _examined(d, node.verdict)
-    if d.node.status is NodeStatus.AVAILABLE and d.node.suspected and _may_be_examined(d):
+    if d.node.status is not NodeStatus.AVAILABLE or not _may_be_examined(d):
+        return
+    if d.node.fresh and d.policy.admission_check:
+        _examine(d, "new; examined before it is first used")
+    elif d.node.suspected:
         seen = d.node.suspected.partition(" | ")[0]
         _examine(d, "a fault was seen on it; examined before a job gets it", seen)
 
@@ -287,5 +291,7 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
         d.fail("it could not be examined again before its reboot", found)
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
+    elif d.node.fresh:
+        d.well("new, and not tested: the check gave no answer", found)
     else:
         d.well("the check gave no answer: nothing is proven against it", found)
