@@ -176,6 +176,11 @@ class SharedSettings:
         "only nodes with this tag (key=value) are recorded by themselves, and may be rebooted; {cluster} stands for the"
         " cluster's name",
     )
+    REBOOT_BESIDE: str = setting(
+        "",
+        optional(each(family)),
+        "families whose tasks do not keep a node from its reboot, with commas: other daemons",
+    )
     IDLE_CHECK_MINUTES: int = setting(
         0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
     )
@@ -221,6 +226,11 @@ class LambdaSettings(SharedSettings):
     @property
     def node_daemons(self) -> tuple[str, ...]:
         return tuple(filter(None, self.NODE_DAEMON_TASKS.split(",")))
+
+    @property
+    def beside_reboots(self) -> tuple[str, ...]:
+        """Families that a reboot need not wait for."""
+        return (*self.node_daemons, *filter(None, self.REBOOT_BESIDE.split(",")))
 
     @property
     def idle_check_every(self) -> timedelta | None:

@@ -149,4 +149,5 @@ TROUBLES: dict[str, str] = {
     "pauses": "gang stands still for a while",
     "false_witness": "false sign of a hang",
     "deaf_watch": "watch of a node dies",
+    "strangers": "somebody else's task on a node",
 }

@@ -59,7 +59,10 @@ class EcsFleet:
         check_task: str,
         now: Callable[[], datetime],
         pace: Pace,
+        ours: Iterable[str] = (),
     ) -> None:
+        """`ours` are families of daemons, beside which a node may be rebooted."""
+        self._ours = {family(check_task), *ours}
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
         self._reboots, self._looks = reboots, looks
         self._pace = pace
@@ -230,6 +233,26 @@ class EcsFleet:
             keys.hang_stop(job.id, job.attempt),
             ((rank.node, self.host_of(rank), rank.task_id) for rank in ranks),
         )
+
+    def company(self, node: Node) -> Sequence[str]:
+        """Tasks that are meant to run there, but for our checks, daemons, and the one that its job could not stop."""
+        if not node.instance:
+            return []
+        found: list[str] = []
+        more: dict[str, Any] = {}
+        while True:
+            with translated(f"looking who runs on {node.name}"):
+                page = self._ecs.list_tasks(cluster=self._cluster, containerInstance=node.instance, **more)
+            found += [_id(arn) for arn in page.get("taskArns", []) if _id(arn) != node.task]
+            if not page.get("nextToken"):
+                break
+            more = {"nextToken": page["nextToken"]}
+        tasks = [(family(str(task.get("taskDefinitionArn", ""))), task) for task in self._describe(found)]
+        return [
+            f"task {_id(task['taskArn'])} of {of}"
+            for of, task in tasks
+            if of not in self._ours and task.get("lastStatus") not in ("MISSING", "STOPPED")
+        ]
 
     def host_of(self, of: Node | Rank) -> str:
         """The machine behind a node, which its record knows unless it is older than that knowledge."""

@@ -140,6 +140,7 @@ def build(
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         now=now,
+        ours=chosen.beside_reboots,
         pace=Pace(SharedTurns(db, chosen.CALL_TABLE_NAME) if chosen.CALL_TABLE_NAME else OwnTurns()),
     )
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)

@@ -141,7 +141,8 @@ class RebootFailed(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitWithheld(Fact):
-    """The guard of the fleet did not let an order go: it waits, its evidence is to be renewed, or a person said no."""
+    """An order did not go: the guard of the fleet has it wait, wants its evidence renewed, or a person said no; or
+    somebody else's task runs on the node."""
 
     key: str
     answer: Answer

@@ -35,6 +35,7 @@ class Answer(StrEnum):
     HELD = "held"  #: not now: ask again
     EXAMINE = "examine"  #: its evidence is old: once that is renewed, ask again
     REFUSED = "refused"  #: a person said no
+    BUSY = "busy"  #: it has its permit, and something runs on the node that is none of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,19 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
     )
 
 
+def node_in_company(node: str, who: str, errand: int) -> Notify:
+    """Its reboot waits for a task that is none of ours."""
+    return Notify(
+        key=keys.node_failed(node, errand),
+        subject=headline(f"Node {node} waits for its reboot: somebody else's task runs there"),
+        happened=f"Node {node} has a fault and must be rebooted. For an hour now {who} has been running there.",
+        evidence=who,
+        done="The reboot waits; no job will be placed on the node.",
+        node=node,
+        next="End that task, or wait. A family that need not be waited for: REBOOT_BESIDE.",
+    )
+
+
 def fleet_frozen(guard: FleetGuard) -> Notify:
     """Too much at once: one message, however many orders wait."""
     why = guard.frozen.why if guard.frozen else ""

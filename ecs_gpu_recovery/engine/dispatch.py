@@ -8,7 +8,16 @@ from datetime import datetime
 from ..core import keys
 from ..core.effects import Archive, CheckNode, LabelNodes, Notify, Order, RebootNode, StartTask, StopTask
 from ..core.errors import Bug, ClusterRefused, Transient
-from ..core.events import CheckRefused, Fact, OrderFailed, OrderSent, RebootFailed, StartRefused
+from ..core.events import (
+    CheckRefused,
+    Fact,
+    OrderFailed,
+    OrderSent,
+    PermitWithheld,
+    RebootFailed,
+    StartRefused,
+)
+from ..core.guard import Answer
 from ..core.model import Job, Node, Rank
 from .ports import Fleet, Notifier, Store
 
@@ -36,12 +45,20 @@ class Dispatcher:
         if isinstance(effect, StopTask):
             return [*self._fleet.stop_task(owner_of(record), effect), sent]
         if isinstance(effect, RebootNode):
-            return [*self._fleet.reboot_node(self._host(record, effect.node), effect, again=again), sent]
+            return self._reboot(self._host(record, effect.node), effect, at, again)
         if isinstance(effect, Notify):
             self._notifier.notify(effect)
         elif isinstance(effect, Archive):
             self._notifier.archive(owner_of(record), effect)
         return [sent]
+
+    def _reboot(self, node: Node, effect: RebootNode, at: datetime, again: bool) -> list[Fact]:
+        """A cluster is shared: just before, it is asked who else is there. Nobody's task is ended by a reboot."""
+        if others := self._fleet.company(node):
+            who = f"{', '.join(others[:3])}{' and others' if len(others) > 3 else ''}"
+            return [PermitWithheld(at=at, key=effect.key, answer=Answer.BUSY, why=who)]
+        sent = OrderSent(at=at, key=effect.key)
+        return [*self._fleet.reboot_node(node, effect, again=again), sent]
 
     def label(self, record: Job | Node, orders: Sequence[Order], at: datetime) -> list[Fact]:
         """Labels of many orders at once: the fewer calls."""

@@ -160,6 +160,9 @@ class Fleet(Protocol):
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]: ...
 
+    def company(self, node: Node) -> Sequence[str]:
+        """What runs on a node now that is neither a daemon of ours, nor what its job left there."""
+
     def label_nodes(self, nodes: Sequence[Node]) -> None:
         """Show each node's status on the cluster itself, where the cluster has a place for it."""
 

@@ -119,6 +119,13 @@ class LocalFleet:
             self._cluster.reboot(node.name, order.key)
         return []
 
+    def company(self, node: Node) -> Sequence[str]:
+        """Ranks that run there, but for the one that its job could not stop."""
+        with _answering(node.name):
+            live = self._cluster.tasks(node.name, live_only=True)
+        ranks = [task for task in live if task.kind == "train" and not task.stop_ordered]
+        return [f"task {task.task_id} of job {task.job}" for task in ranks if task.task_id != node.task]
+
     def _start(self, node: str, spec: TaskSpec) -> None:
         with _answering(node):
             self._cluster.start_task(node, spec)

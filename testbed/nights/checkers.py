@@ -118,6 +118,7 @@ class Judge:
         self.permits.rebooted(machine.name, reboot.key)
         running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
         demand(not running, f"{machine.name} is rebooted under {running}")
+        demand(not machine.strangers, f"{machine.name} is rebooted under somebody else's task")
         key = keys.parse(reboot.key)
         assert key is not None, reboot.key
         demand(machine.name not in self._round, f"{machine.name} is rebooted once more, as its gate failed")

@@ -187,6 +187,10 @@ class SimulatedCluster:
         self._night.after("reboot", order.key)
         return []
 
+    def company(self, node: Node) -> Sequence[str]:
+        self._night.before("look", f"who is on {node.name}")
+        return ["somebody else's task"] * self._world.machines[node.name].strangers
+
     def label_nodes(self, nodes: Sequence[Node]) -> None:
         self._night.before("label", "")
 

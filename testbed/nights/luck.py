@@ -36,6 +36,31 @@ def brew(world: World) -> None:
                 world.after(rng.uniform(0, w.trouble_s), partial(act, machine))
 
 
+def brew_strangers(world: World) -> None:
+    """A cluster is shared: others run tasks on any node, for a while."""
+    if not world.weather.strangers:  # older nights stay as they are
+        return
+    rng = Random(f"strangers {world.rng.random()}")  # noqa: S311
+    for machine in world.machines.values():
+        for _ in range(poisson(rng, world.weather.strangers)):
+            world.struck["strangers"] += 1
+            begins, lasts = rng.uniform(0, world.weather.trouble_s), rng.choice((60.0, 600.0, 5000.0))
+            world.after(begins, partial(_stranger, world, machine, lasts))
+
+
+def _stranger(world: World, machine: Machine, lasts: float) -> None:
+    if not machine.connected:
+        return
+    boot, machine.strangers = machine.boot, machine.strangers + 1
+    world.note("a stranger", machine.name)
+
+    def ends() -> None:
+        if machine.boot == boot:
+            machine.strangers -= 1
+
+    world.after(lasts, ends)
+
+
 def _break(world: World, machine: Machine, fault: str) -> None:
     if not machine.up or machine.fault == "replace":
         return

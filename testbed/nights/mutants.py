@@ -236,6 +236,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("reboot without a permit", Permits, "withheld", _ask_nobody),
     Mutant("reboot in a frozen fleet", guard, "waits_for", _as_if_thawed),
     Mutant("stop a gang without a permit", Permits, "tick", lambda permits, job, now: Tick(at=now)),
+    Mutant(
+        "reboot beside a stranger's task", SimulatedCluster, "company", lambda cluster, node: (), "shared"
+    ),
     Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),

@@ -32,7 +32,7 @@ from .cluster import SimulatedCluster
 from .forgery import forgery
 from .hangs import Hangs
 from .hostile import HostileGuard, HostileStore, Inbox
-from .luck import brew, poisson
+from .luck import brew, brew_strangers, poisson
 from .memory import MemoryGuard, MemoryStore
 from .people import People
 from .violation import Violation
@@ -370,6 +370,7 @@ class Night:
             )
         self._people.prepare()
         brew(world)
+        brew_strangers(world)
         for number in range(w.sweepers):
             chance = self.more if number else rng
             sweepers = [Sweeper(functions) for functions, _ in self._sides]

@@ -65,6 +65,7 @@ class Weather:
     )
     mute: bool = False  #: the second of these
     deaf_watch: float = 0.0  #: mean deaths of a watch in an hour
+    strangers: float = 0.0  #: others run tasks on a node
     # Repairs.
     no_cure: float = 0.0
     slow_reboot: float = 0.0
@@ -131,7 +132,7 @@ TROUBLES = (
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
     *("mixed", "poisoned", "frozen_gpus", "freezes"),
-    *("hangs", "pauses", "false_witness", "deaf_watch"),
+    *("hangs", "pauses", "false_witness", "deaf_watch", "strangers"),
 )
 
 
@@ -300,6 +301,12 @@ def storms(rng: Random, more: Random) -> Weather:
     """Many nodes need a reboot, one after the other and at once."""
     weather = _guarded(draw(rng, more), _apart(more))
     return replace(weather, gpu_faults=max(weather.gpu_faults, 2.0), skew_s=0.0, jolt_s=0.0)
+
+
+def shared(rng: Random, more: Random) -> Weather:
+    """A cluster that others use too: their tasks run on nodes that need a reboot."""
+    weather = draw(rng, more)
+    return replace(weather, strangers=2.0, gpu_faults=max(weather.gpu_faults, 1.0))
 
 
 def releases(rng: Random, more: Random) -> Weather:
@@ -484,6 +491,7 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "releases": releases,
     "poison": poison,
     "storms": storms,
+    "shared": shared,
     "spares": spares,
     "contest": contest,
 }

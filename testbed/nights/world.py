@@ -100,6 +100,7 @@ class Machine:
     tasks: list[Task] = field(default_factory=list)
     reboots: dict[str, Reboot] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
+    strangers: int = 0  #: tasks that others run here
 
     @property
     def connected(self) -> bool:
@@ -368,6 +369,7 @@ class World:
         if not machine.up:
             return
         machine.up = machine.agent = False
+        machine.strangers = 0
         for task in machine.tasks:
             if task.alive:
                 lie = self.strikes("lies") and not task.check

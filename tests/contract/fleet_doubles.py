@@ -112,6 +112,9 @@ class ModelFleet:
         self._behind.state = self._behind.state.with_node(0, node)
         return self._do(None, lambda state: (self._behind.model.cluster.reboot(state, order), ()))
 
+    def company(self, node: Node) -> Sequence[str]:
+        return ()
+
     def label_nodes(self, nodes: Sequence[Node]) -> None:
         """The model has no labels."""
 

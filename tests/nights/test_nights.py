@@ -79,6 +79,7 @@ def test_the_nights_are_troubled_enough() -> None:
     seen: set[str] = set()
     struck: Counter[str] = Counter()
     always = [(seed, "any") for seed in range(200)] + [(seed, "hangs") for seed in range(60)]
+    always += [(seed, "shared") for seed in range(5)]
     for seed, sky in always:
         outcome = run(seed, sky=sky)
         struck.update(outcome.struck)

@@ -69,6 +69,8 @@ def test_while_nothing_is_new_a_look_is_one_list_call(world: World) -> None:
     world.tick()
     calls = len(world.wire.calls)
     world.tick()
-    asked = [call for call in world.wire.calls[calls:] if "container_instances" in call[1] or call[0] == "ssm"]
+    asked = [
+        call for call in world.wire.calls[calls:] if "container_instances" in call[1] or call[0] == "ssm"
+    ]
     assert asked.count(("ecs", "list_container_instances")) == 1
     assert not [call for call in asked if call[0] == "ssm"]

@@ -112,6 +112,9 @@ class SilentFleet:
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         return ()
 
+    def company(self, node: Node) -> Sequence[str]:
+        return ()
+
     def label_nodes(self, nodes: Sequence[Node]) -> None:
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from .. import examination, keys
+from .. import examination, keys, messages
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
 from ..guard import Answer, open_fault
@@ -16,6 +16,9 @@ from .draft import NodeDraft
 TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 #: How many condemnations a record remembers.
 REMEMBERED = 10
+#: How the timeline tells of a reboot that waits for others to leave; after a while a person is told.
+COMPANY, TOLD = "its reboot waits: somebody else's task runs there", "a person is told that its reboot waits"
+COMPANY_LEAVES = timedelta(hours=1)
 
 
 def begin(d: NodeDraft) -> None:
@@ -61,12 +64,27 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
         d.move(NodeStatus.PENDING_HEALTHCHECK, "waited long for its permit; examined again first", ev.why)
         examination.begin(d)
     else:
+        why = COMPANY if ev.answer is Answer.BUSY else "its reboot waits for a permit"
         if not held(d):
-            d.move(NodeStatus.PENDING_HEALTHCHECK, "its reboot waits for a permit", ev.why)
+            d.move(NodeStatus.PENDING_HEALTHCHECK, why, ev.why)
             d.set(deadline=None)
             if ev.tell is not None:
                 d.order(ev.tell)
+        if ev.answer is Answer.BUSY:
+            _in_company(d, ev.why)
         d.amend(replace(order, due=d.now + d.policy.backoff_first, tries=max(1, order.tries), error=ev.why))
+
+
+def _in_company(d: NodeDraft, who: str) -> None:
+    """A cluster is shared: what others run there is not ended. If it does not end by itself, a person is told once."""
+    booted = d.node.booted_at
+    said = [entry for entry in d.reported(COMPANY) if booted is None or entry.at > booted]
+    if not said:
+        d.say(COMPANY, who)
+    elif d.now - said[0].at >= COMPANY_LEAVES and all(entry.at < said[0].at for entry in d.reported(TOLD)):
+        d.say(TOLD, who)
+        d.set(errands=d.node.errands + 1)
+        d.order(messages.node_in_company(d.name, who, d.node.errands))
 
 
 def examined_again(d: NodeDraft) -> bool:
