@@ -12,6 +12,7 @@ from typing import Any
 
 from .core.events import FAULT
 from .core.model import Node, NodeStatus, Verdict
+from .core.node.repair import COMPANY, PERMIT
 
 FREE, BUSY, DRAINED, BAD = WORDS = ("free", "busy", "drained", "bad")
 
@@ -26,12 +27,11 @@ BUSY_WITH = {
 }
 BY_PERSON = "by {by}: {why}"
 SILENT = "not heard from"
-HELD = "its reboot waits for a permit"
 UNTESTED = "not tested: {found}"
 GPUS_GONE = "only {seen} of {all} GPUs are there"
 GIVEN = "{found}"
 NEEDS_PERSON = "a person must look at it"
-TEXTS = (*BUSY_WITH.values(), BY_PERSON, SILENT, HELD, UNTESTED, GPUS_GONE, GIVEN, NEEDS_PERSON)
+TEXTS = (*BUSY_WITH.values(), BY_PERSON, SILENT, PERMIT, COMPANY, UNTESTED, GPUS_GONE, GIVEN, NEEDS_PERSON)
 #: A fault that was reported is settled by what comes after it.
 _SETTLES = frozenset({NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING, NodeStatus.FAILED})
 
@@ -58,7 +58,8 @@ def standing(node: Node) -> Standing:
     if node.status is NodeStatus.UNKNOWN:
         return Standing(BAD, SILENT)
     if node.held:
-        return Standing(BUSY, HELD)
+        waits = [entry.why for entry in node.timeline if entry.why in (PERMIT, COMPANY)]
+        return Standing(BUSY, waits[-1] if waits else PERMIT)
     if node.job_id:
         return Standing(BUSY, BUSY_WITH[node.status])
     if node.hold is not None:

@@ -1,4 +1,4 @@
-"""The command about what nodes kept before they were rebooted."""
+"""The commands about what nodes kept before they were rebooted: to fetch it, and to tell a vendor."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _AFTERWARDS = timedelta(hours=1)
 
 def register(app: typer.Typer) -> None:
     app.command()(evidence)
+    app.command()(ticket)
 
 
 def evidence(
@@ -56,6 +57,30 @@ def evidence(
         print(f"nothing was kept of {name}: it is kept before a reboot, and when a job hangs")
     elif fetch is None:
         print("to bring them here:  gpu-recovery evidence NODE --fetch FOLDER")
+
+
+def ticket(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
+    as_json: JsonOption = False,
+    backend: BackendOption = "local",
+    state: StateOption = None,
+) -> None:
+    """Write what a vendor wants to know of a node: machine, GPUs and serial numbers, faults, repairs, driver lines.
+
+    From the node's record and from what was kept before its last reboot. Paste it into the ticket, or:
+    gpu-recovery ticket NODE > ticket.txt
+    """
+    from ..ticket import ticket as written
+    from . import render
+    from .opened import opened, remark
+
+    with opened(backend, state) as side:
+        node = side.node(name)
+        kept = [one.name for one in side.evidence(name)]
+        archive = side.fetch_evidence(name, kept[0]) if kept else b""
+        text = written(node, side.now(), kept, archive)
+        remark(side)
+    render.emit_json({"node": name, "ticket": text}) if as_json else print(text, end="")
 
 
 def _of(side: Backend, name: str) -> Sequence[Bundle]:

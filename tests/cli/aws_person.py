@@ -141,6 +141,7 @@ class Person:
                 "DCGM_HEALTH_CHECK_TASK": CHECK,
                 "SNS_TOPIC_ARN": world.account.topic,
                 "MAX_RETRIES": "1",
+                "ADMISSION_CHECK": "false",
                 "DEAD_LETTER_QUEUE_URL": URL,
                 "EVIDENCE_BUCKET": "stack-evidence-1",
             }

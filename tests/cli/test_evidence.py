@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.control.remote_backend import TOKEN_VARIABLE, RemoteBackend
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.errors import NotFound
+from ecs_gpu_recovery.core.events import FAULT
+from ecs_gpu_recovery.core.model import Condemnation, Entry, Node, Verdict
 from ecs_gpu_recovery.local import evidence
 from ecs_gpu_recovery.local.cluster import Cluster
+from ecs_gpu_recovery.ticket import ticket
 from tests.cli.conftest import run_command
 from tests.cli.test_remote import KEPT, TOKEN
 from tests.console.helpers import USERS, console, eventually, still_state
@@ -86,3 +91,63 @@ def test_the_page_of_a_node_that_was_rebooted_links_to_it(state: Path) -> None:
         here.close()
         link = f"/api/nodes/node-1/evidence/{NAME}"
         eventually(lambda: link in client.get("/nodes/node-1").text, "the page shows what was kept")
+
+
+SMI = """Driver Version                            : 570.86.15
+CUDA Version                              : 12.8
+GPU 00000000:3B:00.0
+    Product Name                          : NVIDIA H200
+    Serial Number                         : 1654923000123
+    GPU UUID                              : GPU-1111
+GPU 00000000:86:00.0
+    Product Name                          : NVIDIA H200
+    Serial Number                         : 1654923000456
+"""
+
+
+def test_a_ticket_has_the_machine_its_gpus_its_faults_and_what_was_tried() -> None:
+    files = {
+        "./nvidia-smi.txt": SMI,
+        "./kernel.txt": "usb 1-1: reset\n[ 1.0] NVRM: Xid (PCI:0000:3b:00): 79, fell\n",
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    at = datetime(2026, 3, 1, 2, tzinfo=UTC)
+    found = Condemnation(
+        at=at, verdict=Verdict.REBOOT, findings="Xid 79 [GPU-1111]", repair="reboot", outcome="no"
+    )
+    seen = Entry(at=at, subject="n", before="", after="", why=FAULT, evidence="Xid 79 | NVRM: Xid")
+    node = Node(
+        name="n",
+        cluster="c",
+        created_at=at,
+        updated_at=at,
+        host="i-0123",
+        gpus=8,
+        condemned=(found,),
+        timeline=(seen,),
+    )
+    text = ticket(node, at, ["a.tar.gz"], packed.getvalue())
+    for line in (
+        "machine: i-0123",
+        "Driver Version: 570.86.15, CUDA Version: 12.8",
+        "00000000:3B:00.0, Product Name: NVIDIA H200, Serial Number: 1654923000123, GPU UUID: GPU-1111",
+        "2026-03-01 02:00:00 reboot: Xid 79 [GPU-1111]; reboot: no",
+        "2026-03-01 02:00:00 Xid 79 | NVRM: Xid",
+        "[ 1.0] NVRM: Xid (PCI:0000:3b:00): 79, fell",
+        "a.tar.gz  (gpu-recovery evidence n --fetch FOLDER)",
+    ):
+        assert f"  {line}\n" in text
+    assert "usb" not in text
+    assert "Driver Version" not in ticket(node, at, ["a.tar.gz"], b"damaged")
+
+
+def test_a_ticket_is_written_by_a_command(state: Path) -> None:
+    done = run_command("ticket", "node-1", "--state", str(state))
+    assert done.code == 0
+    assert done.out.startswith("GPU node node-1 (")
+    assert f"  {NAME}  (gpu-recovery evidence node-1 --fetch FOLDER)\n" in done.out

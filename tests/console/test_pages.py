@@ -27,6 +27,7 @@ from ecs_gpu_recovery.console.pages.language import CATALOGUES, translations
 from ecs_gpu_recovery.console.pages.render import environment
 from ecs_gpu_recovery.console.problems import BadField
 from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.core import edges
 from ecs_gpu_recovery.core.edges import JOB
 from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.errors import Refused
@@ -146,6 +147,8 @@ def test_every_state_has_a_word_a_shape_and_a_colour() -> None:
 
 def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
     assert {str(place) for place in svg.PLACES} == {"", *map(str, JobStatus)}
+    assert set(svg.NODE_PLACES) == set(NodeStatus)
+    assert set(svg.NODE_LIFE) <= set(edges.NODE)
     with console(still_state(tmp_path)) as client:
         page = client.get(f"/jobs/{submitted(client)['id']}").text
     assert page.count('class="edge') == len(JOB)

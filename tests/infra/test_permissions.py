@@ -27,12 +27,11 @@ NO_RESOURCE = {
     "ecs:DescribeTaskDefinition",
     "ecs:ListTasks",
     "ssm:CancelCommand",
+    "ssm:DescribeInstanceInformation",
     "ssm:ListCommandInvocations",
 }
 #: Reachable in the code, but asked for by people: jobs are submitted and nodes added with their own rights.
 PEOPLES = {"dynamodb:PutItem"}
-#: Reachable, and granted where daemons are asked for: see test_node_health.
-OPTIONAL = {"ecs:ListContainerInstances"}
 #: What resources of the template are called in ARNs.
 ARNS = {
     "AWS::DynamoDB::Table": "arn:aws:dynamodb:us-east-1:123456789012:table/name",
@@ -186,7 +185,11 @@ def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
     offers = {"name/index/by_status", "name/index/by_cluster"}
     assert looked_up(stack, "EcsTaskHandler") == looked_up(stack, "DcgmTaskMonitor") == offers
     assert looked_up(stack, "EcsInstanceMonitor") == offers | {"name/index/by_instance"}
-    assert looked_up(stack, "RecoverySweeper") == offers | {"name/index/due", "name/index/live"}
+    assert looked_up(stack, "RecoverySweeper") == offers | {
+        "name/index/by_instance",
+        "name/index/due",
+        "name/index/live",
+    }
     assert all("ecs:DescribeTasks" in of(stack, f) for f in permissions.FUNCTIONS), "each may stop by token"
     assert "ssm:ListCommandInvocations" not in of(stack, "DcgmTaskMonitor")
     sweeper = of(stack, "RecoverySweeper")
@@ -272,7 +275,7 @@ def test_the_functions_may_do_all_that_their_code_does_and_nothing_else(stack: M
     platform |= {"s3:PutObject"}  # a host does it, with an address that the function has signed
     platform |= {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage", *TAKING}
     allowed = {action for function in permissions.FUNCTIONS for action in of(stack, function)}
-    assert allowed - platform == made - PEOPLES - OPTIONAL
+    assert allowed - platform == made - PEOPLES
 
 
 def test_the_page_about_permissions_is_what_the_stack_says(stack: Made) -> None:

@@ -35,6 +35,7 @@ TOPICS = {
     "aws_calls": "What a recovery costs on AWS",
     "embedded": "The embedded control plane",
     "health": "Verdicts about GPUs",
+    "gates": "Nodes that come back",
     "hangs": "Jobs that neither train nor die",
     "fleet": "The fleet model",
     "imports": "Starting up",
@@ -115,6 +116,13 @@ MEANINGS: dict[str, Meaning] = {
     "reboots_on_inconclusive": Meaning("health", "reboots of nodes that could not be tested", most=0),
     "verdicts_per_s": Meaning("health", "nodes broken, examined and dealt with", "a second"),
     "health_overhead_s": Meaning("health", "CPU time of one quick check of a sound node", "s", most=5),
+    # -- gates
+    "gate_cases": Meaning(
+        "gates", "nodes that come back from a repair, in every order of the news", least=1000
+    ),
+    "gate_wrong": Meaning(
+        "gates", "let back in though not found healthy, or kept out though healthy", most=0
+    ),
     # -- hangs
     "hang_cases": Meaning("hangs", "gangs that hang, or only seem to, in virtual time", least=200),
     "hang_missed": Meaning("hangs", "hangs that were not found", most=0),

@@ -333,6 +333,12 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     regions = {
         "title": renderer.render("_node_title.html", node=data["node"]),
         "node": renderer.render("_node_head.html", node=data["node"]),
+        "life": svg.node_diagram(
+            data["node"]["status"],
+            data["moves"],
+            renderer.node_label,
+            renderer.text("Life of the node"),
+        ),
         "report": renderer.render(
             "_report.html",
             report=(last := next(iter(data["reports"]), None)),

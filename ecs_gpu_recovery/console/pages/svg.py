@@ -6,7 +6,7 @@ hand. Nothing carries a style of its own: classes say what a thing is, the style
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import hypot
@@ -31,6 +31,37 @@ PLACES: dict[str, tuple[float, float]] = {
     JobStatus.USER_STOPPED: (435, 260),
 }
 VIEW = (684, 376)
+#: A node's: the round through a job and its repair, clockwise. What can happen to it in any state is not drawn.
+NODE_PLACES: dict[str, tuple[float, float]] = {
+    NodeStatus.UNKNOWN: (82, 30),
+    NodeStatus.AVAILABLE: (256, 30),
+    NodeStatus.ASSIGNED: (430, 30),
+    NodeStatus.IN_PROGRESS: (604, 140),
+    NodeStatus.PENDING: (604, 240),
+    NodeStatus.PENDING_HEALTHCHECK: (430, 140),
+    NodeStatus.REBOOTING: (343, 240),
+    NodeStatus.FAILED: (82, 140),
+}
+NODE_VIEW = (684, 270)
+_N = NodeStatus
+NODE_LIFE = frozenset(
+    {
+        (_N.UNKNOWN, _N.AVAILABLE),
+        (_N.UNKNOWN, _N.PENDING_HEALTHCHECK),
+        (_N.AVAILABLE, _N.ASSIGNED),
+        (_N.AVAILABLE, _N.PENDING_HEALTHCHECK),
+        (_N.ASSIGNED, _N.IN_PROGRESS),
+        (_N.IN_PROGRESS, _N.AVAILABLE),
+        (_N.IN_PROGRESS, _N.PENDING),
+        (_N.PENDING, _N.PENDING_HEALTHCHECK),
+        (_N.PENDING_HEALTHCHECK, _N.AVAILABLE),
+        (_N.PENDING_HEALTHCHECK, _N.REBOOTING),
+        (_N.PENDING_HEALTHCHECK, _N.FAILED),
+        (_N.REBOOTING, _N.PENDING_HEALTHCHECK),
+        (_N.REBOOTING, _N.FAILED),
+        (_N.FAILED, _N.AVAILABLE),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +82,13 @@ def _border(center: tuple[float, float], towards: tuple[float, float], *, dot: b
     return center[0] + dx * scale, center[1] + dy * scale
 
 
-def _line(before: str, after: str) -> _Line:
-    a, b = PLACES[before], PLACES[after]
+def _line(
+    before: str, after: str, places: Mapping[str, tuple[float, float]], moves: Container[tuple[str, str]]
+) -> _Line:
+    a, b = places[before], places[after]
     x1, y1 = _border(a, b, dot=before == NEW)
     x2, y2 = _border(b, a, dot=False)
-    if (after, before) in JOB:  # both ways: two lines side by side
+    if (after, before) in moves:  # both ways: two lines side by side
         length = hypot(x2 - x1, y2 - y1) or 1.0
         ox, oy = -(y2 - y1) / length * 9, (x2 - x1) / length * 9
         x1, y1, x2, y2 = x1 + ox, y1 + oy, x2 + ox, y2 + oy
@@ -81,23 +114,46 @@ def state_diagram(
     """All states and moves; those this job took are marked, and the state it is in is lit."""
     known = (*earlier, *job.timeline)
     taken = {(e.before, e.after) for e in known if e.subject == "job" and e.before != e.after}
-    been = {after for _, after in taken} | {before for before, _ in taken}
+    moves = {move: words(edge.why) for move, edge in JOB.items()}
+    return _drawn(PLACES, VIEW, moves, taken, job.status, label, title)
+
+
+def node_diagram(
+    status: str, moves: Iterable[Mapping[str, str]], label: Callable[[str], str], title: str
+) -> Markup:
+    """The life of a node: the moves it took are marked, and the state it is in is lit."""
+    taken = {(move["before"], move["after"]) for move in moves if move["before"] != move["after"]}
+    life = {(a.value, b.value): f"{label(a)} → {label(b)}" for a, b in NODE_LIFE}
+    return _drawn(NODE_PLACES, NODE_VIEW, life, taken, status, label, title)
+
+
+def _drawn(
+    places: Mapping[str, tuple[float, float]],
+    view: tuple[int, int],
+    moves: Mapping[tuple[str, str], str],
+    taken: Collection[tuple[str, str]],
+    now: str,
+    label: Callable[[str], str],
+    title: str,
+) -> Markup:
+    """Boxes at their places, and an arrow with its reason for each move."""
+    been = {state for move in taken for state in move}
     parts = [
-        f'<svg class="diagram" viewBox="0 0 {VIEW[0]} {VIEW[1]}" role="img" aria-label="{escape(title)}"'
+        f'<svg class="diagram" viewBox="0 0 {view[0]} {view[1]}" role="img" aria-label="{escape(title)}"'
         ' xmlns="http://www.w3.org/2000/svg">'
     ]
-    for (before, after), edge in sorted(JOB.items(), key=lambda item: item[0] in taken):
-        line = _line(before, after)
+    for (before, after), why in sorted(moves.items(), key=lambda item: (item[0] in taken, item[0])):
+        line = _line(before, after, places, moves)
         kind = "edge taken" if (before, after) in taken else "edge"
         parts.append(
-            f'<g class="{kind}"><title>{escape(words(edge.why))}</title><line x1="{line.x1:.1f}" y1="{line.y1:.1f}"'
+            f'<g class="{kind}"><title>{escape(why)}</title><line x1="{line.x1:.1f}" y1="{line.y1:.1f}"'
             f' x2="{line.x2:.1f}" y2="{line.y2:.1f}"/><polygon points="{_head(line)}"/></g>'
         )
-    x, y = PLACES[NEW]
-    parts.append(f'<circle class="begin" cx="{x}" cy="{y}" r="7"/>')
-    for status in JobStatus:
-        x, y = PLACES[status]
-        kind = "now" if status is job.status else "been" if status in been else "other"
+    for status, (x, y) in places.items():
+        if status == NEW:
+            parts.append(f'<circle class="begin" cx="{x}" cy="{y}" r="7"/>')
+            continue
+        kind = "now" if status == now else "been" if status in been else "other"
         left, top = x - _WIDTH / 2, y - _HEIGHT / 2
         parts.append(
             f'<g class="state {kind} s-{status}" data-state="{status}">'

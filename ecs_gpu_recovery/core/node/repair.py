@@ -16,7 +16,8 @@ from .draft import NodeDraft
 TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 #: How many condemnations a record remembers.
 REMEMBERED = 10
-#: How the timeline tells of a reboot that waits for others to leave; after a while a person is told.
+#: How the timeline tells of a reboot that waits for a permit, or for others to leave; of these a person is told.
+PERMIT = "its reboot waits for a permit"
 COMPANY, TOLD = "its reboot waits: somebody else's task runs there", "a person is told that its reboot waits"
 COMPANY_LEAVES = timedelta(hours=1)
 
@@ -64,7 +65,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
         d.move(NodeStatus.PENDING_HEALTHCHECK, "waited long for its permit; examined again first", ev.why)
         examination.begin(d)
     else:
-        why = COMPANY if ev.answer is Answer.BUSY else "its reboot waits for a permit"
+        why = COMPANY if ev.answer is Answer.BUSY else PERMIT
         if not held(d):
             d.move(NodeStatus.PENDING_HEALTHCHECK, why, ev.why)
             d.set(deadline=None)
