@@ -26,7 +26,7 @@ def report(live: LiveController, node: str) -> dict[str, object]:
 def test_a_job_is_examined_first_unless_somebody_says_no() -> None:
     wanted = {"command": ["true"], "any_nodes": 1}
     assert parse(wanted, python="python3").check is True
-    assert parse(wanted, python="python3").spec.check_level == "quick"
+    assert parse(wanted, python="python3").spec.check_level == "", "as deep as the settings say"
     assert parse({**wanted, "check": "none"}, python="python3").check is False
 
 

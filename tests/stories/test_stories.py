@@ -231,7 +231,7 @@ def test_the_check_knows_what_to_expect(world: World) -> None:
     world.fail_rank(0)
     world.pass_time(4)
     env = world.tasks("check")[0]["env"]
-    assert (env["JOB_ID"], env["GPU_HEALTH_EXPECT_GPUS"], env["GPU_HEALTH_LEVEL"]) == ("j1", "8", "quick")
+    assert (env["JOB_ID"], env["GPU_HEALTH_EXPECT_GPUS"], env["GPU_HEALTH_LEVEL"]) == ("j1", "8", "2")
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------
