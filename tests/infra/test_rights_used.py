@@ -34,6 +34,18 @@ UNUSED: dict[tuple[str, str], str] = {
         ): "the guard is read where another process asked meanwhile; the sweeper does it too"
         for name in ("DcgmTaskMonitor", "EcsInstanceMonitor", "EcsTaskHandler")
     },
+    (
+        "EcsInstanceMonitor",
+        "dynamodb:UpdateItem",
+    ): "it starts one check at a time: the pace is for many calls",
+    (
+        "EcsInstanceMonitor",
+        "ecs:DescribeTasks",
+    ): "who else is on a node that is to reboot: in the stories nobody",
+    (
+        "RecoverySweeper",
+        "dynamodb:Query",
+    ): "a new node of which no event came: the story of that is told apart",
     ("", "sqs:GetQueueAttributes"): _QUEUE,
     ("", "sqs:DeleteMessage"): _QUEUE,
     ("", "sqs:ReceiveMessage"): _QUEUE,
