@@ -59,10 +59,7 @@ class EcsFleet:
         check_task: str,
         now: Callable[[], datetime],
         pace: Pace,
-        ours: Iterable[str] = (),
     ) -> None:
-        """`ours` are families of daemons, beside which a node may be rebooted."""
-        self._ours = {family(check_task), *ours}
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
         self._reboots, self._looks = reboots, looks
         self._pace = pace
@@ -247,11 +244,12 @@ class EcsFleet:
             if not page.get("nextToken"):
                 break
             more = {"nextToken": page["nextToken"]}
+        ours = {family(self._check_task), *self._reboots.beside}
         tasks = [(family(str(task.get("taskDefinitionArn", ""))), task) for task in self._describe(found)]
         return [
             f"task {_id(task['taskArn'])} of {of}"
             for of, task in tasks
-            if of not in self._ours and task.get("lastStatus") not in ("MISSING", "STOPPED")
+            if of not in ours and task.get("lastStatus") not in ("MISSING", "STOPPED")
         ]
 
     def host_of(self, of: Node | Rank) -> str:

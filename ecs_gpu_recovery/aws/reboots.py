@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -60,9 +60,12 @@ class Command:
 
 
 class Reboots:
-    """The orders of one stack for one cluster."""
+    """The orders of one stack for one cluster. `beside` are families of tasks that a reboot may interrupt."""
 
-    def __init__(self, ssm: SSMClient, evidence: Evidence, *, document: str, cluster: str) -> None:
+    def __init__(
+        self, ssm: SSMClient, evidence: Evidence, *, document: str, cluster: str, beside: Iterable[str] = ()
+    ) -> None:
+        self.beside = frozenset(beside)
         self._ssm, self._evidence, self._document, self._cluster = (
             ssm,
             evidence,

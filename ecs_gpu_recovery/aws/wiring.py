@@ -134,13 +134,17 @@ def build(
     stack, cluster = chosen.STACK_NAME, chosen.ECS_CLUSTER_NAME
     fleet = EcsFleet(
         ecs=ecs,
-        reboots=Reboots(ssm, evidence, document=reboot_document.name(stack), cluster=cluster),
+        reboots=Reboots(
+            *(ssm, evidence),
+            document=reboot_document.name(stack),
+            cluster=cluster,
+            beside=chosen.beside_reboots,
+        ),
         looks=HangLook(ssm, evidence, document=hang_document.name(stack), cluster=cluster),
         logs=client("logs"),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         now=now,
-        ours=chosen.beside_reboots,
         pace=Pace(SharedTurns(db, chosen.CALL_TABLE_NAME) if chosen.CALL_TABLE_NAME else OwnTurns()),
     )
     archive = TimelineArchive(client("logs"), chosen.TIMELINE_LOG_GROUP, now)
