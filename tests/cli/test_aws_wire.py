@@ -213,8 +213,9 @@ def test_an_operator_looks_after_nodes(account: Account) -> None:
     assert account.run("operator", "node", "drain", "n0", "--why", "fan").code == 0
     assert "drained by" in account.run("operator", "node", "show", "n0").out
     assert account.run("operator", "node", "release", "n0", "--why", "mended").code == 0
-    assert account.run("operator", "node", "check", "n0").code == 0
     side = account.deployment.side
+    account.until(lambda: side.store.node("n0").status == "AVAILABLE")  # new: examined before its first job
+    assert account.run("operator", "node", "check", "n0").code == 0
     account.until(lambda: side.store.node("n0").status == "AVAILABLE")
     for name in ("n0", "n1"):
         told = account.run("operator", "node", "reboot", name, "--why", "driver")

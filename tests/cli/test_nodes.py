@@ -101,7 +101,7 @@ def test_a_fault_on_a_free_node_is_examined_and_repaired_by_itself(
     steps = (
         "a fault was seen on it",
         "the check found a GPU fault that a reboot may cure",
-        "rebooted, connected",
+        "rebooted; examined once more",
     )
     assert sorted(steps, key=told.index) == list(steps), told
     assert here("node", "check", "node-3", "--wait").code == 0
@@ -116,7 +116,7 @@ def test_a_check_that_a_person_asks_for_stays_until_the_node_is_repaired(
     told = here("node", "check", "node-3", "--wait", "--why", "it looks odd")
     assert told.code == 0, told
     assert "it looks odd" in told.out
-    assert "rebooted, connected, all GPUs there" in told.out
+    assert "rebooted; examined once more" in told.out
     assert live.cluster.node("node-3").boot_id != boot
     refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
     assert refused.code == 4
@@ -138,7 +138,7 @@ def test_a_node_that_no_reboot_cures_is_refused_and_may_be_rebooted_by_a_person(
     boot = live.cluster.node("node-3").boot_id
     rebooted = here("node", "reboot", "node-3", "--why", "the GPU is new", "--wait")
     assert rebooted.code == 0, rebooted
-    assert "rebooted, connected, all GPUs there" in rebooted.out
+    assert "rebooted; examined once more" in rebooted.out
     assert live.cluster.node("node-3").boot_id != boot
     assert here("node", "check", "node-3", "--wait").code == 0
 

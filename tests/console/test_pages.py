@@ -247,7 +247,7 @@ def test_fields_that_cannot_be_read_are_all_named() -> None:
 
 def test_fields_of_the_form_that_are_left_alone_leave_the_deployments_rules() -> None:
     asked = from_form({key: [value] for key, value in EMPTY.items()} | {"command": ["true"]})
-    assert asked == {"command": ["true"], "any_nodes": 2, "check": "quick"}
+    assert asked == {"command": ["true"], "any_nodes": 2}
 
 
 def test_what_left_the_record_is_still_told_and_drawn(tmp_path: Path) -> None:
