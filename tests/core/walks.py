@@ -18,6 +18,7 @@ from ecs_gpu_recovery.core.events import (
     NodeSeen,
     OrderFailed,
     OrderSent,
+    RebootProven,
     StartRefused,
     StopAsked,
     TaskEnded,
@@ -94,9 +95,7 @@ def _about(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
             yield NodeChecked(
                 at=at, node=rank.node, check_id=name, check_try=check_try, verdict=verdict, findings="seen"
             )
-    key = f"j/{job.attempt}/{rank.index}/reboot"
-    yield NodeRepaired(at=at, node=rank.node, key=key, machine=MachineRecord(boot_id="boot-2"))
-    yield NodeGivenUp(at=at, node=rank.node, key=key, reason="not managed")
+    yield from _repairs(rank, job, story)
     yield from (
         NodeSeen(at=at, node=rank.node, connected=up, boot_id=boot)
         for up in (True, False)
@@ -118,6 +117,25 @@ def _about(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
     yield FaultSeen(at=at, node=rank.node, evidence="Xid 79")
 
 
+def _repairs(rank: Rank, job: Job, story: Story) -> Iterator[Fact]:
+    """That a node is back is told by its own record only; a job may hear of an earlier time, or that it is given up."""
+    at, node, key = story.now, story.nodes[rank.node], f"j/{job.attempt}/{rank.index}/reboot"
+    machine = MachineRecord(boot_id="boot-2")
+    earlier = f"j/{max(0, job.attempt - 1)}/{rank.index}/reboot"
+    if node.returned == node.handed or key != node.handed:
+        yield NodeRepaired(at=at, node=rank.node, key=key, machine=machine)
+    yield NodeRepaired(
+        at=at, node=rank.node, key=earlier if earlier != key else "j/9/0/reboot", machine=machine
+    )
+    yield NodeGivenUp(at=at, node=rank.node, key=key, reason="not managed")
+
+
+def _proofs(story: Story) -> list[Fact]:
+    """What the nodes themselves may hear."""
+    ordered = [node for node in story.nodes.values() if node.reboot_key]
+    return [RebootProven(at=story.now, node=n.name, key=n.reboot_key, boot_id="boot-2") for n in ordered]
+
+
 def walk(choices: list[int], *, nodes: int, check: bool, retries: int) -> Story:
     """Take one plausible fact after the other; each number chooses the fact and, now and then, lets time pass."""
     registered = {"instance": "instance/0", "host": "host", "registered_at": T0}
@@ -125,7 +143,7 @@ def walk(choices: list[int], *, nodes: int, check: bool, retries: int) -> Story:
     for choice in choices:
         if choice % 7 == 0:
             story.now += WAITS[choice // 7 % len(WAITS)]
-        facts = plausible(story.job, story)
+        facts = [*plausible(story.job, story), *_proofs(story)]
         story.hears(facts[choice % len(facts)])
     return story
 
