@@ -17,7 +17,7 @@ from pathlib import Path
 from testbed.nights.mutants import MUTANTS
 from tools import charts
 from tools.benches._meanings import MEANINGS, TOPICS, Meaning
-from tools.reliability_text import KINDS, LIMITS, PROMISES, TROUBLES
+from tools.reliability_text import HOW_NIGHTS_WORK, KINDS, LIMITS, PROMISES, TROUBLES
 
 PROOF, BENCH = Path("build/proof.json"), Path("build/bench.json")
 DOCS = Path("docs")
@@ -40,7 +40,7 @@ def reliability_page(numbers: Numbers, date: str) -> str:
         "# Reliability, in numbers",
         "",
         f"Measured on {date} by `make proof`{took}.",
-        "How the nights work: [simulation.md](simulation.md). How fast it is: [benchmarks.md](benchmarks.md).",
+        "How fast it is: [benchmarks.md](benchmarks.md).",
         "",
         "## What was tried",
         "",
@@ -99,6 +99,8 @@ def _troubles(numbers: Numbers) -> list[str]:
         f"Jobs ended: {_ends(numbers)}.",
         "",
         f"![How often each trouble struck]({PICTURES}/proof-troubles.svg)",
+        "",
+        *HOW_NIGHTS_WORK,
     ]
 
 

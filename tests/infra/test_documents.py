@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 OURS = [DOCS / f"{name}.md" for name in ("deployment", "permissions", "cost", "ecs-anywhere", "upgrade")]
-OURS += [DOCS / f"{name}.md" for name in ("workflow", "emulation")]
+OURS += [DOCS / f"{name}.md" for name in ("workflow", "testbed")]
 OURS += sorted((DOCS / "runbooks").glob("*.md"))
 
 
