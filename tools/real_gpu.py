@@ -1,7 +1,7 @@
 """`python -m tools.real_gpu`: tries what is promised about GPUs on this machine's real ones, and keeps the transcript.
 
 It needs the NVIDIA driver, root (for the kernel log) and PyTorch, and takes about two minutes. Nothing is rebooted:
-programs fault, are killed and go on. The transcript goes to build/real-gpu.md; docs/h200.md was made from one. It fails
+programs fault, are killed and go on. The transcript goes to build/real-gpu.md; docs/health.md was made from one. It fails
 if anything ends in another way than it should.
 """
 

@@ -1,4 +1,4 @@
-"""The same program and rules on a node folder. docs/faults.md is true: each fault leads to the verdict there."""
+"""The same program and rules on a node folder. docs/health.md is true: each fault leads to the verdict there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def xid(code: int, text: str = "", at: str = AT) -> str:
     return f"{at} kernel: NVRM: Xid (PCI:0000:01:00): {code}, pid=123, name=python, {text}\n"
 
 
-PAGE = (ROOT / "docs" / "faults.md").read_text()
+PAGE = (ROOT / "docs" / "health.md").read_text()
 TABLE = PAGE.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
 ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in TABLE.strip().splitlines()[2:]]
 AROUND = {"no-cure", "no-return", "lost", "xid"}

@@ -92,7 +92,7 @@ class Outcome:
     job: str
 
     def fits(self, case: Case) -> bool:
-        """The action is the one that docs/faults.md names for the verdict."""
+        """The action is the one that docs/health.md names for the verdict."""
         failed = self.node is NodeStatus.FAILED
         if case.frozen:
             return (self.reboots, failed) == (1, False)
