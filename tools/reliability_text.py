@@ -73,7 +73,7 @@ PROMISES: tuple[tuple[str, str], ...] = (
     ),
     ("No reboot without a permit, and none while the fleet is frozen", "nights, search"),
     (
-        "A rank moves only to a sound node that nobody holds, and only when its old task is gone or its node was given up",
+        "A rank moves only to a sound node that nobody holds, when its old task is gone or its node was given up",
         "nights, search",
     ),
     ("A gang is stopped as hung only if two witnesses say so of all of it", "nights, search"),
@@ -116,11 +116,12 @@ LIMITS: tuple[str, ...] = (
 
 #: Below the chart of what struck.
 HOW_NIGHTS_WORK: tuple[str, ...] = (
-    "A night runs the real runtime, sweeper and rules in virtual time. Its seed draws everything: nodes, jobs, and which of",
-    "the troubles exist at all, and how often. A judge that knows nothing of the rules watches which tasks live, which",
-    "machines reboot, what is committed and what people are told, after every step; in the end every job has ended, every",
-    "order is carried out, every node is free and everyone was told once. The same seed gives the same history. A night that",
-    "ends badly says how to see it again, and is kept in `tests/nights/regressions.txt`:",
+    "A night runs the real runtime, sweeper and rules in virtual time. Its seed draws everything: nodes, jobs,",
+    "and which of the troubles exist at all, and how often. A judge that knows nothing of the rules watches",
+    "which tasks live, which machines reboot, what is committed and what people are told, after every step; in",
+    "the end every job has ended, every order is carried out, every node is free and everyone was told once.",
+    "The same seed gives the same history. A night that ends badly says how to see it again, and is kept in",
+    "`tests/nights/regressions.txt`:",
     "",
     "    python -m testbed.nights --seed 118",
     "    python -m testbed.nights --sky late-news --seeds 0:300      # --help lists the skies",
