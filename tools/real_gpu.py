@@ -1,8 +1,8 @@
 """`python -m tools.real_gpu`: tries what is promised about GPUs on this machine's real ones, and keeps the transcript.
 
 It needs the NVIDIA driver, root (for the kernel log) and PyTorch, and takes about two minutes. Nothing is rebooted:
-programs fault, are killed and go on. The transcript goes to build/real-gpu.md; docs/health.md was made from one. It fails
-if anything ends in another way than it should.
+programs fault, are killed and go on. The transcript goes to build/real-gpu.md, of which docs/health.md tells. It
+fails if anything ends in another way than it should.
 """
 
 from __future__ import annotations
