@@ -66,11 +66,19 @@ class Deployment(SharedSettings):
         matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
         "the image repository that the stack makes",
     )
+    BUILD_IMAGE: bool = setting(
+        False,
+        boolean,
+        "make a CodeBuild project that builds the image in the account, without Docker on your machine",
+    )
     GPUS_PER_NODE: int = setting(
         8, whole(1, 64), "what the check and the example reserve: all GPUs of a node"
     )
-    WATCH_NODES: bool = setting(
-        False, boolean, "evidence as it happens, and numbers of the nodes: `gpu-health watch` on each"
+    WATCH_NODES: str = setting(
+        "auto",
+        one_of("auto", "true", "false"),
+        "evidence as it happens, and numbers of the nodes: `gpu-health watch` on each; auto: where the image is named"
+        " (`IMAGE`) or built (`BUILD_IMAGE`)",
     )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
@@ -98,6 +106,11 @@ class Deployment(SharedSettings):
         "",
         read.optional(matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "use an e-mail address")),
         "an address that is subscribed to the topic",
+    )
+    CHAT_TOPIC_NAME: str = setting(
+        "",
+        read.optional(matching(r"[A-Za-z0-9_-]{1,256}", "use letters, digits, dashes and underscores")),
+        "a second topic, with the messages in the form of Amazon Q in chat applications (AWS Chatbot): Slack, Teams",
     )
     CREATE_EC2_INSTANCE: bool = setting(False, boolean, "make a GPU node; needs `VPC_ID` and `SUBNET_ID`")
     EC2_INSTANCE_TYPE: str = setting(
@@ -209,6 +222,8 @@ class Deployment(SharedSettings):
         for name in ("CREATE_EC2_INSTANCE", "CREATE_FSX"):
             if getattr(self, name) and not (self.VPC_ID and self.SUBNET_ID):
                 yield (name, "VPC_ID", "SUBNET_ID"), f"{name} needs VPC_ID and SUBNET_ID"
+        if self.BUILD_IMAGE and self.IMAGE:
+            yield ("BUILD_IMAGE", "IMAGE"), "BUILD_IMAGE builds the stack's own image: leave IMAGE out"
         for name in CONSOLE_NEEDS if self.CONSOLE_IMAGE else ():
             if not getattr(self, name):
                 yield ("CONSOLE_IMAGE", name), f"CONSOLE_IMAGE needs {name}"
@@ -231,6 +246,12 @@ class Deployment(SharedSettings):
         """What the functions must be told: what they would not have by themselves."""
         chosen = {row: getattr(self, row.name) for row in rows(SharedSettings)}
         return {row.name: text_of(value) for row, value in chosen.items() if value != row.default}
+
+    @property
+    def watches_nodes(self) -> bool:
+        """A daemon whose image nobody has pushed yet would only fail again and again."""
+        named = bool(self.IMAGE) or self.BUILD_IMAGE
+        return named if self.WATCH_NODES == "auto" else self.WATCH_NODES == "true"
 
     @property
     def training_log_groups(self) -> list[str]:

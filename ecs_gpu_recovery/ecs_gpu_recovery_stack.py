@@ -16,6 +16,7 @@ from .infra.daemons import NodeWatch
 from .infra.dashboard import Dashboard
 from .infra.evidence import Evidence
 from .infra.functions import Functions
+from .infra.image_build import ImageBuild
 from .infra.logs import timeline_group
 from .infra.optional import AnywhereRole, GpuNode, NodeNetwork, SharedStorage
 from .infra.people import Made
@@ -43,6 +44,8 @@ class EcsGpuRecoveryStack(Stack):
         dead_letters = DeadLetters(self, "DeadLetters").queue
         timeline = timeline_group(self, "Timeline", config)
         image = Image(self, "Image", config=config)
+        if config.BUILD_IMAGE and image.repository:
+            ImageBuild(self, "ImageBuild", config=config, repository=image.repository)
         tasks = TaskDefinitions(self, "Tasks", config=config, image=image)
         cluster = self._cluster()
         daemons = self._daemons(image, tasks, cluster)
@@ -71,6 +74,7 @@ class EcsGpuRecoveryStack(Stack):
             "SNS_TOPIC_ARN": messages.topic.topic_arn,
             "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
             "TIMELINE_LOG_GROUP": timeline.log_group_name,
+            "INCIDENT_BUS": "default",
         }
         if evidence:
             environment["EVIDENCE_BUCKET"] = evidence.bucket.bucket_name
@@ -156,7 +160,7 @@ class EcsGpuRecoveryStack(Stack):
     def _daemons(
         self, image: Image, tasks: TaskDefinitions, cluster: ecs.CfnCluster | None
     ) -> list[NodeWatch]:
-        if not self._config.WATCH_NODES:
+        if not self._config.watches_nodes:
             return []
         return [NodeWatch(self, "Watch", config=self._config, image=image, tasks=tasks, after=cluster)]
 

@@ -143,6 +143,7 @@ _ROWS = {
     "any_nodes": JobKey(
         number(1, 4096), "request.any_nodes", "or: how many free nodes to take", "--any", ("nodes",)
     ),
+    "team": JobKey(NAME, "spec.team", "whose job it is, for messages to people", "--team"),
     "env": JobKey(Kind(dict, longest=32_768), "spec.env", "environment variables of every rank", "--env -e"),
     "workdir": JobKey(
         TEXT, "spec.workdir", "where the program starts; where you are by default", "--workdir"
@@ -230,6 +231,7 @@ _ROWS = {
 #: The fields of the form. What runs, and where, the form asks in its own way.
 _INPUTS = {
     "name": Input(HOW, "A short name", "ASCII letters, digits, dot, dash"),
+    "team": Input(MORE, "Team", "named in messages to people"),
     "env": Input(HOW, "Variables", "One NAME=value on each line"),
     "workdir": Input(MORE, "Working folder"),
     "checkpoint_dir": Input(HOW, "Checkpoint folder", "made for the job if empty"),

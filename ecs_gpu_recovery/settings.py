@@ -218,6 +218,11 @@ class LambdaSettings(SharedSettings):
         optional(table_name),
         "the DynamoDB table of the guard that gives permits for reboots; without it none is needed",
     )
+    INCIDENT_BUS: str = setting(
+        "",
+        optional(matching(r"[\w./-]{1,256}", "use the name of an event bus")),
+        "the event bus that gets each message to people as an event too",
+    )
     NODE_DAEMON_TASKS: str = setting(
         "", each(family), "families of which each external node is to run one, with commas"
     )

@@ -66,6 +66,7 @@ Resources are those of one account and region. `cluster` means: only of the watc
 | --- | --- | --- | --- | --- |
 """
 _ONLY = {
+    "incidents": "of the source `gpu-recovery`",
     "": "",
     "cluster": "`ecs:cluster` is `cluster/{cluster}`",
     "tag": "the machine has the tag in `NODE_TAG`",

@@ -44,3 +44,12 @@ class Definitions:
                 definition = dict(reply["taskDefinition"])
                 self._known[name] = (self._now(), definition)
         return definition
+
+
+def build_project(stack: str) -> str:
+    """The CodeBuild project that builds the image of the check, where a deployment asked for it."""
+    return f"{stack}-image"
+
+
+def start_command(stack: str) -> str:
+    return f"aws codebuild start-build --project-name {build_project(stack)}"

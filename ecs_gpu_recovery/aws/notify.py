@@ -83,13 +83,15 @@ class SnsNotifier:
         topic: str,
         archive: TimelineArchive,
         more: Callable[[Notify], str] = lambda message: "",
+        also: Callable[[Notify], None] = lambda message: None,
     ) -> None:
-        """`more` says what else is known about a message, at the moment in which it is sent."""
-        self._sns, self._topic, self._archive, self._more = sns, topic, archive, more
+        """`more` says what else is known about a message, at the moment in which it is sent. `also` hears it too."""
+        self._sns, self._topic, self._archive, self._more, self._also = sns, topic, archive, more, also
 
     def notify(self, message: Notify) -> None:
         if more := self._more(message):
             message = replace(message, evidence="; ".join(filter(None, (more, message.evidence)))[:4000])
+        self._also(message)
         with translated("publishing a message"):
             self._sns.publish(
                 TopicArn=self._topic,
@@ -114,13 +116,13 @@ def text(message: Notify) -> str:
         "done": message.done,
         "next": message.next,
         "node": message.node,
+        "owner": message.owner,
+        "team": message.team,
     }
     lines = [
         message.happened,
         "",
-        f"Evidence: {message.evidence or 'none'}",
-        f"Done: {message.done}",
-        f"Next: {message.next}",
+        *(f"{name}: {part}" for name, part in message.parts),
         "Commands act on AWS with --backend aws, or with GPU_RECOVERY_BACKEND=aws in the environment.",
         "",
         json.dumps(parts),

@@ -9,6 +9,7 @@ from ..core import messages
 from ..core.effects import Notify
 from ..core.errors import BadRecord
 from ..core.model import Entry, Job, JobStatus, NodeStatus
+from ..engine.dispatch import owned
 from ..engine.reads import MOST_COUNTED, NodeChanges, Notice, TaskLine, as_dict, place
 from .store import DynamoStore
 
@@ -62,7 +63,7 @@ class DynamoReads:
                 except BadRecord:
                     continue  # the topic told of it, and its own page does
                 told = messages.job_failed(job.id, job.attempt, job.outcome, job.ranks)
-                self._failures[line.id] = (job.updated_at, told)
+                self._failures[line.id] = (job.updated_at, owned(told, job))
         found = list(self._failures.values())
         for node in self._store.nodes():
             if node.status is NodeStatus.FAILED:

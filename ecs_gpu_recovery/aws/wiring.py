@@ -22,6 +22,7 @@ from .evidence import Evidence
 from .fleet import EcsFleet
 from .guard import DynamoGuard
 from .hang_look import HangLook
+from .incidents import IncidentBus
 from .intake import Intake
 from .last_words import LastWords
 from .newcomers import Newcomers
@@ -151,7 +152,10 @@ def build(
     words = LastWords(
         client("logs"), fleet.definitions, lambda job_id: store.last(job_id) or store.job(job_id)
     )
-    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive, words.about)
+    bus = IncidentBus(
+        client("events"), chosen.INCIDENT_BUS, cluster=chosen.ECS_CLUSTER_NAME, stack=chosen.STACK_NAME
+    )
+    notifier = SnsNotifier(client("sns"), chosen.SNS_TOPIC_ARN, archive, words.about, bus.put)
 
     runtime = Runtime(
         store=store,

@@ -5,11 +5,14 @@ Each check says what it found and what to do. What a check needs and could not b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..aws.dead_letters import FUNCTIONS
+from ..aws.definitions import start_command
 from ..aws.discover import instances, registered_gpus
+from ..aws.errors import code_of
 from ..aws.tables import JOBS, NODES, TASKS
 from ..core.errors import RecoveryError
 from ..settings import LambdaSettings
@@ -17,6 +20,8 @@ from . import aws_settings
 from .aws_errors import Where, explained
 from .doctor import Finding
 
+#: An image in ECR: account, repository, tag.
+_OWN_REGISTRY = re.compile(r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+):([^:@]+)")
 DEPLOY = "deploy the stack again: cdk deploy (docs/deployment.md)"
 
 
@@ -139,10 +144,29 @@ class _Checks:
         hints = {"ClientException": f"there is no task definition {name} in {self._region}: {DEPLOY}"}
         with explained(Where(region=self._region, hints=hints)):
             found = ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
-        image = ", ".join(str(c.get("image")) for c in found["containerDefinitions"])
+        images = [str(container.get("image")) for container in found["containerDefinitions"]]
         active = found.get("status", "ACTIVE") == "ACTIVE"
-        said = f"{name} runs {image}" + ("" if active else f"; it is {found['status']}")
-        return [Finding("health check", active, said, "" if active else DEPLOY)]
+        said = f"{name} runs {', '.join(images)}" + ("" if active else f"; it is {found['status']}")
+        made = Finding("health check", active, said, "" if active else DEPLOY)
+        return [made, *(pushed for image in images for pushed in self._pushed(image))]
+
+    def _pushed(self, image: str) -> list[Finding]:
+        """Whether an image is there, where the registry is an account's own. Without it no check starts."""
+        parts = _OWN_REGISTRY.fullmatch(image)
+        if parts is None:
+            return []
+        account, repository, tag = parts.groups()
+        from botocore.exceptions import ClientError
+
+        wanted: Any = {"registryId": account, "repositoryName": repository, "imageIds": [{"imageTag": tag}]}
+        try:
+            self._session.client("ecr").describe_images(**wanted)
+        except ClientError as exc:
+            if code_of(exc) not in ("ImageNotFoundException", "RepositoryNotFoundException"):
+                raise
+            do = f"push it, or deploy with BUILD_IMAGE=true and build it:  {start_command(self._stack)}"
+            return [Finding("image", False, f"{repository}:{tag} is not there, so no check can start", do)]
+        return [Finding("image", True, f"{repository}:{tag} is there")]
 
     def messages(self) -> list[Finding]:
         topic = self.settings.SNS_TOPIC_ARN

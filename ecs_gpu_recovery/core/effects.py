@@ -78,6 +78,15 @@ class Notify(Stored):
     done: str
     next: str
     node: str = ""
+    owner: str = ""  #: who submitted the job that it is about
+    team: str = ""  #: and whose it is, if that was said
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """What follows on what happened, each with its heading."""
+        whose = self.owner + (f", team {self.team}" if self.team else "")
+        told = (("Owner", whose), ("Evidence", self.evidence), ("Done", self.done), ("Next", self.next))
+        return tuple((name, text) for name, text in told if text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,6 +241,7 @@ class JobSpec(Stored):
     container: str = ""  #: AWS: the training container's name, if the task has several
     check_level: str = ""  #: how deep nodes are examined; empty: as the policy says
     submitted_by: str = ""
+    team: str = ""  #: whose it is, for messages
     retry_of: str = ""  #: the ended job this one repeats
     failover: str = ""  #: one of `Failover`; empty means none
     fenced: bool = False  #: a task of an older attempt writes no checkpoint: its program looks at the fence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from ..core import keys
@@ -47,7 +48,7 @@ class Dispatcher:
         if isinstance(effect, RebootNode):
             return self._reboot(self._host(record, effect.node), effect, at, again)
         if isinstance(effect, Notify):
-            self._notifier.notify(effect)
+            self._notifier.notify(effect if job is None else owned(effect, job))
         elif isinstance(effect, Archive):
             self._notifier.archive(owner_of(record), effect)
         return [sent]
@@ -99,6 +100,11 @@ def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> l
         raise Bug(f"{order.key} can't be refused") from exc
     except Transient as exc:
         return [OrderFailed(at=at, key=order.key, error=str(exc))]
+
+
+def owned(message: Notify, job: Job) -> Notify:
+    """A message about a job says whose it is: several teams may read the same channel."""
+    return replace(message, owner=job.spec.submitted_by, team=job.spec.team)
 
 
 def owner_of(record: Job | Node) -> str:

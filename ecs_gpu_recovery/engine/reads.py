@@ -72,7 +72,7 @@ def place(notice: Notice) -> str:
 
 def as_dict(message: Notify) -> dict[str, str]:
     """A message as people and webhooks get it."""
-    parts = ("subject", "happened", "evidence", "done", "next", "node", "key")
+    parts = ("subject", "happened", "evidence", "done", "next", "node", "key", "owner", "team")
     return {part: str(getattr(message, part)) for part in parts}
 
 

@@ -49,20 +49,13 @@ def payload(message: Notify, form: str, console: str = "") -> dict[str, Any]:
     return {**as_dict(message), "job": job, "link": link, "thread": thread, "text": _text(message, link)}
 
 
-def _parts(message: Notify) -> list[tuple[str, str]]:
-    told = (("Evidence", message.evidence), ("Done", message.done), ("Next", message.next))
-    return [(name, text) for name, text in told if text]
-
-
 def _text(message: Notify, link: str) -> str:
-    return "\n".join(
-        [message.happened, *(f"{n}: {t}" for n, t in _parts(message)), *([link] if link else [])]
-    )
+    return "\n".join([message.happened, *(f"{n}: {t}" for n, t in message.parts), *([link] if link else [])])
 
 
 def _slack(message: Notify, link: str, thread: str) -> dict[str, Any]:
     """Blocks, with a text for notifications. What looks like Slack's own signs in a text is none."""
-    lines = [_escaped(message.happened), *(f"*{name}:* {_escaped(text)}" for name, text in _parts(message))]
+    lines = [_escaped(message.happened), *(f"*{name}:* {_escaped(text)}" for name, text in message.parts)]
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": message.subject[:_LONGEST_TITLE]}},
         *({"type": "section", "text": {"type": "mrkdwn", "text": line[:_LONGEST_PART]}} for line in lines),
@@ -83,7 +76,7 @@ def _teams(message: Notify, link: str, thread: str) -> dict[str, Any]:
     body: list[dict[str, Any]] = [
         {"type": "TextBlock", "text": message.subject, "weight": "Bolder", "size": "Medium", "wrap": True},
         {"type": "TextBlock", "text": message.happened, "wrap": True},
-        {"type": "FactSet", "facts": [{"title": name, "value": text} for name, text in _parts(message)]},
+        {"type": "FactSet", "facts": [{"title": name, "value": text} for name, text in message.parts]},
         {"type": "TextBlock", "text": thread, "isSubtle": True, "size": "Small", "wrap": True},
     ]
     card: dict[str, Any] = {

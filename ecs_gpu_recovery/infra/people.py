@@ -70,6 +70,7 @@ GRANTS: tuple[Grant, ...] = (
         ("ecs:DescribeTaskDefinition",),
         places.anything,
     ),
+    Grant(_READS, "the doctor looks for the check's image", ("ecr:DescribeImages",), places.repositories),
     Grant(_READS, "read what the ranks wrote", ("logs:GetLogEvents",), places.training_logs),
     Grant(_READS, "list what nodes kept before a reboot", ("s3:ListBucket",), places.archive_bucket),
     Grant(_READS, "fetch what nodes kept before a reboot", ("s3:GetObject",), places.archives),
@@ -118,6 +119,7 @@ GRANTS: tuple[Grant, ...] = (
         ("sns:Publish",),
         places.topic,
     ),
+    Grant(_ACTS, "tell the same as an event on the bus", ("events:PutEvents",), places.bus, "incidents"),
     Grant(
         _ACTS,
         "publish to a topic that is encrypted",
@@ -198,6 +200,8 @@ def _condition(only: str, config: Config, partition: str, region: str, account: 
     if only == "cluster":
         (place,) = places.cluster(config)
         return {"ArnEquals": {"ecs:cluster": place.spelled(partition, region, account)}}
+    if only == "incidents":
+        return places.incidents_only()
     if only == "sns":
         return {"StringLike": {"kms:ViaService": "sns.*"}}
     if only == "ecs":

@@ -209,6 +209,7 @@ class Permissions:
             _allow("kms:{Decrypt,GenerateDataKey}", [self._key]),
             _allow("logs:{CreateLogStream,PutLogEvents}", [self._timeline]),
             _allow("logs:{GetLogEvents}", self._arns(places.training_logs)),
+            _allow("events:{PutEvents}", self._arns(places.bus), places.incidents_only()),
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..aws import dead_letters, reboot_document, shell_document
+from ..aws import dead_letters, incidents, reboot_document, shell_document
 from ..aws import hang_document as look
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, GUARD
 from ..config import Config
@@ -42,6 +42,8 @@ timeline = _named(
     why="Each record has a stream of its own in this group.",
 )
 topic = _named("sns", "{SNS_TOPIC_NAME}")
+repositories = _named("ecr", "repository/*", why="IMAGE may name any repository of the account's.")
+bus = _named("events", "event-bus/default")
 topic_key = _named(
     "kms", "key/*", why="The key of the topic is known when the stack is made; only SNS may use it."
 )
@@ -61,6 +63,11 @@ hang_document = _named("ssm", f"document/{look.name('{STACK_NAME}')}")
 anything = _named(
     "", "*", why="AWS knows no narrower resource for these; they read, or make and retire definitions."
 )
+
+
+def incidents_only() -> dict[str, dict[str, str]]:
+    """Nobody may speak on the bus for a watch, or for AWS."""
+    return {"StringEquals": {"events:source": incidents.SOURCE, "events:detail-type": incidents.TYPE}}
 
 
 def cluster(config: Config) -> list[Name]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aws_cdk import Aws, Duration, RemovalPolicy
+from aws_cdk import Aws, CfnOutput, Duration, RemovalPolicy
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
@@ -10,6 +12,7 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from ..aws import incidents
 from ..config import Config
 
 #: What it takes to publish to a topic that is encrypted.
@@ -53,6 +56,36 @@ class Messages(Construct):
         )
         if config.NOTIFICATION_EMAIL:
             self.topic.add_subscription(subscriptions.EmailSubscription(config.NOTIFICATION_EMAIL))
+        if config.CHAT_TOPIC_NAME:
+            self._for_chat(config)
+
+    def _for_chat(self, config: Config) -> None:
+        """A second topic with the same messages in the form that a chat takes. Mail could not be read in it."""
+        topic = sns.Topic(
+            self, "Chat", topic_name=config.CHAT_TOPIC_NAME, enforce_ssl=True, master_key=self.key
+        )
+        rule = events.Rule(
+            self,
+            "ChatRule",
+            description=f"Messages of {config.STACK_NAME} for a chat",
+            event_pattern=events.EventPattern(
+                source=[incidents.SOURCE],
+                detail_type=[incidents.TYPE],
+                detail={"stack": [config.STACK_NAME], "cluster": [config.ECS_CLUSTER_NAME]},
+            ),
+        )
+        said = events.RuleTargetInput.from_event_path(f"$.detail.{incidents.CHAT}")
+        rule.add_target(targets.SnsTopic(topic, message=said))
+        self.key.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="TheRuleMaySpeak",
+                actions=list(USES_KEY),
+                resources=["*"],
+                principals=[iam.ServicePrincipal("events.amazonaws.com")],
+                conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+            )
+        )
+        CfnOutput(self, "ChatTopicArn", value=topic.topic_arn).override_logical_id("ChatTopicArn")
 
 
 class DeadLetters(Construct):

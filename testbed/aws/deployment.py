@@ -17,13 +17,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ecs_gpu_recovery.aws.discover import discover
+from ecs_gpu_recovery.aws.incidents import SOURCE, TYPE
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
 from ecs_gpu_recovery.core.model import Failover, Job, JobSpec
 
@@ -57,6 +58,7 @@ class Deployment:
         self.server, self.root, self.folder, self._watch = server, root, folder, watch
         self.outputs: dict[str, str] = {}
         self.settings = {"ECS_CLUSTER_NAME": CLUSTER, "CREATE_ECS_CLUSTER": "true", **(settings or {})}
+        self.name, self.cluster = self.settings.get("STACK_NAME", STACK), self.settings["ECS_CLUSTER_NAME"]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -96,7 +98,7 @@ class Deployment:
             *("--output", self._assembly, "-c", f"arch={machine()}"),
             *options,
         )
-        self.outputs = json.loads(outputs.read_text(encoding="utf-8"))[STACK]
+        self.outputs = json.loads(outputs.read_text(encoding="utf-8"))[self.name]
 
     def destroy(self) -> None:
         """What was deployed is known, so the app need not be synthesized again."""
@@ -175,32 +177,44 @@ class People:
     def __init__(self, stack: Deployment) -> None:
         self.stack, self.server = stack, stack.server
         env = {
-            "ECS_CLUSTER_NAME": CLUSTER,
+            **stack.settings,
             "DCGM_HEALTH_CHECK_TASK": stack.outputs["HealthCheckTaskDefinition"],
             "SNS_TOPIC_ARN": stack.outputs["NotificationTopicArn"],
         }
         self.side: AwsSide = build(env, now=self.now, session=_Session(stack.server))
         self._ecs, self._ssm = stack.server.client("ecs"), stack.server.client("ssm")
         self._heard: list[dict[str, str]] = []
+        self._incidents: list[dict[str, Any]] = []
         self._sqs = stack.server.client("sqs")
-        self._queue = self._listen(env["SNS_TOPIC_ARN"])
+        topic = env["SNS_TOPIC_ARN"]
+        self._queue, arn = self._listener("told", "sns", topic)
+        self.server.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+        self._pager = self._on_the_bus()
 
-    def _listen(self, topic: str) -> str:
-        """A queue on the topic, which the topic may fill."""
-        url = str(self._sqs.create_queue(QueueName="told")["QueueUrl"])
+    def _on_the_bus(self) -> str:
+        """A rule as a pager's integration makes one, with the pattern of the guide."""
+        events, name = self.server.client("events"), f"{self.stack.name}-pager"
+        pattern = {"source": [SOURCE], "detail-type": [TYPE], "detail": {"stack": [self.stack.name]}}
+        rule = events.put_rule(Name=name, EventPattern=json.dumps(pattern))["RuleArn"]
+        url, arn = self._listener("pager", "events", rule)
+        events.put_targets(Rule=name, Targets=[{"Id": "1", "Arn": arn}])
+        return url
+
+    def _listener(self, name: str, service: str, source: str) -> tuple[str, str]:
+        """A queue that this topic or rule may fill."""
+        url = str(self._sqs.create_queue(QueueName=f"{self.stack.name}-{name}")["QueueUrl"])
         about = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
         arn = about["Attributes"]["QueueArn"]
         allow = {
             "Effect": "Allow",
-            "Principal": {"Service": "sns.amazonaws.com"},
+            "Principal": {"Service": f"{service}.amazonaws.com"},
             "Action": "sqs:SendMessage",
             "Resource": arn,
-            "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+            "Condition": {"ArnEquals": {"aws:SourceArn": source}},
         }
         policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
         self._sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
-        self.server.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
-        return url
+        return url, arn
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -209,20 +223,20 @@ class People:
         """Every other one is ECS Anywhere. They register, and their records are made."""
         for number, name in enumerate(names):
             self._join(name, gpus, external=bool(number % 2))
-        discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
+        discover(self._ecs, self._ssm, self.side.store, self.stack.cluster, self.now())
 
     def add_spare(self, name: str, *, like: str) -> None:
         """A node of the kind of another one, with the operator's label."""
         own = self.side.store.node(like)
         self._join(name, own.gpus, external=own.host.startswith("mi-"), spare="true")
-        discover(self._ecs, self._ssm, self.side.store, CLUSTER, self.now())
+        discover(self._ecs, self._ssm, self.side.store, self.stack.cluster, self.now())
 
     def _join(self, name: str, gpus: int, *, external: bool, **labels: str) -> None:
         """No agent tells the kind of a machine that is not AWS's; its operator does."""
         kind = {"gpu_model": "H100", "zone": "hall-1"} if external else {}
         about = {"gpus": gpus, "external": external, "attributes": {"node_name": name, **kind, **labels}}
-        self.server.control("add_node", name=name, cluster=CLUSTER, **about)
-        self.server.control("tag_host", node=name, tags={"GpuRecovery": CLUSTER})
+        self.server.control("add_node", name=name, cluster=self.stack.cluster, **about)
+        self.server.control("tag_host", node=name, tags={"GpuRecovery": self.stack.cluster})
 
     def submit(
         self,
@@ -240,7 +254,7 @@ class People:
         spec = replace(spec, failover=failover)
         return self.side.runtime.submit(
             job_id=job_id,
-            cluster=CLUSTER,
+            cluster=self.stack.cluster,
             spec=spec,
             nodes=list(names),
             at=self.now(),
@@ -256,8 +270,16 @@ class People:
 
     def told(self) -> list[dict[str, str]]:
         """Every message so far, oldest first, with its `Subject` and `Message`."""
-        while got := self._sqs.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get("Messages"):
-            for message in got:
-                self._heard.append(json.loads(message["Body"]))
-                self._sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
+        self._heard += self._received(self._queue)
         return self._heard
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """What was on the bus for them, oldest first: the details of the events."""
+        self._incidents += [event["detail"] for event in self._received(self._pager)]
+        return self._incidents
+
+    def _received(self, queue: str) -> Iterator[dict[str, Any]]:
+        while got := self._sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+            for message in got:
+                yield json.loads(message["Body"])
+                self._sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])

@@ -1,8 +1,9 @@
 """Permissions in the local AWS, as AWS documents them for what the functions call.
 
-MiniStack checks a call to ECS, SSM or a log against one resource that it guesses, knows no `ecs:cluster`, and never
-asks for `iam:PassRole`: right policies would be refused and wrong ones pass. Here every resource of such a call is
-named, and each is checked by MiniStack's own evaluation. What was asked for is remembered, with the answer.
+MiniStack checks a call to ECS, SSM, a bus or a log against one resource that it guesses, knows no
+`ecs:cluster`, and never asks for `iam:PassRole`: right policies would be refused and wrong ones pass. Here
+every resource of such a call is named, and each is checked by MiniStack's own evaluation. What was asked for
+is remembered, with the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Check:
 
 
 #: Services of whose calls the resources are named here.
-_NAMED = ("ecs", "logs", "ssm")
+_NAMED = ("ecs", "events", "logs", "ssm")
 #: These are checked against the stream; MiniStack takes the group.
 _ON_A_STREAM = ("CreateLogStream", "GetLogEvents", "PutLogEvents")
 _NEEDED: contextvars.ContextVar[tuple[Check, ...]] = contextvars.ContextVar("needed", default=())
@@ -75,6 +76,8 @@ def needed(
     if service == "logs" and action in _ON_A_STREAM:
         stream = f"log-group:{asked['logGroupName']}:log-stream:{asked['logStreamName']}"
         return (Check(f"logs:{action}", f"arn:aws:logs:{place}:{stream}", "logs"),)
+    if service == "events" and action == "PutEvents":
+        return tuple(_to_bus(entry, place) for entry in asked["Entries"])
     if service != "ecs" or not asked.get("cluster"):
         return ()
     cluster = _id(asked["cluster"])
@@ -87,6 +90,12 @@ def needed(
         told = (("iam:PassedToService", "ecs-tasks.amazonaws.com"),)
         checks += [Check("iam:PassRole", role, "iam", told) for role in roles(asked["taskDefinition"])]
     return tuple(checks)
+
+
+def _to_bus(entry: Mapping[str, Any], place: str) -> Check:
+    bus = f"arn:aws:events:{place}:event-bus/{_id(entry.get('EventBusName', 'default'))}"
+    told = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
+    return Check("events:PutEvents", bus, "events", told)
 
 
 def _to_host(host: str, place: str, tags: Mapping[str, str]) -> Check:

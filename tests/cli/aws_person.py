@@ -77,6 +77,29 @@ class Archives:
         return ""
 
 
+class Registry:
+    """ECR: which tags there are, in whichever repository."""
+
+    def __init__(self, tags: list[str]) -> None:
+        self._tags = tags
+
+    def describe_images(self, *, registryId: str, repositoryName: str, imageIds: list[Any]) -> dict[str, Any]:
+        if imageIds[0]["imageTag"] not in self._tags:
+            raise named(error("ImageNotFoundException", "The image does not exist."), "DescribeImages")
+        return {"imageDetails": [{"repositoryName": repositoryName}]}
+
+
+class Bus:
+    """EventBridge: what was put on it."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+
+    def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        self.heard += Entries
+        return {"FailedEntryCount": 0, "Entries": [{"EventId": "1"} for _ in Entries]}
+
+
 class Sts:
     def get_caller_identity(self) -> dict[str, str]:
         return {"Arn": ARN, "Account": "123456789012", "UserId": "AROA:ann"}
@@ -134,7 +157,8 @@ class Person:
         self.world = world
         self.region_name: str | None = "us-east-1"
         self.logs, self.subscribers = Logs(), [1]
-        self.queue = Queue()
+        self.queue, self.bus = Queue(), Bus()
+        self.images: list[str] = []
         self.functions = Functions(
             environment={
                 "ECS_CLUSTER_NAME": CLUSTER,
@@ -144,6 +168,7 @@ class Person:
                 "ADMISSION_CHECK": "false",
                 "DEAD_LETTER_QUEUE_URL": URL,
                 "EVIDENCE_BUCKET": "stack-evidence-1",
+                "INCIDENT_BUS": "default",
             }
         )
         self.waited = 0
@@ -176,6 +201,13 @@ class Person:
         base = ["submit", "--image", "train:1", "--log-group", LOG_GROUP, "--name", "run"]
         return run_command(*base, *options, "--backend", "aws", "--", *(command or ("python", "train.py")))
 
+    def deploy_own_image(self) -> None:
+        """The check runs an image of the account's own registry, as a deployment makes it."""
+        image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/ecs-gpu-recovery:latest"
+        container = {"name": "gpu-health", "image": image, "memory": 64}
+        ecs = self.world.cloud.client("ecs")
+        ecs.register_task_definition(family=CHECK, containerDefinitions=[container])
+
     def done(self, *args: object) -> Any:
         """What a command says as JSON, if it went well."""
         told = self(*args, "--json")
@@ -191,6 +223,8 @@ class Person:
             "lambda": self.functions,
             "sqs": self.queue,
             "s3": Archives(),
+            "ecr": Registry(self.images),
+            "events": self.bus,
         }
         mine: Any = stand_ins.get(name)
         if mine is None and name in ("ecs", "ssm"):

@@ -278,6 +278,17 @@ def test_the_doctor_names_each_missing_part(
     assert word in told.out
 
 
+def test_the_doctor_says_in_one_line_that_no_check_can_start_without_its_image(person: Person) -> None:
+    person.deploy_own_image()
+    told = person("doctor")
+    assert told.code == 1
+    (line,) = [line for line in told.out.splitlines() if "image" in line and line.startswith("FAIL")]
+    assert "ecs-gpu-recovery:latest is not there, so no check can start" in line
+    assert "aws codebuild start-build --project-name EcsGpuRecoveryStack-image" in told.out
+    person.images.append("latest")
+    assert person("doctor").code == 0
+
+
 def test_the_doctor_names_the_backends_it_knows() -> None:
     told = run_command("doctor", "--backend", "moon")
     assert told.code == 4

@@ -115,6 +115,7 @@ def test_an_operator_may_do_all_that_the_commands_do_but_call_a_function(
     person: Person, tmp_path: Path
 ) -> None:
     use_everything(person)
+    person.deploy_own_image()
     look_at_everything(person, tmp_path)
     assert (tmp_path / "a.tar.gz").read_bytes() == b"kept"
     rest = people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE - ENCRYPTED - ARCHIVED

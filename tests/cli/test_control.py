@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.control.backend import whoami
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.local.cluster import Cluster
@@ -181,14 +182,21 @@ def test_the_doctor_tells_what_to_do_about_a_damaged_state(command: Command, tmp
 def test_messages_to_people_are_kept(here: Command, live: LiveController) -> None:
     assert here("notices").out == "No messages: nobody is needed.\n"
     failing = ("--", sys.executable, "-c", "exit(7)")
-    assert here("submit", "--any", 1, "--check", "none", "--id", "sad", "--wait", *failing).code == 1
+    assert (
+        here(
+            "submit", "--any", 1, "--check", "none", "--id", "sad", "--team", "vision", "--wait", *failing
+        ).code
+        == 1
+    )
     live.ends("sad", JobStatus.FAILED)
     told = here("notices")
     assert "Job sad failed" in told.out
     for part in ("happened", "evidence", "done", "next"):
         assert f"    {part}" in told.out
     (message,) = here("notices", "--json").data["notices"]
-    assert {"at", "subject", "happened", "evidence", "done", "next", "node", "key"} == set(message)
+    parts = {"at", "subject", "happened", "evidence", "done", "next", "node", "key", "owner", "team"}
+    assert set(message) == parts
+    assert (message["owner"], message["team"]) == (whoami(), "vision")
     assert "gpu-recovery retry sad" in message["next"]
 
 

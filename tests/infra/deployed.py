@@ -93,6 +93,9 @@ class Story:
     def told(self) -> list[str]:
         return [m["Message"] for m in self.people.told() if self.name in m["Subject"] + m["Message"]]
 
+    def incidents(self) -> list[dict[str, Any]]:
+        return [told for told in self.people.incidents() if told["job"] == self.name]
+
 
 def begin(people: People, nodes: dict[str, int]) -> list[Story]:
     """Jobs beside each other, by name, each on so many nodes of its own. They run."""

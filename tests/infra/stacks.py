@@ -21,10 +21,12 @@ EVERYTHING = {
     "FSX_CLIENT_CIDRS": "10.20.0.0/16, 192.168.7.0/24",
     "CREATE_ECS_ANYWHERE_ROLE": "true",
     "CREATE_PEOPLE_POLICIES": "true",
+    "WATCH_NODES": "false",  # it has a template of its own
     "VPC_ID": "vpc-0123456789abcdef0",
     "SUBNET_ID": "subnet-0123456789abcdef0",
     "NODE_TAG": "Fleet=training",
     "NOTIFICATION_EMAIL": "ops@example.com",
+    "CHAT_TOPIC_NAME": "gpu-chat",
     "IMAGE": "example.com/team/health:3",
     "DCGM_HEALTH_CHECK_TASK": "arn:aws:ecs:region:account:task-definition/my-check:1",
     "TRAINING_TASK_FAMILIES": "train-a,train-b*",

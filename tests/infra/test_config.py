@@ -46,6 +46,26 @@ def test_the_defaults_are_those_of_the_schema() -> None:
     assert config.policy.max_retries == 1
 
 
+@pytest.mark.parametrize(
+    ("env", "watches"),
+    [
+        ({}, False),
+        ({"IMAGE": "x:1"}, True),
+        ({"BUILD_IMAGE": "true"}, True),
+        ({"IMAGE": "x:1", "WATCH_NODES": "false"}, False),
+        ({"WATCH_NODES": "true"}, True),
+    ],
+)
+def test_nodes_are_watched_where_the_image_is_known_to_be_there(env: dict[str, str], watches: bool) -> None:
+    assert Config.from_env(env).watches_nodes is watches
+
+
+def test_an_image_from_elsewhere_is_not_built_here() -> None:
+    assert problems({"BUILD_IMAGE": "true", "IMAGE": "x:1"}) == [
+        "BUILD_IMAGE builds the stack's own image: leave IMAGE out"
+    ]
+
+
 @pytest.mark.parametrize("owner", [Config, LambdaSettings, Policy])
 def test_every_setting_is_a_row_that_reads_its_default_and_is_documented(owner: type) -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")

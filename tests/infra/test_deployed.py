@@ -149,6 +149,8 @@ def test_healthy_gpus_fail_the_job_without_a_reboot(story: Story) -> None:
     check_records(story, JobStatus.FAILED, attempt=0, nodes=("AVAILABLE", "AVAILABLE"))
     (message,) = story.server.wait_for(story.told)
     assert "no GPU fault" in message
+    (incident,) = story.server.wait_for(story.incidents)
+    assert (incident["owner"], incident["thread"]) == ("ann", f"job/{story.name}")
 
 
 def test_a_fault_that_a_reboot_does_not_cure_fails_the_gate_and_is_left_to_people(story: Story) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ecs_gpu_recovery.config import Config, ConfigError
 from ecs_gpu_recovery.health.watch import node_metrics, sinks
+from ecs_gpu_recovery.infra import image_build
 from ecs_gpu_recovery.settings import lambda_settings
 from tests.infra.stacks import synthesize
 from tests.infra.test_permissions import fits, forms, statements
@@ -25,7 +26,7 @@ WATCH = "Nodes-watch"
 ASKED = {
     "STACK_NAME": "Nodes",
     "CREATE_ECS_CLUSTER": "true",
-    "WATCH_NODES": "true",
+    "BUILD_IMAGE": "true",
     "IDLE_CHECK_MINUTES": "720",
     "IDLE_CHECK_LEVEL": "1",
     "TRAINING_TASK_FAMILIES": "train-*",
@@ -59,6 +60,23 @@ def test_without_being_asked_for_there_is_none_of_it(stack: Made) -> None:
     for function in stack.functions().values():
         told = function["Environment"]["Variables"]
         assert not {"NODE_DAEMON_TASKS", "IDLE_CHECK_MINUTES", "IDLE_CHECK_LEVEL"} & set(told)
+
+
+def test_codebuild_may_read_this_checkout_push_one_image_and_write_one_log(stack: Made, asked: Made) -> None:
+    assert stack.all("AWS::CodeBuild::Project") == {}
+    (project,) = asked.properties("AWS::CodeBuild::Project")
+    (archive,) = (path for path in asked.path.parent.glob("asset.*") if (path / "docker").exists())
+    kept = {path.name for path in archive.iterdir()}
+    assert kept == {*image_build.PARTS}, "what the Dockerfile copies, and nothing else of a checkout"
+    assert str(project["Source"]["Location"]).endswith(f"/{archive.suffix[1:]}.zip']]}}")
+    told = asked.template["Outputs"]["BuildImageCommand"]["Value"]
+    assert told == "aws codebuild start-build --project-name Nodes-image"
+    assert project["Name"] == "Nodes-image"
+    (role,) = {role for role, *_ in statements(asked) if role.startswith("ImageBuild")}
+    may = {action for name, _, actions, _ in statements(asked) if name == role for action in actions}
+    wide = [actions for name, _, actions, places in statements(asked) if name == role and "*" in places]
+    assert wide == [["ecr:GetAuthorizationToken"]]
+    assert {action.partition(":")[0] for action in may} == {"s3", "ecr", "logs"}
 
 
 def test_every_ec2_node_gets_the_watch_after_the_cluster_is_there(asked: Made) -> None:

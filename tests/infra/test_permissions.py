@@ -35,6 +35,7 @@ PEOPLES = {"dynamodb:PutItem"}
 #: What resources of the template are called in ARNs.
 ARNS = {
     "AWS::DynamoDB::Table": "arn:aws:dynamodb:us-east-1:123456789012:table/name",
+    "AWS::ECR::Repository": "arn:aws:ecr:us-east-1:123456789012:repository/name",
     "AWS::KMS::Key": "arn:aws:kms:us-east-1:123456789012:key/name",
     "AWS::IAM::Role": "arn:aws:iam::123456789012:role/name",
     "AWS::Lambda::Function": "arn:aws:lambda:us-east-1:123456789012:function:name",
@@ -51,6 +52,8 @@ def arn(value: Any, resources: dict[str, Any]) -> str:
         return value
     if "Fn::Join" in value:
         return "".join(arn(part, resources) for part in value["Fn::Join"][1])
+    if "Fn::Sub" in value:
+        return re.sub(r"\$\{(.+?)\}", lambda found: PSEUDO[found[1]], value["Fn::Sub"])
     name = value["Ref"] if "Ref" in value else value["Fn::GetAtt"][0]
     return PSEUDO.get(name) or ARNS[resources[name]["Type"]]
 
@@ -199,7 +202,14 @@ def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
     assert sweeper >= of(stack, "DcgmTaskMonitor") - TAKING
 
 
-SERVICES = {"client": "dynamodb", "ecs": "ecs", "logs": "logs", "ssm": "ssm", "sns": "sns"}
+SERVICES = {
+    "client": "dynamodb",
+    "ecs": "ecs",
+    "logs": "logs",
+    "ssm": "ssm",
+    "sns": "sns",
+    "eventbridge": "events",
+}
 Wanted = tuple[str, str | None]  # a module, and one name of it or all
 
 

@@ -23,6 +23,7 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "logs:PutLogEvents"): _LOG,
     ("", "logs:GetLogEvents"): "the end of a failed rank's log: the ranks of the stories log nowhere",
     ("", "logs:FilterLogEvents"): "whether ranks still write: those of the stories log nowhere",
+    ("", "events:PutEvents"): "incidents on the bus: the stories name none",
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,

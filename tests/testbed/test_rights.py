@@ -65,6 +65,18 @@ def test_a_line_of_a_log_needs_its_stream() -> None:
     assert rights("logs", "DescribeLogGroups") == []
 
 
+def test_an_event_needs_its_bus_and_tells_whose_it_is() -> None:
+    entry = {"Source": "gpu-recovery", "DetailType": "GPU recovery incident", "Detail": "{}"}
+    (found,) = needed(
+        "events", "PutEvents", {"Entries": [entry]}, PLACE, lambda definition: (), lambda host: {}
+    )
+    assert found.resource == f"arn:aws:events:{PLACE}:event-bus/default"
+    assert dict(found.told) == {
+        "events:source": "gpu-recovery",
+        "events:detail-type": "GPU recovery incident",
+    }
+
+
 def test_what_has_no_resource_of_its_own_is_asked_for_on_all() -> None:
     assert needed("ecs", "ListTasks", {"cluster": "gpus"}, PLACE, lambda definition: (), lambda host: {}) == (
         Check("ecs:ListTasks", "*", "ecs", (("ecs:cluster", f"arn:aws:ecs:{PLACE}:cluster/gpus"),)),

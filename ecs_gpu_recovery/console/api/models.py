@@ -310,6 +310,8 @@ class Alert(Answer):
     evidence: str
     done: str
     next: str
+    owner: str = ""
+    team: str = ""
     job: str
     state: Literal["open", "acknowledged", "resolved"]
     by: str
