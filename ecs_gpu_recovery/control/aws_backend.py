@@ -16,6 +16,7 @@ from ..aws.dead_letters import DeadLetters, Letter, Seen, Sent
 from ..aws.discover import Sighting, discover
 from ..aws.errors import ForeignRecord
 from ..aws.letters import put_away
+from ..aws.node_numbers import NodeNumbers, Numbers, Wanted
 from ..aws.reads import DynamoReads
 from ..aws.shell_document import FOLDER
 from ..aws.task_definition import log_stream
@@ -69,6 +70,7 @@ class AwsBackend(RecordsBackend):
         self._clients: dict[str, Any] = {}
         self._kept: dict[str, tuple[datetime, Sequence[Bundle]]] = {}
         self._who = ""
+        self._numbers = NodeNumbers(lambda: self.client("cloudwatch"), settings.ECS_CLUSTER_NAME, self.now)
         with self.plainly():
             # People have no right to the turns of the functions, and few calls to make.
             own = replace(settings, CALL_TABLE_NAME="")
@@ -85,6 +87,15 @@ class AwsBackend(RecordsBackend):
         if service not in self._clients:
             self._clients[service] = self._session.client(service)
         return self._clients[service]
+
+    def _metrics(self) -> Any:
+        """Charts are the least of a page: what is late is left out."""
+        from botocore.config import Config
+
+        if "cloudwatch" not in self._clients:
+            soon = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
+            self._clients["cloudwatch"] = self._session.client("cloudwatch", config=soon)
+        return self._clients["cloudwatch"]
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -277,6 +288,12 @@ class AwsBackend(RecordsBackend):
 
     def log_since(self, source: LogSource, at: datetime) -> str:
         return aws_logs.since(at)
+
+    def numbers(
+        self, metrics: Sequence[str], nodes: Mapping[str, str], since: datetime, until: datetime
+    ) -> Numbers:
+        with self.plainly():
+            return self._numbers.read(Wanted(tuple(metrics), tuple(sorted(nodes.items())), since, until))
 
     def evidence(self, node: str) -> Sequence[Bundle]:
         """A page asks again and again, so a look is good for a minute. One list has room for a thousand reboots."""

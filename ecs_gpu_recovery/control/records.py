@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,15 @@ class RecordsBackend(Backend):
     def environment(self, job: Job, rank: Rank) -> dict[str, str]:
         """The variables that this side gives to a rank."""
         return training_environment(job, rank)
+
+    def numbers(
+        self, metrics: Sequence[str], nodes: Mapping[str, str], since: datetime, until: datetime
+    ) -> Mapping[str, Mapping[str, Mapping[float, float]]] | None:
+        """By metric and node, what a service beside the records keeps of nodes over time; None where there is none.
+
+        `nodes` has the container instance of each.
+        """
+        return None
 
     def plainly(self) -> AbstractContextManager[None]:
         """Errors inside leave as ours, in words that a person can act on."""

@@ -107,7 +107,8 @@ def node_dashboard(scope: Construct, config: Config) -> None:
     page = cloudwatch.Dashboard(scope, "Nodes", dashboard_name=name, default_interval=Duration.hours(3))
     title = f"# Nodes of cluster {config.ECS_CLUSTER_NAME}"
     page.add_widgets(cloudwatch.TextWidget(markdown=title, width=24, height=1))
-    minute = {"using_metrics": {}, "label": "", "period": Duration.minutes(1)}
+    by_host = "${PROP('Dim.Node')}"
+    minute = {"using_metrics": {}, "label": by_host, "period": Duration.minutes(1)}
     graphs = [
         _graph(title, [cloudwatch.MathExpression(expression=search(metric, statistic, config), **minute)])
         for metric, statistic, title in NODE_GRAPHS

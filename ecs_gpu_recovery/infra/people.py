@@ -72,6 +72,12 @@ GRANTS: tuple[Grant, ...] = (
     ),
     Grant(_READS, "the doctor looks for the check's image", ("ecr:DescribeImages",), places.repositories),
     Grant(_READS, "read what the ranks wrote", ("logs:GetLogEvents",), places.training_logs),
+    Grant(
+        _READS,
+        "charts of the nodes' numbers",
+        ("cloudwatch:GetMetricData", "cloudwatch:ListMetrics"),
+        places.anything,
+    ),
     Grant(_READS, "list what nodes kept before a reboot", ("s3:ListBucket",), places.archive_bucket),
     Grant(_READS, "fetch what nodes kept before a reboot", ("s3:GetObject",), places.archives),
     Grant(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws.tables import TABLES
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
+from ecs_gpu_recovery.health.watch.node_metrics import DIMENSIONS
 from tests.aws.letter_queue import URL, Called, Queue
 from tests.cli.conftest import Result, run_command
 from tests.stories.account import _Wired
@@ -87,6 +88,38 @@ class Registry:
         if imageIds[0]["imageTag"] not in self._tags:
             raise named(error("ImageNotFoundException", "The image does not exist."), "DescribeImages")
         return {"imageDetails": [{"repositoryName": repositoryName}]}
+
+
+class Metrics:
+    """CloudWatch: what each node's watch told of it, once, as its lines say."""
+
+    def __init__(self) -> None:
+        self._lines: list[dict[str, Any]] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._lines.append(dict(line))
+
+    def list_metrics(self, *, Namespace: str, MetricName: str, Dimensions: list[Any]) -> dict[str, Any]:
+        (of,) = Dimensions
+        lines = [line for line in self._lines if line[of["Name"]] == of["Value"] and MetricName in line]
+        places = {tuple(line[key] for key in DIMENSIONS) for line in lines}
+        named = [[{"Name": k, "Value": v} for k, v in zip(DIMENSIONS, one, strict=True)] for one in places]
+        return {"Metrics": [{"Namespace": Namespace, "Dimensions": one} for one in named]}
+
+    def get_metric_data(
+        self, *, MetricDataQueries: list[Any], StartTime: datetime, EndTime: datetime
+    ) -> dict[str, Any]:
+        return {"MetricDataResults": [self._found(one, StartTime, EndTime) for one in MetricDataQueries]}
+
+    def _found(self, query: Any, since: datetime, until: datetime) -> dict[str, Any]:
+        metric = query["MetricStat"]["Metric"]
+        named = {one["Name"]: one["Value"] for one in metric["Dimensions"]}
+        lines = [line for line in self._lines if all(line[key] == value for key, value in named.items())]
+        told = [(datetime.fromtimestamp(line["_aws"]["Timestamp"] / 1000, UTC), line) for line in lines]
+        name = metric["MetricName"]
+        within = [(at, line[name]) for at, line in told if since <= at < until and name in line]
+        moments, values = zip(*within, strict=True) if within else ((), ())
+        return {"Id": query["Id"], "Timestamps": [*moments], "Values": [*values]}
 
 
 class Bus:
@@ -157,7 +190,7 @@ class Person:
         self.world = world
         self.region_name: str | None = "us-east-1"
         self.logs, self.subscribers = Logs(), [1]
-        self.queue, self.bus = Queue(), Bus()
+        self.queue, self.bus, self.metrics = Queue(), Bus(), Metrics()
         self.images: list[str] = []
         self.functions = Functions(
             environment={
@@ -225,6 +258,7 @@ class Person:
             "s3": Archives(),
             "ecr": Registry(self.images),
             "events": self.bus,
+            "cloudwatch": self.metrics,
         }
         mine: Any = stand_ins.get(name)
         if mine is None and name in ("ecs", "ssm"):

@@ -35,6 +35,8 @@ ENCRYPTED = {"kms:Decrypt", "kms:GenerateDataKey"}
 ARCHIVED = {"logs:CreateLogStream", "logs:PutLogEvents"}
 #: Needed with a task definition that names roles; RegisterTaskDefinition asks for it.
 WITH_ROLES = {"iam:PassRole"}
+#: A person's own console draws charts; no command does.
+CHARTS = {"cloudwatch:GetMetricData", "cloudwatch:ListMetrics"}
 #: Only where a start is sent again; the tests of the fleet show it.
 IN_TROUBLE = {"ecs:DescribeTasks"}
 
@@ -118,7 +120,7 @@ def test_an_operator_may_do_all_that_the_commands_do_but_call_a_function(
     person.deploy_own_image()
     look_at_everything(person, tmp_path)
     assert (tmp_path / "a.tar.gz").read_bytes() == b"kept"
-    rest = people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE - ENCRYPTED - ARCHIVED
+    rest = people.actions(people.OPERATOR) - WITH_ROLES - IN_TROUBLE - ENCRYPTED - ARCHIVED - CHARTS
     assert asked(person) - THE_CONSOLES == rest
     assert not THE_CONSOLES & people.actions(people.OPERATOR)
     assert people.actions(people.ACTING) >= THE_CONSOLES

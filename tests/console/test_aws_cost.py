@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from ecs_gpu_recovery.console.app import Served, serve
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
+from ecs_gpu_recovery.health.watch.node_metrics import line
 from tests.cli.aws_person import Person, a_person
 from tests.console.helpers import events, eventually, owners_client
 from tests.stories.memory import error
@@ -23,6 +25,11 @@ def person() -> Iterator[Person]:
         AwsBackend().discover()
         for number in range(JOBS):
             made.world.submit([f"n{number}"], job_id=f"j{number:02}")
+        for node in AwsBackend().nodes():
+            number = float(node.name.removeprefix("n"))
+            place = {"cluster": node.cluster, "containerInstanceArn": node.instance}
+            numbers = {"Memory": 50.0, "GpuUtilization": number, "GpuPower": 100 + number, "Cpu": 5.0}
+            made.metrics.add(line(place, "ip-10-0-0-1", [], numbers, time.time() - 60))
         yield made
 
 
@@ -52,13 +59,15 @@ def client(served: Served, person: Person) -> Iterator[httpx.Client]:
 
 
 #: The most calls for the first viewer of a page, with nobody else looking.
-PAGES = {"/": 9, "/jobs": 1, "/jobs/j03": 2, "/jobs/new": 4, "/nodes/n3": 3, "/alerts": 13}
+PAGES = {"/": 9, "/jobs": 1, "/jobs/j03": 4, "/jobs/new": 4, "/nodes/n3": 3, "/alerts": 13}
 LISTS = {
     "/api/jobs": 1,
     "/api/nodes": 4,
     "/api/jobs/j03": 1,
     "/api/orders": 4,
     "/api/metrics": 8,
+    "/api/nodes/n3/metrics": 3,
+    "/api/jobs/j03/metrics": 3,
     "/api/audit": 0,
 }
 
@@ -76,6 +85,27 @@ def test_the_next_viewers_cost_nothing(client: httpx.Client, person: Person, pat
     person.mine.clear()
     assert {client.get(path).status_code for _ in range(10)} == {200}
     assert person.mine == []
+
+
+def test_a_chart_of_a_node_shows_that_node_whatever_its_host_is_called(client: httpx.Client) -> None:
+    """All hosts of this cluster have one name."""
+    found = client.get("/api/nodes/n7/metrics").json()
+    shown = {
+        chart["title"]: [(one["label"], one["values"]) for one in chart["lines"]] for chart in found["charts"]
+    }
+    assert shown["GPU utilisation"] == [("n7", [7.0])]
+    assert shown["Memory"] == [("n7", [50.0])]
+    assert shown["Disk in use"] == []
+    (busy, power, _) = client.get("/api/jobs/j05/metrics").json()["charts"]
+    assert [(one["label"], one["values"]) for one in busy["lines"]] == [("n5", [5.0])]
+    assert [one["values"] for one in power["lines"]] == [[105.0]]
+
+
+def test_who_may_not_read_the_numbers_is_told_where_they_are(client: httpx.Client, person: Person) -> None:
+    person.world.wire.fail_all["cloudwatch", "get_metric_data"] = "AccessDenied"
+    found = client.get("/api/nodes/n9/metrics").json()
+    assert found == {"charts": [], "elsewhere": "CloudWatch: EcsGpuRecovery/Nodes"}
+    assert client.get("/jobs/j09").status_code == 200
 
 
 def test_twenty_streams_cost_as_much_as_one(client: httpx.Client, person: Person) -> None:

@@ -20,7 +20,10 @@ from .conftest import BUSY_MACHINE_S
 
 #: The watch has one thread; a worker of the tests may have more.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-HERE = {"cluster": "gpus"}
+HERE = {
+    "cluster": "gpus",
+    "containerInstanceArn": "arn:aws:ecs:us-east-1:123456789012:container-instance/gpus/c1",
+}
 BUSY = GpuState(
     index=0, utilization=98, memory_used_mib=40_000, memory_total_mib=80_000, temperature_c=66, power_w=650
 )
@@ -56,10 +59,13 @@ def test_a_line_has_twelve_metrics_in_the_form_that_cloudwatch_reads() -> None:
     line = told(made(two_gpus))
     (group,) = line["_aws"]["CloudWatchMetrics"]
     assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < BUSY_MACHINE_S
-    assert (group["Namespace"], group["Dimensions"]) == ("EcsGpuRecovery/Nodes", [["Cluster", "Node"]])
+    assert (group["Namespace"], group["Dimensions"]) == (
+        "EcsGpuRecovery/Nodes",
+        [["Cluster", "Instance", "Node"]],
+    )
     assert {metric["Name"]: metric["Unit"] for metric in group["Metrics"]} == UNITS
     assert len(UNITS) <= 12, "each costs money on each node"
-    assert (line["Cluster"], line["Node"]) == ("gpus", "n1")
+    assert (line["Cluster"], line["Instance"], line["Node"]) == ("gpus", "c1", "n1")
     assert all(isinstance(line[name], int | float) and line[name] >= 0 for name in UNITS)
     assert all(line[name] <= 100 for name, unit in UNITS.items() if unit == "Percent")
 

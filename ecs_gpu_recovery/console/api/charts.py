@@ -1,18 +1,19 @@
-"""Numbers of nodes over time, for the charts: from the embedded history; on AWS they are in CloudWatch."""
+"""Numbers of nodes over time, for the charts: from the embedded history, or, on AWS, from CloudWatch."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
+from ...control.backend import NotAllowed
 from ...control.records import RecordsBackend
 from ...core.errors import Transient
 from ...core.model import Job
@@ -28,6 +29,8 @@ Name = Annotated[str, InPath(min_length=1, max_length=128)]
 Seconds = Annotated[int, Query(ge=60, le=86_400, description="how far back to look")]
 #: A chart shows about so many points of each line.
 POINTS = 240
+#: And so many lines.
+MOST_LINES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,21 @@ CHARTS = (
     Chart("Memory", "node_memory_bytes", "GiB", 1 / (1 << 30)),
 )
 JOB_CHARTS = (_UTILISATION, _POWER, _PROCESSORS)
+_MIB = 1 / (1 << 20)
+#: What the watch tells CloudWatch: one number for all GPUs of a node, and shares where the history has amounts.
+_AWS_POWER = Chart("GPU power", "GpuPower", "W")
+AWS_CHARTS = (
+    Chart("GPU utilisation", "GpuUtilization", "%"),
+    Chart("GPU memory", "GpuMemory", "%"),
+    Chart("GPU temperature", "GpuTemperature", "°C"),
+    _AWS_POWER,
+    Chart("Processors in use", "Cpu", "%"),
+    Chart("Memory", "Memory", "%"),
+    Chart("Disk in use", "Disk", "%"),
+    Chart("Network received", "NetworkReceived", "MiB/min", _MIB),
+    Chart("Network sent", "NetworkSent", "MiB/min", _MIB),
+)
+AWS_JOB_CHARTS = tuple(chart for chart in AWS_CHARTS if chart.key in {one.key for one in JOB_CHARTS})
 
 
 class LineView(Answer):
@@ -136,13 +154,17 @@ def _mean(series: Iterable[Series]) -> dict[float, float]:
     return {at: sum(values) / len(values) for at, values in sums.items()}
 
 
-def power(state: Path | None, job: Job, since: datetime, until: datetime) -> dict[str, dict[float, float]]:
-    """The mean power of each node's GPUs; nothing where no history is kept, or it can't be read now."""
-    if state is None:
-        return {}
+def power(
+    state: Path | None, side: RecordsBackend, job: Job, since: datetime, until: datetime
+) -> Mapping[str, Mapping[float, float]]:
+    """The power of each node's GPUs; nothing where none is kept, or it can't be read now."""
+    span = since.timestamp(), until.timestamp()
     try:
-        series = _read(state, _POWER, {}, (since.timestamp(), until.timestamp()))
-    except Transient:
+        if state is None:
+            found = _from_service(side, (_AWS_POWER,), _places(job), span)
+            return found[0] if found else {}
+        series = _read(state, _POWER, {}, span)
+    except (NotAllowed, Transient):
         return {}
     by_node: dict[str, list[Series]] = {}
     for line in series:
@@ -150,31 +172,54 @@ def power(state: Path | None, job: Job, since: datetime, until: datetime) -> dic
     return {rank.node: _mean(by_node.get(rank.node, ())) for rank in job.ranks}
 
 
-def _elsewhere(state: Path | None) -> str:
-    return "" if state is not None else f"CloudWatch: {NAMESPACE}"
+def _from_service(
+    side: RecordsBackend, charts: Sequence[Chart], nodes: Mapping[str, str], span: Span
+) -> list[dict[str, Mapping[float, float]]] | None:
+    """For each chart a line per node, from the service that keeps them for this side; None if there is none."""
+    begin, end = span[0], span[1] or time.time()
+    since, until = (datetime.fromtimestamp(at, UTC) for at in (begin, end))
+    found = side.numbers([chart.metric for chart in charts], nodes, since, until)
+    if found is None:
+        return None
+    return [{name: found[chart.metric].get(name, {}) for name in nodes} for chart in charts]
+
+
+def _on_aws(
+    side: RecordsBackend, charts: Sequence[Chart], nodes: Mapping[str, str], span: Span
+) -> dict[str, Any]:
+    """Who may not read the numbers is told where they are."""
+    try:
+        lines = _from_service(side, charts, nodes, span)
+    except NotAllowed:
+        lines = None
+    if lines is None:
+        return {"charts": [], "elsewhere": f"CloudWatch: {NAMESPACE}"}
+    drawn = [_drawn(chart, of_nodes.items()) for chart, of_nodes in zip(charts, lines, strict=True)]
+    return {"charts": drawn, "elsewhere": ""}
 
 
 @router.get("/nodes/{name}/metrics", tags=["nodes"], **_SHAPE)
 async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
-    """GPU and host numbers of a node over the last time, one line per GPU."""
+    """GPU and host numbers of a node over the last time; one line per GPU where each GPU's are kept."""
     state = console.state
 
-    def read(side: RecordsBackend) -> list[dict[str, Any]]:
-        node = side.node(name).name
+    def read(side: RecordsBackend) -> dict[str, Any]:
+        node = side.node(name)
         if state is None:
-            return []
-        return [
+            return _on_aws(side, AWS_CHARTS, {node.name: node.instance}, _last(seconds))
+        drawn = [
             _drawn(
                 chart,
                 [
-                    (f"GPU {line.labels['gpu']}" if "gpu" in line.labels else node, dict(line.points))
-                    for line in _read(state, chart, {"node": node}, _last(seconds))
+                    (f"GPU {line.labels['gpu']}" if "gpu" in line.labels else node.name, dict(line.points))
+                    for line in _read(state, chart, {"node": node.name}, _last(seconds))
                 ],
             )
             for chart in CHARTS
         ]
+        return {"charts": drawn, "elsewhere": ""}
 
-    return {"charts": await console.pool.ask(read), "elsewhere": _elsewhere(state)}
+    return await console.pool.ask(read)
 
 
 @router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_SHAPE)
@@ -182,16 +227,20 @@ async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600
     """GPU numbers of the job's nodes, one line per node: over the last time, or over the time of a job that ended."""
     state = console.state
 
-    def read(side: RecordsBackend) -> list[dict[str, Any]]:
+    def read(side: RecordsBackend) -> dict[str, Any]:
         job = side.job(job_id)
-        ranks, span = job.ranks[:32], _span(job, seconds)
+        ranks, span = job.ranks[:MOST_LINES], _span(job, seconds)
         if state is None:
-            return []
+            return _on_aws(side, AWS_JOB_CHARTS, _places(job), span)
         found = []
         for chart in JOB_CHARTS:
             series = _read(state, chart, {}, span)
             lines = [(r.node, _mean(s for s in series if s.labels["node"] == r.node)) for r in ranks]
             found.append(_drawn(chart, lines))
-        return found
+        return {"charts": found, "elsewhere": ""}
 
-    return {"charts": await console.pool.ask(read), "elsewhere": _elsewhere(state)}
+    return await console.pool.ask(read)
+
+
+def _places(job: Job) -> dict[str, str]:
+    return {rank.node: rank.instance for rank in job.ranks[:MOST_LINES]}

@@ -181,7 +181,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
             "logs": console.logs.sources(side, found),
             "retries": retries_of(side, found),
             "pulses": (told := pulses.of_ranks(found, console.snapshots.fleet(side).nodes, side.policy, now)),
-            "pictures": _pictures(console, renderer, found, told, pulses.span_of(found, now), earlier),
+            "pictures": _pictures(console, side, renderer, found, told, pulses.span_of(found, now), earlier),
         }
 
     data = await console.pool.ask(read)
@@ -236,6 +236,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
 
 def _pictures(
     console: Console,
+    side: RecordsBackend,
     renderer: Renderer,
     job: Job,
     told: Mapping[int, pulses.RankPulse],
@@ -243,7 +244,7 @@ def _pictures(
     earlier: Sequence[Entry],
 ) -> dict[int, str]:
     """By rank, what the GPUs of its node did over the last time, and when the job was seen to hang."""
-    power = charts.power(console.state, job, shown.begin, shown.end)
+    power = charts.power(console.state, side, job, shown.begin, shown.end)
     marks = [at for at in pulses.hangs_seen((*earlier, *job.timeline)) if shown.begin <= at <= shown.end]
     most = max((value for points in power.values() for value in points.values()), default=0.0)
     found: dict[int, str] = {}

@@ -141,7 +141,9 @@ class Renderer:
                 sentence=self.sentence,
                 runs=self.runs,
                 levels=LEVELS,
-                chart_words={chart.key: self.text(chart.key) for chart in charts.CHARTS},
+                chart_words={
+                    chart.key: self.text(chart.key) for chart in (*charts.CHARTS, *charts.AWS_CHARTS)
+                },
                 who=self.who,
                 lang=self.language,
                 theme=self.theme,

@@ -19,6 +19,8 @@ from ecs_gpu_recovery.health.watch.pulse import NodePulse
 from ecs_gpu_recovery.health.watch.sinks import NotTold, Place
 
 NAMESPACE = "EcsGpuRecovery/Nodes"
+#: By the cluster and its container instance a node's record finds its metrics. The name of the host is for people.
+DIMENSIONS = ("Cluster", "Instance", "Node")
 EVERY_S = 60.0
 #: A driver that does not answer within this time leaves its numbers out.
 PATIENCE_S = 20.0
@@ -77,10 +79,10 @@ class NodeMetrics:
         told = [message.get("gpu") for message in outcome.messages]
         gpus = [GpuState.from_json(data) for data in told if isinstance(data, dict)]
         try:
-            cluster = self._place().get("cluster", "")
+            place = self._place()
         except NotTold:  # the events wait for the same answer, and complain of it
             return None
-        return line(cluster, self._node, gpus, self._host(), time.time(), self._pulse())
+        return line(place, self._node, gpus, self._host(), time.time(), self._pulse())
 
     def _host(self) -> dict[str, float]:
         now = counters()
@@ -100,7 +102,7 @@ class NodeMetrics:
 
 
 def line(
-    cluster: str,
+    place: Place,
     node: str,
     gpus: Sequence[GpuState],
     host: dict[str, float],
@@ -110,11 +112,11 @@ def line(
     seen = {gpu.index: gpu.to_json() for gpu in pulse.gpus} if pulse is not None else {}
     values = {**_of_gpus(gpus), **host}
     metrics = [{"Name": name, "Unit": unit} for name, unit in UNITS.items() if name in values]
-    where = {"Namespace": NAMESPACE, "Dimensions": [["Cluster", "Node"]], "Metrics": metrics}
+    where = {"Namespace": NAMESPACE, "Dimensions": [DIMENSIONS], "Metrics": metrics}
+    instance = place.get("containerInstanceArn", "").rpartition("/")[2]
     return {
         "_aws": {"Timestamp": round(at * 1000), "CloudWatchMetrics": [where]},
-        "Cluster": cluster,
-        "Node": node,
+        **dict(zip(DIMENSIONS, (place.get("cluster", ""), instance or node, node), strict=True)),
         **{name: round(value, 2) for name, value in values.items()},
         "gpus": [
             {
