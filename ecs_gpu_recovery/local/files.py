@@ -100,16 +100,22 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def write_text(path: str, text: str, durable: bool = False) -> None:
-    """Replace a file in one step. Durable for orders and results that must outlive a loss of power."""
-    os.replace(_write_beside(path, text, durable), path)
+def write_text(path: str, text: str, durable: bool = False) -> tuple[int, int]:
+    """Replace a file in one step. Durable for orders and results that must outlive a loss of power.
+
+    The answer is the mark of what was written (`changed_at`), taken before anybody else could write over it.
+    """
+    beside = _write_beside(path, text, durable)
+    mark = changed_at(beside)
+    os.replace(beside, path)
     if durable:
         sync_folder(os.path.dirname(path))
+    return mark
 
 
-def write_json(path: str, value: Json, durable: bool = False) -> None:
-    """Replace a JSON file in one step."""
-    write_text(path, json.dumps(value, indent=1) + "\n", durable)
+def write_json(path: str, value: Json, durable: bool = False) -> tuple[int, int]:
+    """Replace a JSON file in one step; the mark of what was written."""
+    return write_text(path, json.dumps(value, indent=1) + "\n", durable)
 
 
 def create_json(path: str, value: Json, durable: bool = False) -> bool:

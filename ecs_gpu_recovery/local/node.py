@@ -106,8 +106,7 @@ class Agent:
         }
         while os.path.isdir(self.node_dir):
             try:
-                write_json(self.path("agent.json"), record)
-                self.own_mark = changed_at(self.path("agent.json"))
+                self.own_mark = write_json(self.path("agent.json"), record)
                 return
             except OSError as error:
                 self.tell("agent.json", error)

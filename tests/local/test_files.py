@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.local.files import create_json, now_iso, read_json, try_lock, write_json
+from ecs_gpu_recovery.local.files import changed_at, create_json, now_iso, read_json, try_lock, write_json
 
 
 def test_a_file_is_created_by_one_writer_only(tmp_path: Path) -> None:
@@ -42,6 +43,21 @@ def test_a_replaced_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
         write_json(str(tmp_path / "x.json"), {"value": value}, durable=True)
     assert read_json(str(tmp_path / "x.json")) == {"value": 2}
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_mark_of_a_write_is_not_that_of_whoever_writes_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    put = os.replace
+
+    def put_and_overwrite(source: str, target: str) -> None:
+        put(source, target)
+        path.write_text("{half")
+
+    assert write_json(str(path), {"value": 1}) == changed_at(str(path))
+    monkeypatch.setattr(os, "replace", put_and_overwrite)
+    assert write_json(str(path), {"value": 2}) != changed_at(str(path))
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
