@@ -14,7 +14,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
-from tests.console.browsing import CHROMIUM
+from tests.console.browsing import CHROMIUM, WAIT_MS
 from tests.console.helpers import USERS, console, still_state
 from tools.browser import FLAGS
 
@@ -47,6 +47,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 def browser() -> Iterator[Browser]:
     """One for each file: as long as it runs, nothing else of its thread can use asyncio."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    sync_api.expect.set_options(timeout=WAIT_MS)
     with sync_api.sync_playwright() as driver:
         found = driver.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS])
         yield found
