@@ -59,7 +59,7 @@ async function pump() {
       if (view.textContent === view.dataset.empty) view.textContent = "";
       append(part.text);
       mine.next = part.next;
-      if (part.next >= part.size) break;
+      if (part.next >= part.size && !(sizes[mine.task]?.[3] > part.next)) break;  // it may have grown meanwhile
     }
   } catch (error) {
     console.warn(error);
