@@ -43,9 +43,6 @@ class Deployment(SharedSettings):
     TRAINING_TASK: str = setting("gpu-training", read.family, "the family of the example of a training task")
     CREATE_TRAINING_TASK: bool = setting(True, boolean, "make that example")
     TRAINING_TASK_FAMILIES: str = setting("*", _families, "families that may be started again, with commas")
-    TASK_ROLE_ARNS: str = setting(
-        "", read.optional(read.each(read.role_arn)), "roles of those families that are not the stack's own"
-    )
     TRAINING_LOG_GROUPS: str = setting(
         "/gpu/*",
         read.each(matching(r"[\w./#-]{1,512}\*?", "use names of log groups, with * at the end if need be")),

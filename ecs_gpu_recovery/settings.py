@@ -165,6 +165,11 @@ class SharedSettings:
         "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
         needed=True,
     )
+    TASK_ROLE_ARNS: str = setting(
+        "",
+        optional(each(role_arn)),
+        "roles, not the stack's own, of tasks that may be started again and of a check of yours, with commas",
+    )
     STACK_NAME: str = setting(
         "EcsGpuRecoveryStack",
         matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),

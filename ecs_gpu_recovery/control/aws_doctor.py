@@ -13,7 +13,7 @@ from ..aws.dead_letters import FUNCTIONS
 from ..aws.definitions import start_command
 from ..aws.discover import instances, registered_gpus
 from ..aws.errors import code_of
-from ..aws.tables import JOBS, NODES, TASKS
+from ..aws.tables import GUARD, JOBS, NODES, TASKS, Table
 from ..core.errors import RecoveryError
 from ..settings import LambdaSettings
 from . import aws_settings
@@ -83,7 +83,13 @@ class _Checks:
     def tables(self) -> list[Finding]:
         dynamodb, found = self._session.client("dynamodb"), []
         s = self.settings
-        for table, name in ((JOBS, s.JOB_TABLE_NAME), (TASKS, s.TASK_TABLE_NAME), (NODES, s.NODE_TABLE_NAME)):
+        names: dict[str, Table] = {s.JOB_TABLE_NAME: JOBS, s.TASK_TABLE_NAME: TASKS, s.NODE_TABLE_NAME: NODES}
+        if s.GUARD_TABLE_NAME:
+            names[s.GUARD_TABLE_NAME] = GUARD
+        else:
+            said = "there is no table of permits: nodes are rebooted without any, however many at once"
+            found.append(Finding("guard", False, said, DEPLOY))
+        for name, table in names.items():
             try:
                 with explained(Where(region=self._region, tables=(name,))):
                     shown = dynamodb.describe_table(TableName=name)["Table"]
@@ -148,7 +154,19 @@ class _Checks:
         active = found.get("status", "ACTIVE") == "ACTIVE"
         said = f"{name} runs {', '.join(images)}" + ("" if active else f"; it is {found['status']}")
         made = Finding("health check", active, said, "" if active else DEPLOY)
-        return [made, *(pushed for image in images for pushed in self._pushed(image))]
+        pushed = [finding for image in images for finding in self._pushed(image)]
+        return [made, *self._roles(found), *pushed]
+
+    def _roles(self, definition: Mapping[str, Any]) -> list[Finding]:
+        """A check whose roles the functions may not pass on is never started, and that shows in the worst moment."""
+        wanted = {str(definition[key]) for key in ("executionRoleArn", "taskRoleArn") if definition.get(key)}
+        wanted -= set(self.settings.TASK_ROLE_ARNS.split(","))
+        lacks = sorted(role for role in wanted if not role.rpartition("/")[2].startswith(f"{self._stack}-"))
+        if not lacks:
+            return []
+        said = f"the functions may not start it with its own role {', '.join(lacks)}"
+        do = f"add to TASK_ROLE_ARNS: {','.join(lacks)}; then {DEPLOY}"
+        return [Finding("roles of the health check", False, said, do)]
 
     def _pushed(self, image: str) -> list[Finding]:
         """Whether an image is there, where the registry is an account's own. Without it no check starts."""

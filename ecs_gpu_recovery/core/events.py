@@ -198,6 +198,7 @@ class NodesOffered(Fact):
     """The nodes of the fleet as they stand now, for a job that may need others than its own."""
 
     nodes: tuple[Node, ...]
+    frozen: bool = False  #: the fleet is: no rank leaves a node on which a fault was found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

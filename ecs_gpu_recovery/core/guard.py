@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from . import keys
 from .errors import NotFound, Refused
 from .model import Condemnation, Node
 from .policy import Policy
@@ -25,7 +26,7 @@ EVIDENCE_AGES = timedelta(minutes=10)
 REMEMBERED = timedelta(days=1)
 #: The record stays small. Whoever comes when so many wait is told to wait too, and asks again.
 MOST_WAITING, MOST_GRANTED = 500, 300
-REBOOT, STOP = "reboot", "stop"
+REBOOT, STOP, CONDEMNED = "reboot", "stop", "condemned"
 
 
 class Answer(StrEnum):
@@ -103,6 +104,24 @@ def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
     )
 
 
+def condemnations(node: Node, since: datetime) -> list[Request]:
+    """Faults that were found on a node and that nobody repairs. They wait for nothing, and count like the others."""
+    found = (each for each in node.condemned if not each.repair and each.at > since)
+    return [
+        Request(
+            key=keys.node_condemned(node.name, each.at),
+            what=CONDEMNED,
+            node=node.name,
+            job=node.job_id,
+            at=each.at,
+            since=each.at,
+            why=each.findings[:200],
+            granted=each.at,
+        )
+        for each in found
+    ]
+
+
 def for_stop(job: str, key: str, now: datetime, *, why: str, since: datetime, image: str = "") -> Request:
     """The request to stop a gang of which no rank has ended. `since` is when the evidence was last seen to hold."""
     return Request(key=key, what=STOP, job=job, at=now, since=since, why=why[:200], image=image[:100])
@@ -144,16 +163,16 @@ def _age(request: Request) -> tuple[datetime, str]:
     return request.at, request.key
 
 
-def _counted(guard: FleetGuard, what: str, policy: Policy, now: datetime) -> list[Request]:
-    """Requests of this kind since the last thaw and within the time that counts."""
+def _counted(guard: FleetGuard, policy: Policy, now: datetime, *kinds: str) -> list[Request]:
+    """Requests of these kinds since the last thaw and within the time that counts."""
     since = now - policy.freeze_within
     since = since if guard.thawed_at is None else max(since, guard.thawed_at)
-    return [each for each in guard.requests if each.what == what and not each.person and each.at > since]
+    return [each for each in guard.requests if each.what in kinds and not each.person and each.at > since]
 
 
 def _tripped(guard: FleetGuard, new: Sequence[Request], policy: Policy, now: datetime) -> FleetGuard:
-    nodes = {each.node for each in _counted(guard, REBOOT, policy, now)}
-    jobs = {each.job for each in _counted(guard, STOP, policy, now)}
+    nodes = {each.node for each in _counted(guard, policy, now, REBOOT, CONDEMNED)}
+    jobs = {each.job for each in _counted(guard, policy, now, STOP)}
     first = next((each for each in new if not each.person), None)
     few = len(nodes) <= policy.freeze_nodes and len(jobs) <= policy.freeze_jobs
     if guard.frozen is not None or first is None or few:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -118,6 +119,15 @@ def node_check(node: Node) -> str:
 
 def node_reboot(name: str, errand: int) -> str:
     return f"{record_of_node(name)}/reboot/{errand}"
+
+
+def node_condemned(name: str, at: datetime) -> str:
+    """Of a fault that was found on a node and that nobody repairs, as the guard counts it."""
+    return f"{record_of_node(name)}/condemned/{at.timestamp():.0f}"
+
+
+def is_condemned(key: str, name: str) -> bool:
+    return key.startswith(f"{record_of_node(name)}/condemned/")
 
 
 def node_failed(name: str, errand: int) -> str:

@@ -363,6 +363,10 @@ class Hold(Stored):
     at: datetime
 
 
+#: How many condemnations a record remembers.
+MOST_REMEMBERED = 10
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condemnation(Stored):
     """A fault that was found on a node, what was done about it, and what became of that."""
@@ -409,6 +413,7 @@ class Node(MachineRecord):
     suspected: str = ""  #: a grave fault that was seen on it, and for which it was not examined yet
     condemned: tuple[Condemnation, ...] = ()  #: the last of them, oldest first
     errands: int = 0  #: counts this node's own orders, so that each has its own key
+    told: str = ""  #: the last message about permits that it has sent
     pulse: Pulse | None = None  #: a witness while it is fresh
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
@@ -417,6 +422,10 @@ class Node(MachineRecord):
     @property
     def vacant(self) -> bool:
         return self.gone and self.status is NodeStatus.UNKNOWN
+
+    def with_fault(self, fault: Condemnation) -> tuple[Condemnation, ...]:
+        """The condemnations that are remembered, with this one."""
+        return (*self.condemned, fault)[-MOST_REMEMBERED:]
 
     def wake_at(self, lost_after: timedelta) -> datetime | None:
         """Like a job's; a node that a job holds has no errands of its own."""

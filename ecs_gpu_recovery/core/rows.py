@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from . import keys, messages
 from .effects import Order
-from .model import Entry, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from .model import Condemnation, Entry, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
 from .timeline import NODE_LINES, archive, shortened
 
 #: A claim this young may belong to a job that is being recorded right now.
@@ -168,11 +168,15 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
     )
     if not job.status.final:
         return node
+    failed = rank.node_status is NodeStatus.FAILED
+    if failed and rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+        fault = Condemnation(at=job.updated_at, verdict=rank.verdict, findings=rank.findings[:300])
+        node = replace(node, condemned=node.with_fault(replace(fault, outcome="its job ended")))
     return replace(
         node,
         job_id="",
         job_version=0,
-        verdict=rank.verdict if rank.node_status is NodeStatus.FAILED else None,
+        verdict=rank.verdict if failed else None,
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
     )
 

@@ -17,6 +17,7 @@ from ..core.errors import BadRecord, Refused, Transient, VersionConflict
 from ..core.events import Fact, PermitWithheld, Tick
 from ..core.guard import Answer, FleetGuard, Request
 from ..core.model import Job, Node
+from ..core.node.repair import unheard
 from ..core.policy import Policy
 from .ports import GuardStore
 
@@ -87,18 +88,47 @@ class Permits:
 
     # -- reboots -----------------------------------------------------------------------------------------------
 
-    def ask_together(self, nodes: Iterable[Node], now: datetime, image: str = "") -> None:
-        """For reboots that are ordered together. If nobody can tell now, each is asked for by itself later."""
+    def ask_together(
+        self, nodes: Iterable[Node], now: datetime, image: str = ""
+    ) -> list[tuple[str, PermitWithheld]]:
+        """For reboots that are ordered together, and faults that were found together. What a node has to tell of it.
+
+        If nobody can tell now, each is asked for by itself later.
+        """
+        nodes = list(nodes)
         asked = [
             rules.for_reboot(node, order.key, now, image)
             for node in nodes
             for order in node.outbox
             if isinstance(order.effect, RebootNode) and order.key == node.reboot_key
         ]
+        found = [each for node in nodes for each in self.condemnations(node, now)]
+        known = {each.key for each in self._last.requests}
         self._given.clear()
-        if asked:
-            with suppress(Transient, BadRecord):
-                self._given.update(self.ask(asked, now))
+        with suppress(Transient, BadRecord):
+            if asked or any(each.key not in known for each in found):
+                self._given.update(self.ask([*asked, *found], now))
+        frozen = self._last.frozen
+        first = [each for each in found if frozen and frozen.first == each.key]
+        return [(each.node, self._froze(each, now)) for each in first]
+
+    def condemnations(self, node: Node, now: datetime) -> list[Request]:
+        """What was found on a node of late and counts though nobody repairs it."""
+        return rules.condemnations(node, now - self._policy.freeze_within)
+
+    def _froze(self, request: Request, now: datetime) -> PermitWithheld:
+        """No order waits for it; but it was the one too many, and tells of it."""
+        frozen = self._last.frozen
+        why = "" if frozen is None else frozen.why
+        tell = messages.fleet_frozen(self._last)
+        return PermitWithheld(at=now, key=request.key, answer=Answer.HELD, why=why, tell=tell)
+
+    def frozen(self) -> bool:
+        """Whether the fleet is, or nobody can tell."""
+        try:
+            return self.look().frozen is not None
+        except (Transient, BadRecord):
+            return True
 
     def waits(self, node: Node, now: datetime) -> bool:
         """Whether it is known to wait for a permit, and does so still: then there is nothing to send or to write."""
@@ -107,7 +137,8 @@ class Permits:
         key = node.reboot_key
         if key not in self._given:
             self._given.update(self.ask([rules.for_reboot(node, key, now)], now))
-        return self._given[key] is Answer.HELD
+        said = self._said(key, self._given[key], now, now)
+        return said.answer is Answer.HELD and not unheard(node, said)
 
     def sort(
         self, node: Node, orders: Sequence[Order], at: datetime, now: datetime
@@ -147,11 +178,11 @@ class Permits:
             answer = self._given.pop(key, None) or self.ask([request], now)[key]
         except (Transient, BadRecord) as exc:
             return PermitWithheld(at=at, key=key, answer=Answer.HELD, why=f"the guard can't be asked: {exc}")
-        if answer is Answer.GRANTED:
-            return None
-        return PermitWithheld(
-            at=at, key=key, answer=answer, why=self._why(key, answer, now), tell=self._message(key, answer)
-        )
+        return None if answer is Answer.GRANTED else self._said(key, answer, at, now)
+
+    def _said(self, key: str, answer: Answer, at: datetime, now: datetime) -> PermitWithheld:
+        why, tell = self._why(key, answer, now), self._message(key, answer)
+        return PermitWithheld(at=at, key=key, answer=answer, why=why, tell=tell)
 
     def _found(self, key: str) -> Request | None:
         return next((each for each in self._last.requests if each.key == key), None)

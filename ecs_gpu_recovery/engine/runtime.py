@@ -204,6 +204,8 @@ class Runtime:
                 self._tell_nodes(each.old, each.record, now, told)
             else:
                 _add_news(told, each.old, each.record)
+                if self.permits is not None and each.record.condemned != each.old.condemned:
+                    self._count(each.record, now)
         for job_id, some in told.items() if news is None else ():
             self._told(job_id, some)
         return self._offered(moves[0].old, record, now)
@@ -228,13 +230,18 @@ class Runtime:
         Another job may be faster with one that it picks; then it looks again.
         """
         for _ in range(OFFERS):
-            offer = NodesOffered(at=at, nodes=tuple(self.store.nodes() if nodes is None else nodes))
+            shown = tuple(self.store.nodes() if nodes is None else nodes)
+            offer = NodesOffered(at=at, nodes=shown, frozen=self._frozen_for(job))
             try:
                 return self.handle(job.id, [offer])
             except NodesTaken as exc:
                 log.info("a node was taken by another job", extra={"job": job.id, "why": str(exc)})
                 nodes = None
         return job  # the sweeper offers again
+
+    def _frozen_for(self, job: Job) -> bool:
+        """Whether the ranks whose nodes are condemned have to wait with them."""
+        return self.permits is not None and any(map(claim.condemned, job.ranks)) and self.permits.frozen()
 
     def _offer_to_all(self, at: datetime) -> None:
         """Whoever has waited longest chooses first."""
@@ -255,13 +262,13 @@ class Runtime:
             for rank in handover.handed(old, new)
             if (node := self._handed.pop(rank.node, None)) is not None and node.handed == rank.handed
         ]
-        self.ask_permits(handed, at, new.spec.task_def or " ".join(new.spec.command))
+        froze = self.ask_permits(handed, at, new.spec.task_def or " ".join(new.spec.command))
         for node in handed:
             moves = [Moved(replace(node, handed=""), node)]  # it may be back already
             self._send_all(self._nodes, node, node.outbox, at, [], moves)
             for each in moves:
                 _add_news(told, each.old, each.record)
-        ended: list[tuple[Node, Sequence[Fact]]] = []
+        ended: list[tuple[Node, Sequence[Fact]]] = [(self.store.node(name), [fact]) for name, fact in froze]
         for before, rank in zip(old.ranks, new.ranks, strict=True):
             fact = handover.news_for_node(new, rank)
             if fact is not None and before.handed and not before.quiet:
@@ -364,10 +371,22 @@ class Runtime:
             raise trouble[0]
         return record
 
-    def ask_permits(self, nodes: Iterable[Node], at: datetime, image: str = "") -> None:
-        """For all reboots that these nodes order, together: if they are too many, none of them is sent."""
-        if self.permits is not None and self._dispatch_now:
-            self.permits.ask_together(nodes, self.since(at), image)
+    def ask_permits(self, nodes: Iterable[Node], at: datetime, image: str = "") -> list[tuple[str, Fact]]:
+        """For all reboots that these nodes order, together with the faults on them that none cures: if they are too
+        many, none is sent. What one of the nodes has to tell of it."""
+        if self.permits is None or not self._dispatch_now:
+            return []
+        return [*self.permits.ask_together(nodes, self.since(at), image)]
+
+    def _count(self, node: Node, at: datetime) -> None:
+        """A new fault on it, unless its repair has asked for a permit: that has counted it."""
+        if node.condemned and not node.condemned[-1].repair:
+            self.count([node], at)
+
+    def count(self, nodes: Iterable[Node], at: datetime) -> None:
+        """Faults that were found on these nodes and that nobody repairs: too many of them freeze the fleet too."""
+        for name, fact in self.ask_permits(nodes, at):
+            self.handle_node(name, [fact])
 
     def waits_for_permit(self, record: Job | Node, now: datetime) -> bool:
         """Whether all there is to say of its reboot is known: it waits."""

@@ -131,15 +131,17 @@ class Sweeper:
         return report
 
     def _ask_permits(self, late: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
-        """For all reboots that are due, at once: too many together get none. What nobody orders any more is
-        forgotten."""
+        """For all reboots that are due, at once, with what was found of late: too many together get none. What nobody
+        orders any more is forgotten."""
         permits = self._runtime.permits
-        if permits is None or not late:
+        if permits is None:
             return
         known = {node.name: node for node in nodes}
         due, _ = each(lambda name: known.get(name) or self._store.node(name), late)
-        self._runtime.ask_permits(due, now)
-        if nodes:
+        condemned = [node for node in nodes if node.name not in late and permits.condemnations(node, now)]
+        if due or condemned:
+            self._runtime.count([*due, *condemned], now)
+        if nodes and late:
             pending = [order.key for node in nodes for order in node.outbox]
             permits.forget(pending, now, STUCK_AFTER)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from ecs_gpu_recovery.aws.discover import discover
 from ecs_gpu_recovery.aws.incidents import SOURCE, TYPE
+from ecs_gpu_recovery.aws.tables import GUARD
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
 from ecs_gpu_recovery.core.model import Failover, Job, JobSpec
 
@@ -180,6 +181,7 @@ class People:
             **stack.settings,
             "DCGM_HEALTH_CHECK_TASK": stack.outputs["HealthCheckTaskDefinition"],
             "SNS_TOPIC_ARN": stack.outputs["NotificationTopicArn"],
+            "GUARD_TABLE_NAME": f"{stack.name}-{GUARD.name}",
         }
         self.side: AwsSide = build(env, now=self.now, session=_Session(stack.server))
         self._ecs, self._ssm = stack.server.client("ecs"), stack.server.client("ssm")
@@ -220,10 +222,14 @@ class People:
         return datetime.now(UTC)
 
     def add_nodes(self, names: Sequence[str], *, gpus: int = 8) -> None:
-        """Every other one is ECS Anywhere. They register, and their records are made."""
+        """They register, and their records are made."""
+        self.join(names, gpus=gpus)
+        discover(self._ecs, self._ssm, self.side.store, self.stack.cluster, self.now())
+
+    def join(self, names: Sequence[str], *, gpus: int = 8) -> None:
+        """Machines register with the cluster, and nobody is told. Every other one is ECS Anywhere."""
         for number, name in enumerate(names):
             self._join(name, gpus, external=bool(number % 2))
-        discover(self._ecs, self._ssm, self.side.store, self.stack.cluster, self.now())
 
     def add_spare(self, name: str, *, like: str) -> None:
         """A node of the kind of another one, with the operator's label."""

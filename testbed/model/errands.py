@@ -70,6 +70,7 @@ class Errands:
         crashes: int = 1,
         holds: int = 1,
         faults: int = 0,
+        fresh: bool = False,
     ) -> None:
         self.policy = policy
         node = Node(
@@ -81,8 +82,17 @@ class Errands:
             gpus_seen=8,
             connected=True,
             status=NodeStatus.AVAILABLE,
+            fresh=fresh,
         )
-        self.first = Scene(node, asks=asks, flaps=flaps, crashes=crashes, holds=holds, faults=faults)
+        self.first = Scene(
+            node,
+            asks=asks,
+            flaps=flaps,
+            crashes=crashes,
+            holds=holds,
+            faults=faults,
+            cause=fresh,  # a new node is examined: that may be cause enough
+        )
         self._rests: set[object] = set()
 
     def run(self) -> int:
@@ -237,6 +247,8 @@ class Errands:
         held = any(order.key == new.reboot_key for order in new.outbox)
         if new.status in BUSY and new.deadline is None and not held:
             raise Violation(f"{new.status} without a deadline")
+        if old.fresh and not new.fresh and new.verdict is None:
+            raise Violation("a new node counts as known, and no check has answered")
 
     @staticmethod
     def _leaves_alone(old: Node, new: Node) -> None:
@@ -249,7 +261,8 @@ class Errands:
         while (key := self._key(s)) not in self._rests:
             swept = self._sweep(s)
             to = self._next(swept)
-            resting = swept.node.status not in BUSY and not swept.node.outbox
+            unseen = swept.node.fresh and swept.node.status is NodeStatus.AVAILABLE and not swept.node.hold
+            resting = swept.node.status not in BUSY and not swept.node.outbox and not unseen
             if key in way or (to is None and not resting):
                 raise Violation(
                     f"{s.node.status} for ever, with {[order.key for order in s.node.outbox]} still to send"
@@ -289,6 +302,7 @@ class Errands:
             n.connected,
             n.errands,
             bool(n.suspected),
+            n.fresh,
             len(n.condemned),
             n.booted_at is None,
         )

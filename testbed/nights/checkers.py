@@ -76,6 +76,9 @@ class Judge:
         if task.stray:
             self._world.struck["stray"] += 1
             return
+        if task.machine.new and not task.check:
+            seen = any(t.check and not t.alive for t in task.machine.tasks)
+            demand(seen, f"{task.id} starts on {task.machine.name}, which is new and was never examined")
         alive = [
             t
             for m in self._world.machines.values()
@@ -259,6 +262,8 @@ class Judge:
         """A rank has moved away. What it ran there is over, or was asked to stop and is out of reach for long."""
         self._moves[job.id, job.attempt, rank.index] = self._world.now
         self._world.struck["moves"] += 1
+        if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+            self.permits.moved(rank.node)
         w, machine = self._world.weather, self._world.machines[rank.node]
         told = not (w.lost or w.late or w.reordered or w.together or w.skew_s or w.jolt_s or w.late_functions)
         for task in machine.tasks:
@@ -303,6 +308,7 @@ class Judge:
         """A node's own step, or that of a job that hands it over."""
         self._is_real(node.check_id)
         self._nodes[node.name] = node
+        self.permits.found(node)
         held = False
         for order in node.outbox:
             if isinstance(order.effect, RebootNode):

@@ -16,6 +16,7 @@ from ecs_gpu_recovery.core import codec, edges, exits, guard, handover, rows, wi
 from ecs_gpu_recovery.core.events import Fact, GangStalled, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
+from ecs_gpu_recovery.core.job import table as job_table
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node import repair
@@ -150,6 +151,12 @@ def _without_a_gate(d: NodeDraft) -> None:
     _settle(d)
 
 
+def _as_if_known(d: NodeDraft) -> None:
+    """A machine that joins is as good as the others."""
+    d.set(fresh=False)
+    _settle(d)
+
+
 def _round_again(d: NodeDraft, verdict: Verdict) -> None:
     """What the first reboot did not cure, the next one may."""
     d.set(rebooted=d.node.rebooted and verdict is not Verdict.REBOOT)
@@ -235,11 +242,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
     Mutant("reboot without a permit", Permits, "withheld", _ask_nobody),
     Mutant("reboot in a frozen fleet", guard, "waits_for", _as_if_thawed),
+    Mutant("leave a broken node in a frozen fleet", Permits, "frozen", lambda permits: False, "storms"),
+    Mutant("count no fault that nobody repairs", guard, "condemnations", lambda node, since: [], "storms"),
     Mutant("stop a gang without a permit", Permits, "tick", lambda permits, job, now: Tick(at=now)),
     Mutant(
         "reboot beside a stranger's task", SimulatedCluster, "company", lambda cluster, node: (), "shared"
     ),
     Mutant("count a permit twice", guard, "ask", _count_each_time),
+    Mutant("use a new node unseen", node_rules, "settle", _as_if_known, "newcomers"),
+    Mutant("start on a new node at once", job_table, "unexamined", lambda nodes, policy: False, "newcomers"),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
     Mutant("reboot again when the gate fails", node_rules, "_examined", _round_again),

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
-from ecs_gpu_recovery.core.errors import Refused, Transient
+from ecs_gpu_recovery.core.errors import NotFound, Refused, Transient
 from ecs_gpu_recovery.core.events import Fact, NodePulse
 from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
 from ecs_gpu_recovery.engine.ports import GuardStore, Store
@@ -34,6 +34,7 @@ from .hangs import Hangs
 from .hostile import HostileGuard, HostileStore, Inbox
 from .luck import brew, brew_strangers, poisson
 from .memory import MemoryGuard, MemoryStore
+from .newcomers import Newcomers
 from .people import People
 from .violation import Violation
 from .weather import SKIES, Weather
@@ -124,7 +125,8 @@ class Night:
             for store in self._stores
         ]
         self._release = 0  #: of the running process
-        self._people = People(self)
+        self.people = People(self)
+        self._newcomers = Newcomers(self)
         self._gathered: list[tuple[datetime, News]] = []
         self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
         self._throttled: list[tuple[float, float]] = []
@@ -301,9 +303,15 @@ class Night:
         for job, facts in jobs.items():
             self.runtime.handle(job, facts)
         if nodes:
-            self.runtime.handle_nodes(
-                [(self.runtime.store.node(node), facts) for node, facts in nodes.items()]
-            )
+            self.runtime.handle_nodes([(self._record(node), facts) for node, facts in nodes.items()])
+
+    def _record(self, name: str) -> Node:
+        """Of a node; one that is heard of for the first time is recorded first."""
+        try:
+            return self.runtime.store.node(name)
+        except NotFound:
+            self._newcomers.meet(name)
+            return self.runtime.store.node(name)
 
     def _invoke(self, act: Callable[[], object], at: datetime) -> None:
         """A function is invoked for an event of this time: at once, or when functions are invoked again."""
@@ -368,7 +376,8 @@ class Night:
                     spare=name in world.spares,
                 )
             )
-        self._people.prepare()
+        self.people.prepare()
+        self._newcomers.prepare()
         brew(world)
         brew_strangers(world)
         for number in range(w.sweepers):
@@ -381,7 +390,7 @@ class Night:
         for _ in range(poisson(self.more, w.late_functions)):
             begin = self.more.uniform(0, w.trouble_s)
             self._late.append((begin, begin + self.more.uniform(60, 3600)))
-        self._people.prepare_damage()
+        self.people.prepare_damage()
 
     def _sweep(self, sweepers: Sequence[Sweeper]) -> None:
         now = self.world.time
@@ -397,6 +406,7 @@ class Night:
     def _look(self, sweeper: Sweeper, now: datetime) -> None:
         begun, mishaps = self.world.now, self.judge.mishaps
         sweeper.sweep(now).raise_unforeseen()
+        self._newcomers.look()
         if self.judge.mishaps == mishaps:
             self.judge.permits.swept(begun)
 
@@ -446,7 +456,7 @@ class Night:
     def _at_rest(self) -> bool:
         store, bad = self._stores[-1], {name for kind, name in self.judge.poisoned if kind == "job"}
         if (
-            self._people.to_submit
+            self.people.to_submit
             or not bad.issuperset(store.live_jobs())
             or self.judge.untold(self.inbox.told)
         ):

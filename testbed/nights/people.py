@@ -57,6 +57,13 @@ class People:
         if w.poisoned and more.random() < w.poisoned:
             self._world.after(more.uniform(0, w.trouble_s), self._damage)
 
+    def want(self, name: str, after: float) -> None:
+        """A job of its own on a machine that has just joined, whoever has seen it by then."""
+        number = self._weather.jobs + int(name[1:])
+        self.to_submit += 1
+        self._world.sizes[f"j{number}"] = 1
+        self._world.after(after, partial(self._submit, number, [name], check=False, tries=6))
+
     def _submit(self, number: int, nodes: list[str], check: bool, tries: int) -> None:
         done = False
 

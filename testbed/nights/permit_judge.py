@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.guard import REBOOT, STOP, FleetGuard
+from ecs_gpu_recovery.core.guard import CONDEMNED, REBOOT, STOP, FleetGuard
+from ecs_gpu_recovery.core.model import Node
 from ecs_gpu_recovery.core.policy import Policy
 
 from .violation import demand
 from .world import World
+
+#: How old the look at the fleet may be on which a process acts.
+LIFE_S = 120.0
 
 
 class PermitJudge:
@@ -29,6 +33,8 @@ class PermitJudge:
         self._froze = self._looked = (
             0.0  #: the last trip, and the begin of the last sweep that nothing hindered
         )
+        self._frozen: float | None = None  #: since when
+        self._condemned: dict[tuple[str, object], float] = {}  #: faults that nobody repairs, and when
 
     def rebooted(self, machine: str, key: str) -> None:
         demand(key in self._granted, f"{machine} is rebooted without a permit for {key}")
@@ -41,22 +47,50 @@ class PermitJudge:
         for trip, due in self._trips.items():
             demand(due <= told[trip] <= 1 + mishaps, f"people were told {told[trip]} times of {trip}")
 
+    def found(self, node: Node) -> None:
+        """What is kept of faults that nobody repairs."""
+        for each in node.condemned:
+            if not each.repair:
+                self._condemned.setdefault((node.name, each.at), self._world.now)
+
+    def moved(self, node: str) -> None:
+        """A rank leaves a node on which a fault was found. Whoever looked just before the fleet froze may still do."""
+        frozen = self._frozen is not None and self._world.now - self._frozen > LIFE_S
+        demand(not frozen, f"a rank takes another node for {node} in a frozen fleet")
+
     def swept(self, begun: float) -> None:
+        """All that was found before has been counted by now."""
         self._looked = max(self._looked, begun)
+        policy = self._world.weather.policy
+        since = max(
+            self._thawed, self._froze, self._world.now - policy.freeze_within.total_seconds() + LIFE_S
+        )
+        nodes = {node for (node, _), at in self._condemned.items() if since < at < begun}
+        demand(
+            self._clocks_differ or self._frozen is not None or len(nodes) <= policy.freeze_nodes,
+            f"{sorted(nodes)} were condemned at once, and nothing is frozen",
+        )
 
     def guarded(self, old: FleetGuard, new: FleetGuard) -> None:
         """Permits are given while nothing is frozen, to few within a while, and where people are asked, by people."""
         before = {each.key for each in old.requests if each.granted}
         policy = self._world.weather.policy
         if old.frozen is not None and new.frozen is None:
-            self._thawed = self._world.now
+            self._thawed, self._frozen = self._world.now, None
             self._found_by_a_person(old)
+        if new.frozen is not None and old.frozen is None:
+            self._frozen = self._world.now
         for each in new.requests:
-            if each.key in self.ordered:
+            if each.key in self.ordered or each.what == CONDEMNED:
                 self._asked_at.setdefault(each.key, (each.node, self._world.now))
             if each.refused or each.renew:
                 self.set_aside.add(each.key)
-            if each.granted is None or each.key in before or each.key in self._granted:
+            if (
+                each.granted is None
+                or each.key in before
+                or each.key in self._granted
+                or each.what == CONDEMNED
+            ):
                 continue
             demand(new.frozen is None or bool(each.allowed), f"{each.key} has a permit in a frozen fleet")
             asked = policy.repairs == "auto" or each.person or each.allowed

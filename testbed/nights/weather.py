@@ -66,6 +66,7 @@ class Weather:
     mute: bool = False  #: the second of these
     deaf_watch: float = 0.0  #: mean deaths of a watch in an hour
     strangers: float = 0.0  #: others run tasks on a node
+    newcomers: float = 0.0  #: machines that join, in all
     # Repairs.
     no_cure: float = 0.0
     slow_reboot: float = 0.0
@@ -132,7 +133,7 @@ TROUBLES = (
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
     *("mixed", "poisoned", "frozen_gpus", "freezes"),
-    *("hangs", "pauses", "false_witness", "deaf_watch", "strangers"),
+    *("hangs", "pauses", "false_witness", "deaf_watch", "strangers", "newcomers"),
 )
 
 
@@ -206,6 +207,8 @@ def any_night(rng: Random, more: Random) -> Weather:
     weather = _two_releases(weather, chance) if chance.random() < 0.1 else weather
     weather = _one_bad_record(weather, chance) if chance.random() < 0.1 else weather
     weather = _guarded(weather, chance) if chance.random() < 0.3 else weather
+    new = _apart(more, "newcomers")
+    weather = replace(weather, newcomers=new.uniform(0.5, 2.0)) if new.random() < 0.1 else weather
     return _with_spares(weather, chance) if chance.random() < 0.2 else weather
 
 
@@ -298,15 +301,27 @@ def _guarded(weather: Weather, more: Random) -> Weather:
 
 
 def storms(rng: Random, more: Random) -> Weather:
-    """Many nodes need a reboot, one after the other and at once."""
-    weather = _guarded(draw(rng, more), _apart(more))
-    return replace(weather, gpu_faults=max(weather.gpu_faults, 2.0), skew_s=0.0, jolt_s=0.0)
+    """Many nodes need a reboot or break for good, one after the other and at once. In some nights there are spares."""
+    weather, chance = _guarded(draw(rng, more), _apart(more)), _apart(more, "storms")
+    weather = replace(weather, gpu_faults=max(weather.gpu_faults, 2.0), skew_s=0.0, jolt_s=0.0)
+    if chance.random() < 0.5:
+        return weather
+    weather = _with_spares(replace(weather, nodes=max(weather.nodes, 3)), chance)
+    return replace(weather, dead_gpus=chance.uniform(0.5, 1.5), odd=False)
 
 
 def shared(rng: Random, more: Random) -> Weather:
     """A cluster that others use too: their tasks run on nodes that need a reboot."""
     weather = draw(rng, more)
     return replace(weather, strangers=2.0, gpu_faults=max(weather.gpu_faults, 1.0))
+
+
+def newcomers(rng: Random, more: Random) -> Weather:
+    """Machines join. Some are bad, jobs want them at once, and ranks that have lost their node may take them. Clocks
+    agree."""
+    weather, chance = draw(rng, more), _apart(more, "newcomers")
+    weather = _with_spares(replace(weather, newcomers=chance.uniform(1.0, 3.0)), chance)
+    return replace(weather, spares=0, odd=False, failover="any", skew_s=0.0, jolt_s=0.0)
 
 
 def releases(rng: Random, more: Random) -> Weather:
@@ -492,6 +507,7 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "poison": poison,
     "storms": storms,
     "shared": shared,
+    "newcomers": newcomers,
     "spares": spares,
     "contest": contest,
 }

@@ -101,6 +101,7 @@ class Machine:
     reboots: dict[str, Reboot] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
     strangers: int = 0  #: tasks that others run here
+    new: bool = False  #: it joined in the night
 
     @property
     def connected(self) -> bool:

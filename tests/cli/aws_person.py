@@ -18,13 +18,13 @@ from unittest.mock import patch
 
 from botocore.exceptions import ClientError
 
-from ecs_gpu_recovery.aws.tables import TABLES
+from ecs_gpu_recovery.aws.tables import GUARD, TABLES
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.health.watch.node_metrics import DIMENSIONS
 from tests.aws.letter_queue import URL, Called, Queue
 from tests.cli.conftest import Result, run_command
 from tests.stories.account import _Wired
-from tests.stories.memory import error
+from tests.stories.memory import GUARDED, error
 from tests.stories.world import CHECK, CLUSTER, World, a_world
 
 STACK = "EcsGpuRecoveryStack"
@@ -173,7 +173,7 @@ class Described:
         return getattr(self._client, name)
 
     def describe_table(self, *, TableName: str) -> dict[str, Any]:
-        table = next((t for t in TABLES if t.name == TableName), None)
+        table = {GUARDED: GUARD, **{t.name: t for t in TABLES}}.get(TableName)
         if table is None:
             raise named(error("ResourceNotFoundException", "Requested resource not found"), "DescribeTable")
         return {"Table": {**table.definition(), "TableStatus": "ACTIVE", "ItemCount": 3}}
@@ -202,6 +202,7 @@ class Person:
                 "DEAD_LETTER_QUEUE_URL": URL,
                 "EVIDENCE_BUCKET": "stack-evidence-1",
                 "INCIDENT_BUS": "default",
+                "GUARD_TABLE_NAME": GUARDED,
             }
         )
         self.waited = 0

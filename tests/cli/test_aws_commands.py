@@ -11,6 +11,7 @@ from ecs_gpu_recovery.core.model import JobStatus
 from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.aws_person import LOG_GROUP, Person
 from tests.cli.conftest import run_command
+from tests.stories.memory import GUARDED
 from tests.stories.other_tool import OtherTool
 
 
@@ -231,7 +232,7 @@ def test_a_whole_deployment_passes_every_check(person: Person) -> None:
         "region",
         "credentials",
         "settings",
-        *(f"table {name}" for name in ("ecs_job", "ecs_task", "ecs_node")),
+        *(f"table {name}" for name in ("ecs_job", "ecs_task", "ecs_node", GUARDED)),
         *("cluster", "reboots", "health check", "messages", "functions"),
     ]
     assert checks["cluster"]["found"] == "2 nodes in gpus, all connected"
@@ -256,6 +257,26 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(person: Person) -> None:
     assert "SSM does not reach mi-" in told.out
     assert "AmazonSSMManagedInstanceCore" in told.out
     assert "no GPUs registered: i-" in told.out
+
+
+def test_the_doctor_says_that_a_check_of_ones_own_cannot_be_started_with_its_role(person: Person) -> None:
+    role = "arn:aws:iam::123456789012:role/checks"
+    person.world.cloud.client("ecs").register_task_definition(
+        family="my-check", executionRoleArn=role, containerDefinitions=[{"name": "check", "image": "check"}]
+    )
+    person.functions.environment["DCGM_HEALTH_CHECK_TASK"] = "my-check:1"
+    told = person("doctor")
+    assert told.code == 1
+    assert f"add to TASK_ROLE_ARNS: {role}" in told.out
+    person.functions.environment["TASK_ROLE_ARNS"] = role
+    assert person("doctor").code == 0
+
+
+def test_the_doctor_says_that_nobody_gives_permits(person: Person) -> None:
+    del person.functions.environment["GUARD_TABLE_NAME"]
+    told = person("doctor")
+    assert told.code == 1
+    assert "nodes are rebooted without any" in told.out
 
 
 @pytest.mark.parametrize(

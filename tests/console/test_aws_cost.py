@@ -59,7 +59,7 @@ def client(served: Served, person: Person) -> Iterator[httpx.Client]:
 
 
 #: The most calls for the first viewer of a page, with nobody else looking.
-PAGES = {"/": 9, "/jobs": 1, "/jobs/j03": 4, "/jobs/new": 4, "/nodes/n3": 3, "/alerts": 13}
+PAGES = {"/": 10, "/jobs": 1, "/jobs/j03": 4, "/jobs/new": 4, "/nodes/n3": 3, "/alerts": 13}
 LISTS = {
     "/api/jobs": 1,
     "/api/nodes": 4,

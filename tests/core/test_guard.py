@@ -64,6 +64,31 @@ def test_one_after_the_other_the_fourth_within_ten_minutes_freezes_the_fleet() -
     assert asked(record, reboot("e", T0 + 60 * MINUTE), after=60 * MINUTE)[1] == [HELD]
 
 
+def a_node(name: str, *faults: tuple[datetime, str]) -> Node:
+    condemned = tuple(
+        Condemnation(at=at, verdict=Verdict.REPLACE, findings="Xid 64", repair=repair)
+        for at, repair in faults
+    )
+    return Node(name=name, cluster="gpus", created_at=T0, updated_at=T0, condemned=condemned)
+
+
+def test_faults_that_nobody_repairs_count_beside_those_that_are() -> None:
+    found = [each for name in "abc" for each in guard.condemnations(a_node(name, (T0, "")), T0 - MINUTE)]
+    record, said = asked(EMPTY, *found)
+    assert said == [GRANTED] * 3, "they wait for nothing"
+    assert record.frozen is None
+    assert asked(record, reboot("d"))[1] == [HELD]
+    mixed, said = asked(EMPTY, reboot("d"), reboot("e"), *found[:2])
+    assert said == [HELD, HELD, GRANTED, GRANTED]
+    assert mixed.frozen is not None
+    assert asked(mixed, *found[:2])[0] is mixed, "each counts once"
+
+
+def test_what_is_repaired_or_long_ago_is_no_condemnation_that_counts() -> None:
+    node = a_node("a", (T0, "reboot"), (T0 - 20 * MINUTE, ""))
+    assert guard.condemnations(node, T0 - 10 * MINUTE) == []
+
+
 def test_what_is_older_than_ten_minutes_does_not_count() -> None:
     record, _ = asked(EMPTY, *nodes(3))
     assert asked(record, reboot("later", T0 + 10 * MINUTE), after=10 * MINUTE)[1] == [GRANTED]

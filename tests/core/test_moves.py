@@ -163,6 +163,23 @@ def test_a_rank_moves_only_to_a_free_node_that_is_like_its_own(
     assert (job.rank(1).node == "s0") is moves
 
 
+def in_a_frozen_fleet(job: Story) -> Story:
+    return job.hears(NodesOffered(at=job.now, nodes=tuple(job.nodes.values()), frozen=True))
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REBOOT, Verdict.REPLACE])
+def test_in_a_frozen_fleet_no_free_node_replaces_a_condemned_one(verdict: Verdict) -> None:
+    job = a_job_whose_node(verdict, spare(job_id="other")).has_also(spare())
+    in_a_frozen_fleet(job)
+    assert (job.status, job.rank(1).node) == (JobStatus.PENDING_RESTART, "n1")
+    assert job.sees_the_fleet().rank(1).node == "s0", "after the thaw it moves"
+
+
+def test_in_a_frozen_fleet_a_new_job_whose_node_is_bad_is_refused() -> None:
+    job = in_a_frozen_fleet(a_new_job(spare(spare=False, passed_at=T0)))
+    assert (job.status, job.nodes["s0"].job_id) == (JobStatus.FAILED, "")
+
+
 def test_spares_come_first_and_then_the_cleanest_record() -> None:
     job = a_job_whose_node(
         Verdict.REBOOT, spare("a", spare=False), spare("b"), failover="any"
@@ -220,6 +237,11 @@ def test_a_rank_leaves_a_lost_node_only_when_its_task_has_had_time_to_end() -> N
     assert job.job.look_at == T0 + POLICY.failover_lost_after
     job.after(POLICY.failover_lost_after - POLICY.node_lost_after).sees_the_fleet()
     assert (job.rank(1).node, job.node(1).anew) == ("s0", True)
+
+
+def test_a_rank_leaves_a_lost_node_in_a_frozen_fleet_too_as_nothing_was_found_on_it() -> None:
+    job = a_job_that_lost_a_node(spare()).after(POLICY.failover_lost_after)
+    assert in_a_frozen_fleet(job).rank(1).node == "s0"
 
 
 def test_a_rank_leaves_a_lost_node_at_once_when_its_task_is_known_to_have_ended() -> None:

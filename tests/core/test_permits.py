@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, RebootNode
 from ecs_gpu_recovery.core.events import NodeAsked, PermitWithheld
-from ecs_gpu_recovery.core.guard import Answer, Request
-from ecs_gpu_recovery.core.messages import permit_wanted
+from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
+from ecs_gpu_recovery.core.messages import fleet_frozen, permit_wanted
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
 from tests.core.story import POLICY, T0, Story, a_job_awaiting_reboot, like, some_nodes
@@ -60,6 +61,25 @@ def test_people_are_told_once_however_often_it_must_wait() -> None:
     assert job.orders == [wanted]
     job.sent(wanted.key).permit_is(HELD, tell=wanted)
     assert like(Notify) not in job.orders
+
+
+def test_people_are_told_when_the_guard_can_be_asked_again() -> None:
+    """At first nobody could say what the reboot waits for."""
+    wanted = permit_wanted(Request(key=KEY, node="n0", at=T0, since=T0))
+    job = a_held_reboot().permit_is(HELD, tell=wanted)
+    assert job.orders == [wanted]
+
+
+def test_a_fault_that_nobody_repairs_and_that_froze_the_fleet_tells_of_it_once() -> None:
+    (node,) = some_nodes(1)
+    node = replace(node, status=NodeStatus.FAILED)
+    tell = fleet_frozen(FleetGuard(cluster="c", trips=1))
+    fact = PermitWithheld(at=T0, key=keys.node_condemned("n0", T0), answer=HELD, why="4 nodes", tell=tell)
+    step = decide_node(node, fact, POLICY)
+    assert [order.effect for order in step.orders] == [tell]
+    assert not decide_node(step.node, fact, POLICY).changed
+    next_trip = replace(fact, tell=fleet_frozen(FleetGuard(cluster="c", trips=2)))
+    assert decide_node(step.node, next_trip, POLICY).changed
 
 
 def test_a_person_says_no_and_the_node_is_out_of_use() -> None:

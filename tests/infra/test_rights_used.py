@@ -28,17 +28,10 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
     ("RecoverySweeper", "ssm:SendCommand"): "a look at a hang: no gang of the recorded stories stands still",
-    **{
-        (
-            name,
-            "dynamodb:GetItem",
-        ): "the guard is read where another process asked meanwhile; the sweeper does it too"
-        for name in ("DcgmTaskMonitor", "EcsInstanceMonitor", "EcsTaskHandler")
-    },
     (
         "EcsInstanceMonitor",
-        "dynamodb:UpdateItem",
-    ): "it starts one check at a time: the pace is for many calls",
+        "dynamodb:GetItem",
+    ): "the guard is read where another process asked meanwhile, or a rank is to move: others do it too",
     (
         "EcsInstanceMonitor",
         "ecs:DescribeTasks",

@@ -16,7 +16,7 @@ from testbed.model.bounds import quick_policy
 from testbed.model.errands import Errands
 from testbed.model.monitors import Violation
 
-ASKED, BROKEN = {"asks": 1}, {"asks": 0, "faults": 1}
+ASKED, BROKEN, NEW = {"asks": 1}, {"asks": 0, "faults": 1}, {"asks": 0, "fresh": True}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ ASKED, BROKEN = {"asks": 1}, {"asks": 0, "faults": 1}
         pytest.param(False, BROKEN, id="broken"),
         pytest.param(True, ASKED, id="asked, then a gate", marks=pytest.mark.slow),
         pytest.param(True, BROKEN, id="broken, then a gate"),
+        pytest.param(True, NEW, id="new, then a gate"),
     ],
 )
 def test_every_errand_of_a_node(check_after: bool, cause: dict[str, int]) -> None:
@@ -49,6 +50,21 @@ def test_a_fault_of_an_earlier_boot_that_starts_an_errand_is_found(
     monkeypatch.setattr(rules, "_before_the_boot", lambda d, ev: False)
     with pytest.raises(Violation, match="a fault of an earlier boot"):
         Errands(quick_policy(), asks=1, faults=1, flaps=0, crashes=0).run()
+
+
+def test_a_new_node_that_is_let_in_unseen_is_found(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("mutants", 1)
+    settle = rules.settle
+
+    def unseen(d: NodeDraft) -> None:
+        d.set(fresh=False)
+        settle(d)
+
+    monkeypatch.setattr(rules, "settle", unseen)
+    with pytest.raises(Violation, match="no check has answered"):
+        Errands(quick_policy(), asks=0, fresh=True).run()
 
 
 def test_a_gate_that_fails_and_goes_round_is_found(

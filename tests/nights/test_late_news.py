@@ -1,6 +1,4 @@
-"""News that is minutes old when it comes, while other senders are at work: a bug it once showed.
-
-Another one, a start that is sent again though its task has ended, is shown by the contract of the fleets."""
+"""News that is minutes old when it comes, while other senders are at work: two bugs it once showed."""
 
 from __future__ import annotations
 
@@ -17,10 +15,11 @@ from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.core.node import rules
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.node.table import TABLE
+from testbed.nights.cluster import SimulatedCluster
 from testbed.nights.night import run
 
 #: Seeds of nights in which it matters.
-AWAY = (2567,)
+ENDED, AWAY = (2430,), (2567,)
 
 
 def test_the_common_sky_has_such_nights_too() -> None:
@@ -37,6 +36,12 @@ def test_the_common_sky_has_such_nights_too() -> None:
 def shown(violation: str, seeds: Sequence[int]) -> bool:
     """Which nights show it depends on every detail of the order in which things happen: about one in a thousand."""
     return any(violation in run(seed, sky="late-news").violation for seed in seeds)
+
+
+def test_what_is_sent_again_must_be_looked_for_among_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not shown("all jobs are over", ENDED)
+    monkeypatch.setattr(SimulatedCluster, "_find_any", SimulatedCluster._find)
+    assert shown("all jobs are over, and", ENDED)
 
 
 def test_an_absence_must_not_be_undone_by_older_news(monkeypatch: pytest.MonkeyPatch) -> None:

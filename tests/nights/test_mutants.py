@@ -10,7 +10,7 @@ from testbed.nights.mutants import MUTANTS, Mutant, hunt
 from testbed.nights.night import run
 
 #: Found after hundreds of nights only.
-RARE = {"give one node to two jobs", "give a released node to two jobs"}
+RARE = {"give one node to two jobs", "give a released node to two jobs", "start on a new node at once"}
 
 
 def planted(mutant: Mutant) -> object:

@@ -80,6 +80,26 @@ def test_what_waited_over_ten_minutes_is_examined_again_and_not_rebooted_if_it_i
         check_end(world, JobStatus.COMPLETE, attempt=1, messages=1)
 
 
+def test_four_nodes_that_nobody_can_repair_freeze_the_fleet_too() -> None:
+    """No order waits, so the sweeper counts what it finds; people hear of the job and of the fleet."""
+    with a_world() as world:
+        world.begin(4)
+        for i in range(4):
+            world.cloud.control.health(f"n{i}", 2)
+        world.fail_rank(0)
+        world.run()
+        world.tick()
+        frozen = guard_of(world).frozen
+        assert frozen is not None
+        assert frozen.why == "4 nodes to repair within 10 minutes"
+        for _ in range(3):
+            world.pass_time(60)
+            world.tick()
+        told = [message for message in world.messages() if "is frozen" in message]
+        assert len(told) == 1, told
+        assert world.job().status is JobStatus.FAILED
+
+
 def test_everything_else_goes_on_in_a_frozen_fleet() -> None:
     with a_world() as world:
         a_person(world, "freeze")

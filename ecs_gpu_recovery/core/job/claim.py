@@ -55,7 +55,7 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
         return
     fleet = {node.name: node for node in ev.nodes}
     if draft.preflight:
-        _swap(draft, fleet)
+        _swap(draft, fleet, frozen=ev.frozen)
         return
     if draft.status is JobStatus.PENDING_HEALTHCHECK:
         dead = [rank for rank in draft.ranks if rank.verdict is Verdict.REPLACE]
@@ -67,19 +67,27 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
     if draft.hopeless:
         return
     others = [rank for rank in waits if rank not in dead]  # whose own nodes may be back
-    for rank in [rank for rank in (*dead, *others) if _may_leave(draft, rank)][:AT_ONCE]:
+    leaves = [rank for rank in (*dead, *others) if _may_leave(draft, rank)]
+    for rank in [rank for rank in leaves if not (ev.frozen and condemned(rank))][:AT_ONCE]:
         free = [n for n in _pool(draft, rank, fleet) if not n.engaged and n.fit]
         if free:
             _take(draft, rank, min(free, key=_rank_by))
 
 
-def _swap(draft: Draft, fleet: Mapping[str, Node]) -> None:
+def condemned(rank: Rank) -> bool:
+    """Whether a fault was found on its node. Too many at once have one cause more often than many, and then the next
+    nodes break like the last: while the fleet is frozen for it, such a rank waits with its node."""
+    return bool(rank.handed) and rank.verdict in (Verdict.REBOOT, Verdict.REPLACE)
+
+
+def _swap(draft: Draft, fleet: Mapping[str, Node], *, frozen: bool) -> None:
     """Before the first start nothing runs anywhere, so bad nodes are left at once: all, or the job is refused. No new
-    job gets a spare."""
+    job gets a spare, and none gets another node while the fleet is frozen."""
     bad = [rank for rank in draft.ranks if rank.handed and not _is_back(rank, fleet.get(rank.node))]
     picked: dict[int, Node] = {}
     for rank in bad:
-        pool = [n for n in _pool(draft, rank, fleet) if n not in picked.values() and not n.spare]
+        fit = [] if frozen and condemned(rank) else _pool(draft, rank, fleet)
+        pool = [n for n in fit if n not in picked.values() and not n.spare]
         if free := [node for node in pool if not node.engaged and node.fit]:
             picked[rank.index] = min(free, key=_rank_by)
     draft.hopeless = {rank.index for rank in bad if rank.index not in picked}

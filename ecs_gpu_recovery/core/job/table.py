@@ -167,6 +167,11 @@ def decide(job: Job, ev: Fact, policy: Policy, now: datetime | None = None) -> S
     return draft.finish()
 
 
+def unexamined(nodes: Sequence[Node], policy: Policy) -> bool:
+    """Whether one of these is new, and nobody has examined it: the job that takes it so early has to."""
+    return policy.admission_check and any(node.fresh for node in nodes)
+
+
 def submit(  # noqa: PLR0913 - all by name
     *,
     job_id: str,
@@ -184,6 +189,7 @@ def submit(  # noqa: PLR0913 - all by name
         raise Refused("a job needs at least one node")
     if len({node.name for node in nodes}) != len(nodes):
         raise Refused("a node was chosen twice")
+    check = check or unexamined(nodes, policy)
     ranks = tuple(
         Rank(
             index=i,

@@ -9,33 +9,37 @@ from .. import examination, keys, messages
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
 from ..guard import Answer, open_fault
-from ..model import Condemnation, NodeStatus, Verdict
+from ..model import Condemnation, Node, NodeStatus, Verdict
 from .draft import NodeDraft
 
 #: A node that is condemned so often within this time is not repaired any more: a person must look at it.
 TOO_OFTEN, WITHIN = 3, timedelta(days=7)
-#: How many condemnations a record remembers.
-REMEMBERED = 10
 #: How the timeline tells of a reboot that waits for a permit, or for others to leave; of these a person is told.
 PERMIT = "its reboot waits for a permit"
 COMPANY, TOLD = "its reboot waits: somebody else's task runs there", "a person is told that its reboot waits"
 COMPANY_LEAVES = timedelta(hours=1)
+#: And of a fault that was one too many, though no reboot waits for it.
+FROZEN = "one fault too many: the fleet is frozen"
 
 
 def begin(d: NodeDraft) -> None:
-    """An errand of its own: no job waits for the node, whose check found a fault that a reboot may cure."""
-    errand, found = d.node.errands + 1, d.node.findings
+    """An errand of its own: no job waits for the node, whose check found a fault."""
+    errand, node = d.node.errands + 1, d.node
     d.set(errands=errand)
-    condemn(d, keys.node_reboot(d.name, errand), Verdict.REBOOT, found)
+    condemn(d, keys.node_reboot(d.name, errand), node.verdict or Verdict.REBOOT, node.findings)
 
 
 def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
-    """A fault was found that a reboot may cure. Whether that was tried in vain before is remembered."""
+    """A fault was found. Whether a reboot may cure it, and whether that was tried in vain before, is remembered."""
     recent = [each for each in d.node.condemned if d.now - each.at < WITHIN]
     often = len(recent) + 1 >= TOO_OFTEN
-    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair="" if often else "reboot")
-    d.set(condemned=(*d.node.condemned, entry)[-REMEMBERED:])
-    if often:
+    hopeless = verdict is not Verdict.REBOOT
+    done = "" if often or hopeless else "reboot"
+    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair=done)
+    d.set(condemned=d.node.with_fault(entry))
+    if hopeless:
+        d.fail("GPU fault" if d.node.job_id else f"the check says {verdict}", findings)
+    elif often:
         d.fail(f"condemned {len(recent) + 1} times within {WITHIN.days} days", findings)
     else:
         d.move(NodeStatus.REBOOTING, "the check found a GPU fault that a reboot may cure", findings)
@@ -55,6 +59,8 @@ def held(d: NodeDraft) -> bool:
 def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
     """It stays where it was examined until there is a permit, however long that takes; people are told once."""
     order, node = d.pending(ev.key), d.node
+    if keys.is_condemned(ev.key, node.name):
+        _one_too_many(d, ev)
     if order is None or ev.key != node.reboot_key:
         return
     if ev.answer is Answer.REFUSED:
@@ -69,11 +75,28 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
         if not held(d):
             d.move(NodeStatus.PENDING_HEALTHCHECK, why, ev.why)
             d.set(deadline=None)
-            if ev.tell is not None:
-                d.order(ev.tell)
+        _tell_once(d, ev)
         if ev.answer is Answer.BUSY:
             _in_company(d, ev.why)
         d.amend(replace(order, due=d.now + d.policy.backoff_first, tries=max(1, order.tries), error=ev.why))
+
+
+def unheard(node: Node, ev: PermitWithheld) -> bool:
+    """Whether people are to be told of what it waits for, and were not: perhaps nobody could tell when it began."""
+    return ev.tell is not None and ev.tell.key != node.told
+
+
+def _tell_once(d: NodeDraft, ev: PermitWithheld) -> None:
+    if ev.tell is not None and unheard(d.node, ev):
+        d.set(told=ev.tell.key)
+        d.order(ev.tell)
+
+
+def _one_too_many(d: NodeDraft, ev: PermitWithheld) -> None:
+    """Nobody repairs it, so it waits for nothing; but it was the one that froze the fleet, and people are told once."""
+    if unheard(d.node, ev):
+        d.say(FROZEN, ev.why)
+        _tell_once(d, ev)
 
 
 def _in_company(d: NodeDraft, who: str) -> None:

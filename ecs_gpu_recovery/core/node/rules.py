@@ -117,9 +117,7 @@ def handed_over(d: NodeDraft, ev: HandedOver) -> None:
         deadline=d.now + d.policy.reboot_timeout,
         passed_at=None,
     )
-    if ev.verdict is Verdict.REPLACE:
-        d.fail("GPU fault", ev.findings)
-    if ev.verdict is Verdict.REBOOT:
+    if ev.verdict in (Verdict.REBOOT, Verdict.REPLACE):
         repair.condemn(d, ev.key, ev.verdict, ev.findings)
 
 
@@ -158,7 +156,8 @@ def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
 
 
 def permit_withheld(d: NodeDraft, ev: PermitWithheld) -> None:
-    """Its reboot waits for a permit, waits for a new look at the node first, or is not to be."""
+    """Its reboot waits for a permit, waits for a new look at the node first, or is not to be. Or a fault of it, that
+    nobody repairs, has frozen the fleet."""
     repair.withheld(d, ev)
 
 
@@ -283,10 +282,8 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
         d.fail("it could not be tested after its reboot" if untested else "the reboot did not cure it", found)
     elif repair.examined_again(d):
         return
-    elif verdict is Verdict.REBOOT:
-        repair.begin(d)
     elif verdict is not Verdict.INCONCLUSIVE:
-        d.fail(f"the check says {verdict}", found)
+        repair.begin(d)
     elif open_fault(d.node) is not None:
         d.fail("it could not be examined again before its reboot", found)
     elif d.node.anew:

@@ -57,7 +57,7 @@ _NO_CHECK: dict[type[Fact], Rule] = {
 _NO_REBOOT: dict[type[Fact], Rule] = {
     RebootProven: ignore("no reboot is awaited: the last one is over"),
     RebootFailed: ignore("no reboot is awaited: the last one is over"),
-    PermitWithheld: ignore("no reboot is pending: it was withdrawn before"),
+    PermitWithheld: r.permit_withheld,
 }
 _AT_REST: dict[type[Fact], Rule] = {
     **_ALWAYS,
@@ -77,13 +77,11 @@ TABLE: dict[NodeStatus, dict[type[Fact], Rule]] = {
         NodeChecked: r.node_checked,
         RebootProven: r.reboot_proven,
         RebootFailed: r.reboot_failed,
-        PermitWithheld: r.permit_withheld,
     },
     NodeStatus.REBOOTING: {
         **_AT_REST,
         RebootProven: r.reboot_proven,
         RebootFailed: r.reboot_failed,
-        PermitWithheld: r.permit_withheld,
     },
 }
 
@@ -95,7 +93,7 @@ HELD: dict[type[Fact], Rule] = {
     NodeChecked: ignore("a job holds the node, and its checks name the job: this is one of before"),
     RebootProven: ignore("a job holds the node: its last reboot is over"),
     RebootFailed: ignore("a job holds the node: its last reboot is over"),
-    PermitWithheld: ignore("a job holds the node: its last reboot is over"),
+    PermitWithheld: r.permit_withheld,
     HandedOver: r.handed_over,
     OldTaskEnded: ignore("a job holds the node, and knows its own tasks"),
     Tick: ignore("a job holds the node, and looks at its deadlines and absences"),
