@@ -7,7 +7,7 @@ another dimension. CloudWatch wants both to find a metric, so the names are list
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ class NodeNumbers:
 
     def _asked(self, wanted: Wanted, step: int) -> Numbers:
         found: dict[str, dict[str, dict[float, float]]] = {metric: {} for metric in wanted.metrics}
-        hosts = self._names()
+        hosts = self._names({instance.rpartition("/")[2] for _, instance in wanted.nodes})
         queries: list[dict[str, Any]] = []
         meant: dict[str, tuple[str, str]] = {}
         for node, instance in wanted.nodes:
@@ -133,12 +133,14 @@ class NodeNumbers:
                 return
             more = {"NextToken": token}
 
-    def _names(self) -> Mapping[str, Sequence[str]]:
-        """What the hosts of the cluster call themselves, by container instance."""
+    def _names(self, wanted: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """What the hosts of the cluster call themselves, by container instance. One that is not known may be new."""
         now = self._now()
-        if self._hosts is None or now - self._hosts[0] >= _NAMES_GOOD_FOR:
-            self._hosts = (now, self._listed())
-        return self._hosts[1]
+        known = self._hosts
+        good_for = _NAMES_GOOD_FOR if known and known[1].keys() >= set(wanted) else _GOOD_FOR
+        if known is None or now - known[0] >= good_for:
+            known = self._hosts = (now, self._listed())
+        return known[1]
 
     def _listed(self) -> Mapping[str, Sequence[str]]:
         cluster, instance, node = DIMENSIONS

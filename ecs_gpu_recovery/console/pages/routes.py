@@ -131,7 +131,8 @@ async def job(request: Request, console: ConsoleArg, job_id: str) -> Response:
         if who is None or not who.may_act:
             return error_page(request, 403, renderer_of(request).text(NO_FORM))
         return await _form(request, console, dict(forms.EMPTY), {})
-    return await show(request, console, "job", "job.html", {"job_id": job_id})
+    here = console.state is not None  # else no one tells how long a log has become
+    return await show(request, console, "job", "job.html", {"job_id": job_id}, poll_s=0 if here else 5)
 
 
 @router.get("/nodes/{name}")

@@ -1,5 +1,6 @@
 // A job's logs and chart. The stream says how long each log is and how many points there are; what is new is fetched
-// from the byte where we stopped, so nothing is lost and nothing comes twice.
+// from the byte where we stopped, so nothing is lost and nothing comes twice. Where a log is kept by a service, only it
+// knows how long the log is: it is asked every few seconds, and for a minute more when the job has ended.
 const stream = document.getElementById("stream");
 const view = document.getElementById("log");
 const pick = document.getElementById("log-pick");
@@ -13,6 +14,7 @@ let chosen = false;
 let blamed = "";
 const { title } = document;
 let busy = false;
+let ended = 0;
 
 async function get(path, more = {}) {
   const reply = await fetch(base + path, { headers: { Accept: "application/json" }, ...more });
@@ -168,12 +170,21 @@ stream.addEventListener("logs", (event) => {
 });
 stream.addEventListener("state", (event) => {
   const { final, label, blamed: task } = JSON.parse(event.detail.data);
+  ended = final ? ended || Date.now() : 0;
   document.title = `${label} · ${title}`;
   blamed = task;
   if (Object.keys(sizes).length) fillPick();
   const stopper = document.getElementById("stopper");
   if (stopper) { stopper.hidden = final; document.getElementById("retrier").hidden = !final; }
 });
+
+const poll = 1000 * Number(view.dataset.poll);
+if (poll) {
+  setInterval(() => {
+    if (document.hidden || (ended && Date.now() - ended > 60000)) return;
+    pump();
+  }, poll);
+}
 
 // -- the chart: one line per attempt, over the training step ---------------------------------------------------------
 const place = document.getElementById("chart");
