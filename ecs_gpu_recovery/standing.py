@@ -26,12 +26,17 @@ BUSY_WITH = {
     NodeStatus.AVAILABLE: "waiting for the rest of its job",
 }
 BY_PERSON = "by {by}: {why}"
+LEAVES = "to be taken away: {why}"
+MAY_LEAVE = "may be taken away soon: {why}"
 SILENT = "not heard from"
 UNTESTED = "not tested: {found}"
 GPUS_GONE = "only {seen} of {all} GPUs are there"
 GIVEN = "{found}"
 NEEDS_PERSON = "a person must look at it"
-TEXTS = (*BUSY_WITH.values(), BY_PERSON, SILENT, PERMIT, COMPANY, UNTESTED, GPUS_GONE, GIVEN, NEEDS_PERSON)
+TEXTS = (
+    *BUSY_WITH.values(),
+    *(BY_PERSON, LEAVES, MAY_LEAVE, SILENT, PERMIT, COMPANY, UNTESTED, GPUS_GONE, GIVEN, NEEDS_PERSON),
+)
 #: A fault that was reported is settled by what comes after it.
 _SETTLES = frozenset({NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING, NodeStatus.FAILED})
 
@@ -60,10 +65,8 @@ def standing(node: Node) -> Standing:
     if node.held:
         waits = [entry.why for entry in node.timeline if entry.why in (PERMIT, COMPANY)]
         return Standing(BUSY, waits[-1] if waits else PERMIT)
-    if node.job_id:
-        return Standing(BUSY, BUSY_WITH[node.status])
-    if node.hold is not None:
-        return Standing(DRAINED, BY_PERSON, {"by": node.hold.by, "why": node.hold.why})
+    if node.job_id or node.hold is not None or node.leave is not None:
+        return _kept(node)
     if node.status is not NodeStatus.AVAILABLE:
         return Standing(BUSY, BUSY_WITH[node.status])
     if fault := _known_fault(node):
@@ -73,6 +76,16 @@ def standing(node: Node) -> Standing:
     if node.verdict is Verdict.INCONCLUSIVE:
         return Standing(FREE, UNTESTED, {"found": node.findings})
     return Standing(FREE)
+
+
+def _kept(node: Node) -> Standing:
+    """By a job, by a person, or because it is to be taken away."""
+    if node.hold is not None and not node.job_id:
+        return Standing(DRAINED, BY_PERSON, {"by": node.hold.by, "why": node.hold.why})
+    if node.leave is None:
+        return Standing(BUSY, BUSY_WITH[node.status])
+    text = LEAVES if node.leave.moves else MAY_LEAVE
+    return Standing(BUSY if node.job_id else DRAINED, text, {"why": node.leave.why})
 
 
 def _known_fault(node: Node) -> str:

@@ -43,7 +43,7 @@ _ACTED_ON = {
     "ECS_CLUSTER_NAME": ("cluster", "ECS cluster: nodes, ranks, health checks"),
     "EVIDENCE_BUCKET": ("ssm", "SSM: reboots, and what they would wipe"),
 }
-_SOURCES = {"aws.ecs": "cluster", "gpu-recovery.watch": "cluster", "aws.ssm": "ssm"}
+_SOURCES = {"aws.ecs": "cluster", "aws.ec2": "cluster", "gpu-recovery.watch": "cluster", "aws.ssm": "ssm"}
 
 
 def page(template: Mapping[str, Any]) -> str:

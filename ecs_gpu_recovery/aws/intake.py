@@ -128,6 +128,8 @@ class Intake:
             return self._instance(seen, seen.at)
         if seen.kind in (Kind.FAULT, Kind.PULSE):
             return self._sighting(seen, seen.at)
+        if seen.kind is Kind.LEAVING:
+            return self._leaving(seen, seen.at)
         if seen.kind is Kind.REBOOT_COMMAND:
             return self._command(seen, seen.at)
         return Answer(seen.kind, False, seen.why)
@@ -239,6 +241,14 @@ class Intake:
             up = any(isinstance(fact, NodeSeen) and fact.connected for fact in asked.facts)
             return replace(asked, proof=self._proof if up else _none)
         return asked
+
+    def _leaving(self, seen: Parsed, at: datetime) -> Answer | Errand:
+        """EC2 knows hosts only. It tells of all in the account, and seldom."""
+        found = (node for node in self._runtime.store.nodes() if node.host == seen.host)
+        node = next(found, None)
+        if node is None:
+            return Answer(seen.kind, False, f"no node is {seen.host}")
+        return self._to_node(seen, at, node, seen.about(node.name))
 
     def _node(self, seen: Parsed) -> Node | None:
         """The node that is this container instance: one read, if it is recorded under the name it goes by.

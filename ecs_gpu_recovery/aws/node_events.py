@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
-from ..core.events import GRAVE, FaultSeen, NodePulse, NodeSeen
+from ..core.events import GRAVE, FaultSeen, NodeLeaving, NodePulse, NodeSeen
+from ..core.model import Leave, Notice
 from ..core.witness import STATES
 from . import event_fields as read
 from . import node_kind
@@ -12,6 +14,10 @@ from .event_fields import Malformed
 from .parsed import Event, Kind, Parsed, ours, placed, shown
 from .reboot_document import is_reboot
 
+#: So long before the end EC2 tells it.
+SPOT_NOTICE = timedelta(minutes=2)
+#: So long new jobs keep away from an instance that EC2 may need soon.
+REBALANCED = timedelta(minutes=50)
 _UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 
@@ -43,6 +49,7 @@ def instance(ev: Event) -> Parsed:
         ibdev=node_kind.devices(said),
         kind=node_kind.kind_of(said, seen.host),
         spare=node_kind.is_spare(said),
+        leave=Leave(notice=Notice.SEEN, why=says, at=ev.at) if status == "DRAINING" else None,
     )
     why = f"{says}, its agent {'' if connected else 'not '}connected, GPUs registered: {shown(gpus)}"
     return ours(replace(seen, status=status, facts=(fact,), why=why, called=fact.called or seen.host))
@@ -79,6 +86,32 @@ def instance_health(ev: Event) -> Parsed:
     why = f"ECS reports {evidence}" if bad else f"ECS reports {overall}: nothing to record"
     facts = (FaultSeen(at=ev.at, node="", evidence=evidence, grave=grave),) if bad else ()
     return ours(replace(seen, status=overall, facts=facts, why=why))
+
+
+def spot_notice(ev: Event) -> Parsed:
+    """EC2 takes a spot instance back, two minutes later; one that is hibernated stops at once."""
+    action = read.text(ev.detail.get("instance-action"))
+    if not action:
+        raise Malformed("it does not say what will be done with the instance")
+    until = ev.at + (timedelta(0) if action == "hibernate" else SPOT_NOTICE)
+    why = f"EC2 takes its spot instance back ({read.line(action, 20)}) at {until:%H:%M:%S} UTC"
+    return _leaves(ev, Leave(notice=Notice.TOLD, why=why, at=ev.at, until=until))
+
+
+def rebalance(ev: Event) -> Parsed:
+    """EC2 takes it for more likely than usual that it will need the instance. It does not say until when."""
+    until = ev.at + REBALANCED
+    return _leaves(ev, Leave(notice=Notice.MAYBE, why="EC2 recommends to rebalance", at=ev.at, until=until))
+
+
+def _leaves(ev: Event, leave: Leave) -> Parsed:
+    """It names a host of any cluster, or of none: the tables tell whether it is a node."""
+    host = read.host(ev.detail.get("instance-id"))
+    if not host:
+        raise Malformed("its instance-id is missing or no id of an instance")
+    fact = NodeLeaving(at=ev.at, node="", leave=leave)
+    why = f"{host}: {leave.why}"
+    return Parsed(kind=Kind.LEAVING, why=why, may_be_ours=True, at=ev.at, host=host, facts=(fact,))
 
 
 def _watched(ev: Event, kind: Kind, what: str) -> tuple[Parsed, str, bool]:

@@ -33,6 +33,11 @@ from .parsed import Event, Kind, Parsed, ours, placed, shown
 UNKNOWN = -1
 #: How `gpu-health watch` signs what it puts on the bus.
 WATCH_SOURCE, WATCH_TYPE, PULSE_TYPE = "gpu-recovery.watch", "GPU fault seen", "GPU pulse"
+#: How EC2 calls what it tells of instances that it will take away, or may.
+SPOT_TYPE, REBALANCE_TYPE = (
+    "EC2 Spot Instance Interruption Warning",
+    "EC2 Instance Rebalance Recommendation",
+)
 _TOKEN = re.compile(r"gr-[0-9a-f]{16,33}")
 _STARTING = ("PROVISIONING", "PENDING", "ACTIVATING", "RUNNING")
 _STOPPING = ("DEACTIVATING", "STOPPING", "DEPROVISIONING")
@@ -214,6 +219,8 @@ _READERS: dict[tuple[str, str], Callable[[Event], Parsed]] = {
     ("aws.ecs", "ECS Task State Change"): _task,
     ("aws.ecs", "ECS Container Instance State Change"): node_events.instance,
     ("aws.ecs", "ECS Container Instance Health Change"): node_events.instance_health,
+    ("aws.ec2", SPOT_TYPE): node_events.spot_notice,
+    ("aws.ec2", REBALANCE_TYPE): node_events.rebalance,
     (WATCH_SOURCE, WATCH_TYPE): node_events.fault,
     (WATCH_SOURCE, PULSE_TYPE): node_events.pulse,
     ("aws.ssm", "EC2 Command Status-change Notification"): node_events.command,

@@ -7,7 +7,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ..core.events import CheckStarted, Fact, FaultSeen, NodeChecked, NodePulse, NodeSeen, Origin
+from ..core.events import (
+    CheckStarted,
+    Fact,
+    FaultSeen,
+    NodeChecked,
+    NodeLeaving,
+    NodePulse,
+    NodeSeen,
+    Origin,
+)
 from . import event_fields as read
 from .event_fields import Malformed
 from .task_end import End
@@ -21,6 +30,7 @@ class Kind(StrEnum):
     INSTANCE = "instance"  #: how the cluster sees a node
     INSTANCE_HEALTH = "instance-health"  #: what ECS itself thinks of a node's hardware
     FAULT = "fault"  #: what a node's own watch read in its kernel log
+    LEAVING = "leaving"  #: EC2 will take a node away, or may
     PULSE = "pulse"  #: what a node's own watch saw its GPUs do
     REBOOT_COMMAND = "reboot-command"  #: a command on a host changed; it may be a reboot of ours
     TICK = "tick"  #: the scheduler's minute
@@ -58,7 +68,7 @@ class Parsed:
         """The facts, with the node's name filled in where the event did not know it."""
         return tuple(
             replace(fact, node=node)
-            if isinstance(fact, CheckStarted | NodeChecked | NodeSeen | FaultSeen | NodePulse)
+            if isinstance(fact, CheckStarted | NodeChecked | NodeSeen | NodeLeaving | FaultSeen | NodePulse)
             and not fact.node
             else fact
             for fact in self.facts

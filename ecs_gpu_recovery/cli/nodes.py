@@ -100,6 +100,8 @@ def check_nodes(
 #: What an order comes to, and how it is undone.
 _NOTED = {
     "drain": "drained, no new job gets it (back with: gpu-recovery node release {name} --why WHY)",
+    "move": "drained, and a job on it moves to another node, if it may and one is free"
+    " (back with: gpu-recovery node release {name} --why WHY)",
     "release": "released",
     "spare": "kept as a spare, no new job gets it (back with: gpu-recovery node spare {name} --off --why WHY)",
     "unspare": "no longer a spare",
@@ -171,12 +173,15 @@ def _ask(
 def drain(
     name: NameArgument,
     why: WhyOption,
+    move: Annotated[
+        bool, typer.Option("--move", help="A job that runs on it goes to another node, uncharged.")
+    ] = False,
     as_json: JsonOption = False,
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
-    """Keep new jobs off a node. A job that runs on it is left alone."""
-    _ask(name, "drain", why, backend, state, as_json=as_json)
+    """Keep new jobs off a node. A job that runs on it is left alone, unless you say --move."""
+    _ask(name, "move" if move else "drain", why, backend, state, as_json=as_json)
 
 
 @node_app.command()

@@ -35,7 +35,7 @@ JOB = _edges(
     (
         J.IN_PROGRESS,
         J.PENDING_HEALTHCHECK,
-        "a rank died in a way a GPU fault can cause, or its node was lost",
+        "a rank died in a way a GPU fault can cause, its node was lost, or a node is to be taken away",
         False,
     ),
     (J.IN_PROGRESS, J.FAILED, "an end that no reboot can cure, or a gang that could not start", True),
@@ -43,7 +43,8 @@ JOB = _edges(
     (
         J.PENDING_HEALTHCHECK,
         J.PENDING_RESTART,
-        "a GPU fault that a reboot may cure, a lost node, or no fault after progress, and a restart left",
+        "a GPU fault that a reboot may cure, a lost node, or no fault after progress, and a restart left; or a node is"
+        " to be taken away",
         False,
     ),
     (
@@ -80,7 +81,12 @@ NODE = _edges(
     (N.PENDING_HEALTHCHECK, N.REBOOTING, "the check found a GPU fault that a reboot may cure", False),
     (N.PENDING_HEALTHCHECK, N.AVAILABLE, "the check found no GPU fault, or could not run", False),
     (N.PENDING_HEALTHCHECK, N.FAILED, "the check found a fault that will not be repaired by itself", False),
-    (N.PENDING, N.AVAILABLE, "the check could not be started: nothing is proven against it", True),
+    (
+        N.PENDING,
+        N.AVAILABLE,
+        "the check could not be started: nothing is proven against it; or its gang was stopped for a planned leave",
+        True,
+    ),
     (N.REBOOTING, N.AVAILABLE, "rebooted, connected, all GPUs there", False),
     (
         N.REBOOTING,

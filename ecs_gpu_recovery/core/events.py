@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from .effects import Notify
 from .guard import Answer
-from .model import MachineRecord, Node, Verdict
+from .model import Leave, MachineRecord, Node, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +222,7 @@ class NodeSeen(Fact):
     ibdev: str = ""
     kind: str = ""  #: see `Node`
     spare: bool | None = None  #: what its label says; None: it has none
+    leave: Leave | None = None  #: what the cluster shows of its being taken away
 
     def concerns(self, record: MachineRecord) -> bool:
         """Whether it tells of the registration that the record knows. Versions count within one only."""
@@ -242,6 +243,14 @@ class NodeSeen(Fact):
         if self.registered is None or record.registered_at is None:
             return record.away_since is not None
         return self.registered > record.registered_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaving(Fact):
+    """A node is to be taken away; or, without a `leave`, not any more."""
+
+    node: str
+    leave: Leave | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +364,7 @@ class OrdersClaimed(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAsked(Fact):
-    """A person wants something of a node that no job holds: drain, release, check or reboot."""
+    """A person wants something of a node: drain, move, release, check, reboot, spare or unspare."""
 
     node: str
     ask: str
@@ -375,6 +384,7 @@ JOB_EVENTS: tuple[type[Fact], ...] = (
     NodeGivenUp,
     NodesOffered,
     NodeSeen,
+    NodeLeaving,
     FaultSeen,
     ProgressSeen,
     GangStalled,
@@ -394,6 +404,7 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     HandedOver,
     OldTaskEnded,
     NodeSeen,
+    NodeLeaving,
     FaultSeen,
     NodePulse,
     Tick,

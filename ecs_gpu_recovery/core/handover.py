@@ -13,8 +13,8 @@ from datetime import datetime
 
 from . import rows, sighting
 from .errors import NodesTaken, NotFound, Unreadable
-from .events import Fact, HandedOver, NodeGivenUp, NodeRepaired, OldTaskEnded
-from .model import Job, Node, NodeStatus, Rank, Verdict
+from .events import Fact, HandedOver, NodeGivenUp, NodeLeaving, NodeRepaired, OldTaskEnded
+from .model import Job, Node, NodeStatus, Notice, Rank, Verdict
 from .node.table import decide_node
 from .policy import Policy
 
@@ -38,23 +38,26 @@ def taken(
     pairs = [
         (before, rank) for before, rank in zip(old.ranks, new.ranks, strict=True) if before.node != rank.node
     ]
-    return (*given, *(node for before, rank in pairs for node in _exchanged(new, before, rank, read)))
+    return (*given, *(node for before, rank in pairs for node in _exchanged(old, new, before, rank, read)))
 
 
-def _exchanged(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+def _exchanged(old: Job, job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
     """The node that a rank takes, and the one that it leaves, as both records have it then.
 
     What was picked may be gone by now, and the rank's own node may be back: then the job has to look again.
     """
     left, node = _read(before, read), _read(rank, read)
     why = "its record cannot be read" if node is None else node.engaged
-    if left is not None and _is_ours(job, before, left) and left.returned == left.handed:
+    if left is not None and before.handed and _is_ours(job, before, left) and left.returned == left.handed:
         why = f"{left.name} is back"
     if node is None or why:
         raise NodesTaken({rank.node: why})
     yield rows.claimed_node(node, job, rank.node_status, job.updated_at)
     if left is not None and left.job_id == job.id:
-        yield rows.left_node(left, job, f"rank {rank.index} of job {job.id} moved to {rank.node}")
+        if not before.handed:  # nothing is wrong with it; it is to be taken away
+            held = replace(rows.held_node(left, old) or left, **sighting.known(before))
+            left = replace(held, leave=left.leave or before.leave, version=left.version)
+        yield rows.left_node(left, job, f"rank {rank.index} of job {job.id} moved to {rank.node}", before)
 
 
 def _taken(job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | None) -> Iterator[Node]:
@@ -96,6 +99,23 @@ def news_for_job(node: Node) -> Fact | None:
     if node.status is NodeStatus.FAILED:
         return NodeGivenUp(at=node.updated_at, node=node.name, key=node.handed, reason=node.findings)
     return None
+
+
+def leave_of(node: Node) -> NodeLeaving:
+    """Whether a node that a job holds is to be taken away, as the node's own record has it."""
+    return NodeLeaving(at=node.updated_at, node=node.name, leave=node.leave)
+
+
+def leave_missed(rank: Rank, node: Node, now: datetime) -> NodeLeaving | None:
+    """The same, where the job has not heard of it. What the cluster shows of a leave, the job may have seen first, and
+    also that the node is there still."""
+    if node.leave is not None and sighting.over(node.leave, now):
+        return None
+    if node.leave is None:
+        unheard = rank.leave is not None and rank.leave.notice is not Notice.SEEN
+    else:
+        unheard = sighting.after(rank.leave, node.leave) != rank.leave
+    return leave_of(node) if unheard else None
 
 
 def missed(

@@ -92,6 +92,35 @@ class Exit(StrEnum):
     FROZEN = "frozen"  #: has not ended: a fatal GPU fault was seen, and no sign of life since
 
 
+class Notice(StrEnum):
+    """How it is known that a machine is to be taken away."""
+
+    SEEN = "seen"  #: the cluster shows it, for as long as it is so
+    TOLD = "told"  #: EC2 has said so, once
+    PERSON = "person"  #: a person wants it empty
+    MAYBE = "maybe"  #: EC2 takes it for more likely than usual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Stored):
+    """A machine is to be taken away, though nothing is wrong with it."""
+
+    notice: Notice
+    why: str
+    at: datetime  #: when that was heard
+    until: datetime | None = None  #: by then it is gone, where that is known
+
+    @property
+    def moves(self) -> bool:
+        """Whether a job that runs there goes elsewhere. What only may be keeps new ones away."""
+        return self.notice is not Notice.MAYBE
+
+    @property
+    def sure(self) -> bool:
+        """Whether nothing can be started there any more. A person can wait."""
+        return self.notice in (Notice.SEEN, Notice.TOLD)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord(Stored):
     """What is kept of a machine, by the job that holds it or by the node's own record: the same rules write both."""
@@ -108,6 +137,7 @@ class MachineRecord(Stored):
     boot_id: str = ""
     gpus_seen: int | None = None
     seen_version: int = 0
+    leave: Leave | None = None
     #: Its examination.
     check_try: int = 0  #: counts over the whole life of the record, so that each check has its own name
     checks_spent: int = 0  #: checks of this examination that gave no answer
@@ -280,6 +310,7 @@ class Budget(Stored):
     """What a job has spent of its restarts."""
 
     charged: int = 0  #: restarts in a row that brought no progress
+    uncharged: tuple[int, ...] = ()  #: attempts that began because a node was to be taken away
     blind: int = 0  #: restarts on healthy nodes of a job that tells no progress, in its whole life
     repaired: bool = False  #: the last restart followed a repair or a loss
     since: datetime | None = None  #: when the last restart was done
@@ -302,6 +333,8 @@ class Job(Stored):
     budget: Budget | None = None  #: None: of an older release, which charged every restart
     marker: Marker | None = None
     preflight: bool = False  #: under test before its first start
+    planned: bool = False  #: its gang is stopped so that ranks can leave their nodes: nothing has failed
+    room: bool = False  #: a node was seen for each rank that has to leave its own
     salt: str = ""  #: goes into the tokens of its tasks
     ending: Ending | None = None
     outcome: str = ""  #: why it ended, in a sentence
@@ -464,6 +497,8 @@ class Node(MachineRecord):
             return f"in use by job {self.job_id}"
         if self.hold is not None:
             return f"drained by {self.hold.by}: {self.hold.why}"
+        if self.leave is not None:
+            return f"{'is to' if self.leave.moves else 'may'} be taken away: {self.leave.why}"
         if self.status is not NodeStatus.AVAILABLE:
             return f"is {self.status}" + (f" ({self.findings})" if self.findings else "")
         if self.suspected:

@@ -123,6 +123,18 @@ class Policy:
         30,
         "a rank leaves a lost node, whose task may still run, after this time",
     )
+    leave_grace: timedelta = duration(
+        "LEAVE_GRACE_S",
+        75,
+        3,
+        "so long before its node is taken away, a gang that has not come to its next step is stopped",
+    )
+    leave_within: timedelta = duration(
+        "LEAVE_WITHIN_S",
+        600,
+        30,
+        "a node that is to be taken away at no certain time is left at the next step, or after this time",
+    )
     wait_for_nodes: timedelta = duration(
         "WAIT_FOR_NODES_S",
         43_200,

@@ -47,7 +47,8 @@ def changes(old: Job, new: Job) -> Changes:
         if before is not rank:
             tasks += _task_changes(old, new, before, rank)
         moved = before.instance != rank.instance or before.node_status is not rank.node_status
-        if rank.handed or before.handed:  # its own record tells; the job only lets go of it in the end
+        # Its own record tells, or it was written with the job; the job only lets go of it in the end.
+        if rank.handed or before.handed or before.node != rank.node:
             moved, lines = False, ()
         if (moved or lines or ends) and not old.status.final:
             nodes.append((rank, lines))
@@ -200,12 +201,14 @@ def _let_go(node: Node, job: Job) -> Node:
     return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))
 
 
-def left_node(node: Node, job: Job, why: str) -> Node:
+def left_node(node: Node, job: Job, why: str, rank: Rank | None = None) -> Node:
     """A node that its job waited for, and has left for another: its repair goes on without the job.
 
-    What ran there may run on: before the node is used again it is looked at.
+    What ran there may run on: before the node is used again it is looked at. If the `rank` that left says that nothing
+    is wrong with it, it is free.
     """
-    status = node.status if node.own else NodeStatus.UNKNOWN
+    well = rank is not None and not rank.handed and rank.quiet and rank.connected
+    status = node.status if node.own else NodeStatus.AVAILABLE if well else NodeStatus.UNKNOWN
     line = Entry(
         at=job.updated_at,
         subject=node.name,

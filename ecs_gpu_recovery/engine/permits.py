@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ..core import guard as rules
@@ -16,6 +17,7 @@ from ..core.effects import Notify, Order, RebootNode
 from ..core.errors import BadRecord, Refused, Transient, VersionConflict
 from ..core.events import Fact, PermitWithheld, Tick
 from ..core.guard import Answer, FleetGuard, Request
+from ..core.job import leaves
 from ..core.model import Job, Node
 from ..core.node.repair import unheard
 from ..core.policy import Policy
@@ -158,18 +160,24 @@ class Permits:
         """What is learned instead, if the order must not be sent; None if it may."""
         return self._withheld(rules.for_reboot(node, key, now), at, now)
 
-    def stop_withheld(self, job: Job, why: str, now: datetime) -> PermitWithheld | None:
-        """The same for the stop of a gang of which no rank has ended, before that is decided. `why` speaks for it."""
+    def stop_withheld(
+        self, job: Job, why: str, now: datetime, *, announced: bool = False
+    ) -> PermitWithheld | None:
+        """The same for the stop of a gang of which no rank has ended, before that is decided. `why` speaks for it.
+        What was `announced` by somebody is no sign of trouble."""
         key, image = keys.halt(job.id, job.attempt), job.spec.task_def or " ".join(job.spec.command)
-        return self._withheld(rules.for_stop(job.id, key, now, why=why, since=now, image=image), now, now)
+        request = rules.for_stop(job.id, key, now, why=why, since=now, image=image)
+        return self._withheld(replace(request, person=announced), now, now)
 
     def tick(self, job: Job, now: datetime) -> Tick:
         """The tick of a job, with the permit to stop its gang if that is due."""
-        due = [rank for rank in job.ranks if rank.frozen_at is not None and rank.frozen_at <= now]
-        if not due or job.status.final:
+        frozen = [rank for rank in job.ranks if rank.frozen_at is not None and rank.frozen_at <= now]
+        going = [] if frozen else leaves.due(job, self._policy, now)
+        if not (frozen or going) or job.status.final:
             return Tick(at=now, may_stop=False)
-        names = ", ".join(rank.node for rank in due)
-        held = self.stop_withheld(job, f"no sign of life after a fatal GPU fault on {names}", now)
+        names = ", ".join(rank.node for rank in frozen)
+        why = f"no sign of life after a fatal GPU fault on {names}" if frozen else leaves.why(going)
+        held = self.stop_withheld(job, why, now, announced=bool(going))
         return Tick(at=now) if held is None else Tick(at=now, may_stop=False, why=held.why, tell=held.tell)
 
     def _withheld(self, request: Request, at: datetime, now: datetime) -> PermitWithheld | None:

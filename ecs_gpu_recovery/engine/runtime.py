@@ -474,10 +474,12 @@ def _apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
 
 
 def _add_news(told: dict[str, list[Fact]], old: Node, new: Node) -> None:
-    """What a step of a node means for the job that has handed it over."""
+    """What a step of a node means for the job that holds it, or has handed it over."""
     fact = handover.news_for_job(new)
     if fact is not None and type(handover.news_for_job(old)) is not type(fact):
         told.setdefault(new.job_id, []).append(fact)
+    if new.job_id and new.leave != old.leave:
+        told.setdefault(new.job_id, []).append(handover.leave_of(new))
 
 
 def _free(record: Job | Node) -> bool:

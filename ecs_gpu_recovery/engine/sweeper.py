@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from zlib import crc32
 
+from ..core import handover
 from ..core.effects import CheckNode, Order, RebootNode, StartTask
 from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, Tick
 from ..core.invariants import broken
 from ..core.job import claim
-from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
 from ..core.node.table import decide_node
 from .hangs import Hangs
 from .ports import each
@@ -84,7 +85,7 @@ class Sweeper:
         self._hangs = Hangs(runtime)
         self._waiting: list[Job] = []  #: jobs that have handed nodes over
         self._wanting: list[Job] = []  #: jobs that need other nodes
-        self._held: dict[str, frozenset[str]] = {}  #: the nodes of each job that was swept
+        self._held: dict[str, dict[str, Rank]] = {}  #: the nodes of each job that was swept
 
     def sweep(
         self,
@@ -185,6 +186,9 @@ class Sweeper:
             if node.job_id and (node.job_id not in live or left):
                 release = partial(self._store.release_orphan, node.name, node.job_id, now)
                 report.attempt(("node", node.name), release)
+            rank = self._held.get(node.job_id, {}).get(node.name)
+            if rank is not None and (fact := handover.leave_missed(rank, node, now)) is not None:
+                report.attempt(("job", node.job_id), partial(self._runtime.handle, node.job_id, [fact]))
 
     def _offer(self, nodes: Sequence[Node] | None, now: datetime, report: Report) -> None:
         """Jobs that need other nodes choose among those that are free, the one that waits longest first."""
@@ -205,7 +209,7 @@ class Sweeper:
             self._waiting.append(job)
         if claim.wanted(job):
             self._wanting.append(job)
-        self._held[job.id] = frozenset(rank.node for rank in job.ranks)
+        self._held[job.id] = {rank.node: rank for rank in job.ranks}
         gpus = sum(job.spec.gpus_per_node or rank.gpus for rank in job.ranks)
         if job.status is JobStatus.IN_PROGRESS:
             report.training += gpus

@@ -17,7 +17,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ..aws import reboot_document
-from ..aws.parse import PULSE_TYPE, WATCH_SOURCE, WATCH_TYPE
+from ..aws.parse import PULSE_TYPE, REBALANCE_TYPE, SPOT_TYPE, WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
 from . import places
 from .naming import Name
@@ -104,6 +104,15 @@ def patterns(config: Config) -> dict[str, tuple[str, str, dict[str, Any]]]:
                 "source": [WATCH_SOURCE],
                 "detail-type": [WATCH_TYPE, PULSE_TYPE],
                 "detail": {"cluster": [config.ECS_CLUSTER_NAME]},
+            },
+        ),
+        "Leaving": (
+            INSTANCE_MONITOR,
+            "EC2 takes an instance away, or may do so soon; whether it is a node, the tables tell",
+            {
+                "source": ["aws.ec2"],
+                "detail-type": [SPOT_TYPE, REBALANCE_TYPE],
+                "detail": {"instance-id": [{"exists": True}]},
             },
         ),
         "Command": (

@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Container
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,6 +35,8 @@ from .views import (
 
 SHUT_DOWN = "the cluster was shut down"
 """Why a node is off that was not lost: the next controller powers it on again."""
+#: So long before it is taken away, a node says so.
+NOTICE = timedelta(seconds=20)
 
 
 class Cluster:
@@ -81,6 +84,7 @@ class Cluster:
             if boot is None or off or boot["host_boot_id"] != processes.host_boot_id():
                 gpus.forget_no_return(str(folder))
                 self._boot(folder)
+                (folder / "leaving").unlink(missing_ok=True)
                 (folder / "off").unlink(missing_ok=True)
             self._ensure_agent(name)
 
@@ -102,6 +106,8 @@ class Cluster:
         trouble: dict[str, Exception] = {}
         for folder in self._folders():
             try:
+                if (folder / "leaving").exists() and node_view(folder).is_over(datetime.now(UTC)):
+                    self.power_off(folder.name, "taken away, as announced")
                 if (
                     not (folder / "off").exists()
                     and (folder / "boot.json").exists()
@@ -234,6 +240,10 @@ class Cluster:
             self.power_off(name, "lost")
             return
         folder = self._folder(name)
+        if fault == "leaving":
+            with self._lock(name):
+                write_text(str(folder / "leaving"), (datetime.now(UTC) + NOTICE).isoformat())
+            return
         running = [task for task in self.tasks(name, live_only=True) if task.kind == "train"]
         record = read_json(str(running[0].folder / "running.json")) if running else None
         with self._lock(name):
@@ -243,6 +253,7 @@ class Cluster:
         """Take all faults of a node back. A lost node stays off until it is powered on."""
         with self._lock(name):
             gpus.clear(str(self._folder(name)))
+            (self._folder(name) / "leaving").unlink(missing_ok=True)
 
     # what runs
 

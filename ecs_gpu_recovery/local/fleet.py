@@ -21,7 +21,18 @@ from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ..core.model import (
+    Entry,
+    Job,
+    JobStatus,
+    Leave,
+    MachineRecord,
+    Node,
+    NodeStatus,
+    Notice,
+    Rank,
+    Verdict,
+)
 from ..core.witness import Silence
 from ..environment import RAS_PORT, telling, training_environment
 from . import evidence, gpu_load
@@ -182,7 +193,7 @@ class LocalFleet:
     def _observe_rank(self, job: Job, rank: Rank) -> Iterator[Fact]:
         view = self._cluster.node(rank.node)
         if not rank.handed:
-            yield from self._see_node(view, rank.boot_id, rank.gpus_seen, connected=rank.connected)
+            yield from self._see_node(view, rank)
         tasks = list(self._see_tasks(job, rank))
         # The log is read after the tasks were looked at, and told before them: a fault comes before its death.
         if not rank.handed:
@@ -211,7 +222,7 @@ class LocalFleet:
 
     def _observe_node(self, node: Node) -> Iterator[Fact]:
         view = self._cluster.node(node.name)
-        yield from self._see_node(view, node.boot_id, node.gpus_seen, connected=node.connected)
+        yield from self._see_node(view, node)
         yield from self._see_faults(view, node.timeline, node.created_at, this_boot=True)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
             yield from self._see_check(
@@ -220,12 +231,14 @@ class LocalFleet:
         if node.status is NodeStatus.REBOOTING and not node.rebooted:
             yield from self._see_reboot(node.name, node.reboot_key)
 
-    def _see_node(self, view: NodeView, boot_id: str, gpus: int | None, *, connected: bool) -> Iterator[Fact]:
+    def _see_node(self, view: NodeView, known: MachineRecord) -> Iterator[Fact]:
         seen = view.gpus_seen if view.connected else None
+        leaves = known.leave.until if known.leave and known.leave.notice is Notice.SEEN else None
         changed = (
-            view.connected is not connected
-            or (view.boot_id or "") != boot_id
-            or (seen is not None and seen != gpus)
+            view.connected is not known.connected
+            or (view.boot_id or "") != known.boot_id
+            or (seen is not None and seen != known.gpus_seen)
+            or (view.connected and view.leaving != leaves)
         )
         if changed:
             yield NodeSeen(
@@ -236,6 +249,7 @@ class LocalFleet:
                 boot_id=view.boot_id or "",
                 why=view.why_off or "",
                 kind=view.alike,
+                leave=_leave(view, self._now()),
             )
 
     def _see_faults(
@@ -360,3 +374,10 @@ def _report(path: Path) -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def _leave(view: NodeView, at: datetime) -> Leave | None:
+    if view.leaving is None:
+        return None
+    why = f"at {view.leaving:%H:%M:%S}, it says"
+    return Leave(notice=Notice.SEEN, why=why, at=at, until=view.leaving)

@@ -30,6 +30,7 @@ FAULTS = {
     "check-broken": "from now on the health check cannot run on this node",
     "no-cure": "from now on a reboot cures nothing: every fault is there again",
     "no-return": "the next reboot of this node never comes back",
+    "leaving": "the node will be taken away in 20 seconds, and says so; then it loses its power",
     "lost": "the node loses its power now, with everything on it, until it is powered on",
 }
 

@@ -64,7 +64,8 @@ class Markers:
         marker = job.marker
         if marker is None or marker.attempt != job.attempt or marker.at is None:
             return True
-        if any(rank.frozen_at for rank in job.ranks):  # a sign of life
+        # A sign of life, or a good moment to stop.
+        if any(rank.frozen_at or rank.leave for rank in job.ranks):
             return True
         return self._now() - marker.at >= _TELL_EVERY
 

@@ -4,6 +4,7 @@ so is named to a person, and costs only its own node.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ def _view_of_files(folder: Path) -> NodeView:
     definition = folder / "node.json"
     node = read_json(str(definition)) or {}
     boot = read_boot(folder)
-    off = read_text(str(folder / "off"))
+    off, leaving = read_text(str(folder / "off")), read_text(str(folder / "leaving"))
     agent = read_agent(folder)
     lives = agent is not None and processes.is_alive(agent.process)
     if off is not None or boot is None:
@@ -45,6 +46,7 @@ def _view_of_files(folder: Path) -> NodeView:
         pid=agent.process.pid if agent and lives else None,
         since=agent.at if agent else None,
         why_off=off if off is not None or boot else "never powered on",
+        leaving=datetime.fromisoformat(leaving) if leaving else None,
         folder=folder,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -83,6 +84,8 @@ class NodeView:
     pid: int | None = None
     since: str | None = None
     """When the agent reached this state."""
+    leaving: datetime | None = None
+    """When it will be taken away, if that was announced."""
     damaged: bool = False
     """One of its files can't be read; `why_off` names it."""
 
@@ -94,6 +97,10 @@ class NodeView:
     @property
     def connected(self) -> bool:
         return self.state is NodeState.READY
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether it should have been taken away by now, and was not."""
+        return self.leaving is not None and now >= self.leaving and self.state is not NodeState.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

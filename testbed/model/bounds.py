@@ -43,6 +43,7 @@ class Left(NamedTuple):
     flaps: int = 0
     deaths: int = 0
     asks: int = 0
+    leaves: int = 0
     witnesses: int = 0
     stalls: int = 0
     hiccups: int = 0
@@ -67,6 +68,9 @@ class Bounds:
     flaps: int = 0  #: agents that disconnect and come back, while the tasks run on
     deaths: int = 0  #: nodes that go down by themselves; they come back, or never do
     asks: int = 0  #: a person stops the job
+    leaves: int = (
+        0  #: a person wants a node empty, and the job may move; another node is seen, and gone when it looks
+    )
     witnesses: int = 0  #: two witnesses say that the job hangs, of this attempt or of the last, true or not
     stalls: int = 0  #: a process stops for a while, or for ever, between a commit and the end of its orders
     hiccups: int = 0  #: an order that could not be sent this time

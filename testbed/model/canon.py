@@ -40,6 +40,7 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
         for rank in job.ranks
     ]
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
+    common.append((job.planned, job.room, job.spent.uncharged))
     spent, marker = job.spent, job.marker
     common.append(
         (spent.charged, spent.blind, spent.repaired, state.steps, marker and (marker.step, marker.attempt))
@@ -108,6 +109,7 @@ def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[
         _ago(rank.away_since, now),
         rank.gpus_seen,
         rank.doubted,
+        rank.leave is not None,
         bounds.blind and _ago(rank.back_at, now),
         bool(rank.handed),
         _steps(rank.deadline, now),

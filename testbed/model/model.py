@@ -18,6 +18,7 @@ from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, 
 from ecs_gpu_recovery.core.events import (
     Fact,
     NodeSeen,
+    NodesOffered,
     OrderFailed,
     OrdersClaimed,
     OrderSent,
@@ -28,6 +29,7 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.guard import Answer
+from ecs_gpu_recovery.core.job import claim
 from ecs_gpu_recovery.core.job.table import decide, submit
 from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, TaskStatus
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -80,13 +82,14 @@ class Model:
                 instance=node_name(i),
                 connected=True,
                 status=NodeStatus.AVAILABLE,
+                kind="alike",
             )
             for i in range(b.nodes)
         ]
         step = submit(
             job_id="j",
             cluster="c",
-            spec=JobSpec(),
+            spec=JobSpec(failover="any" if b.leaves else ""),
             nodes=nodes,
             policy=self.policy,
             at=T0,
@@ -303,7 +306,8 @@ class Model:
             if state.job.status.final
             else [*world.trained(state.steps, state.now), *self.cluster.observe(state)]
         )
-        facts = [Learned(fact) for fact in (*seen, Tick(at=state.now))]
+        offer = [NodesOffered(at=state.now, nodes=state.nodes)] if claim.wanted(state.job) else []
+        facts = [Learned(fact) for fact in (*seen, Tick(at=state.now), *offer)]
         for i, node in enumerate(state.nodes):
             if node.own:
                 news = (*self.cluster.observe_node(state, i), Tick(at=state.now))

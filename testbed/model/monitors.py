@@ -72,7 +72,11 @@ def _verdicts_are_fresh(old: Job, new: Job, machines: Sequence[Machine]) -> None
 
 def fairly_charged(old: Job, new: Job, steps: tuple[int, ...]) -> None:
     """What is charged are the restarts since the last step that was new, as far as it was told."""
-    since = new.attempt - (steps[-1] if steps else 0)
+    last = steps[-1] if steps else 0
+    since = new.attempt - last - sum(attempt > last for attempt in new.spent.uncharged)
+    free = len(new.spent.uncharged) > len(old.spent.uncharged)
+    _demand(not free or old.planned, "a restart was not charged, though no leave was planned")
+    _demand(not old.planned or new.spent.charged <= old.spent.charged, "a planned leave was charged")
     charged = new.spent.charged
     _demand(charged >= since, f"{charged} restarts are charged, and {since} brought no progress")
     heard = new.marker is not None and new.marker.step == len(steps)

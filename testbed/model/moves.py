@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from ecs_gpu_recovery.core.events import GangStalled, StopAsked
+from ecs_gpu_recovery.core.events import GangStalled, NodeLeaving, NodesOffered, StopAsked
+from ecs_gpu_recovery.core.model import JobStatus, Leave, NodeStatus, Notice
 
 from . import world
 from .model import Model
@@ -51,6 +52,7 @@ def moves(model: Model, state: State) -> Iterator[Move]:
         )
     if state.left.witnesses and not state.job.status.final:
         yield from _witnesses(model, state)
+    yield from _leaves(model, state)
     yield from _news(model, state)
 
 
@@ -71,6 +73,25 @@ def _witnesses(model: Model, state: State) -> Iterator[Move]:
         yield Move(
             "deliver", partial(deliver, model, state.spend("witnesses"), name, (Learned(fact),)), name=name
         )
+
+
+def _leaves(model: Model, state: State) -> Iterator[Move]:
+    """A person wants a node empty, or not any more; and a node is seen to which its rank could go."""
+    for rank in () if state.job.status.final else state.job.ranks:
+        if rank.leave is None and not state.left.leaves:
+            continue
+        asked = Leave(notice=Notice.PERSON, why="x", at=state.now) if rank.leave is None else None
+        name = f"told: {rank.node} is {'to be' if asked else 'not'} emptied"
+        fact = Learned(NodeLeaving(at=state.now, node=rank.node, leave=asked))
+        after = state.spend("leaves") if asked else state
+        yield Move("deliver", partial(deliver, model, after, name, (fact,)), name=name)
+    if state.job.status is JobStatus.IN_PROGRESS and any(rank.leave for rank in state.job.ranks):
+        other = replace(
+            state.nodes[0], name="n9", status=NodeStatus.AVAILABLE, job_id="", handed="", returned=""
+        )
+        offer = Learned(NodesOffered(at=state.now, nodes=(*state.nodes, other)))
+        name = "told: another node is free"
+        yield Move("deliver", partial(deliver, model, state, name, (offer,)), name=name)
 
 
 def _news(model: Model, state: State) -> Iterator[Move]:

@@ -16,6 +16,14 @@ GOES_ON = quick_policy(restart_when_healthy="progress")
 #: One rank dies of a GPU fault, its node reboots, the job starts again: the story that the other worlds disturb.
 RECOVERY = Bounds(failures=1, verdicts=("reboot",))
 LOSS = Bounds(failures=0, deaths=1)
+#: A person wants a node empty, once.
+EMPTIED = Bounds(
+    failures=0,
+    leaves=1,
+    delays=0,
+    verdicts=("reboot",),
+    policy=replace(quick_policy(), max_attempts=1),
+)
 
 QUICK: dict[str, Bounds] = {
     "nothing goes wrong": Bounds(failures=0),
@@ -38,6 +46,7 @@ QUICK: dict[str, Bounds] = {
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
     "witnesses say that the job hangs": replace(RECOVERY, failures=0, witnesses=1),
+    "a node is to be emptied": EMPTIED,
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
     "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
     "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
@@ -50,6 +59,8 @@ THOROUGH: dict[str, Bounds] = {
     "every verdict": Bounds(policy=NO_RETRY),
     "two failures and two retries": replace(RECOVERY, failures=2, policy=quick_policy(max_retries=2)),
     "a person stops the job": replace(RECOVERY, asks=1),
+    "a node is to be emptied while its job recovers": replace(EMPTIED, failures=1),
+    "a node is to be emptied, and a process stalls": replace(EMPTIED, stalls=1),
     "a process stalls or dies": replace(RECOVERY, stalls=1),
     "a process stalls, and ended tasks are not found": replace(
         RECOVERY, stalls=1, finds_ended=False, policy=NO_RETRY

@@ -16,6 +16,7 @@ from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.sighting import LEAVES
 from ecs_gpu_recovery.engine.ports import Store, each
 
 from .permit_judge import PermitJudge
@@ -48,6 +49,7 @@ class Judge:
         self._holds: dict[str, frozenset[str]] = {}  #: the nodes of each job that has not ended
         self._moves: dict[tuple[str, int, int], float] = {}  #: of a job, in an attempt, of a rank: the last
         self._idle: dict[tuple[str, str], float] = {}  #: since when a job waits, and this node is free for it
+        self._planned: set[tuple[str, int]] = set()  #: of a job: attempts that began with a planned leave
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.permits = PermitJudge(world)
         self.carried_out: Counter[str] = Counter()
@@ -130,9 +132,8 @@ class Judge:
             self._for_its_own_sake(machine, reboot)
             return
         attempt = max(0, key.attempt - 1)  # or it failed the check before the first start
-        attempts = (
-            (attempt, key.attempt) if key.last else (attempt,)
-        )  # a node that was taken is examined first
+        taken = (key.job, key.attempt, key.rank) in self._moves  # such a node is examined first
+        attempts = (attempt, key.attempt) if key.last or taken else (attempt,)
         proof = [
             t
             for t in machine.tasks
@@ -200,6 +201,7 @@ class Judge:
             old.attempt <= new.attempt <= old.attempt + 1,
             f"job {new.id} went from attempt {old.attempt} to {new.attempt}",
         )
+        self._truly_leaves(old, new)
         self._fairly_charged(old, new)
         demand(
             not old.status.final or new.status is old.status,
@@ -216,12 +218,33 @@ class Judge:
         if old.status is not new.status:
             self._moved(old, new)
 
+    def _truly_leaves(self, old: Job, new: Job) -> None:
+        """A gang in which nothing failed is stopped only where a node was announced to be taken away, with a permit,
+        if it may move; and nobody is charged for it."""
+        said = [entry for entry in new.timeline if entry not in old.timeline and entry.subject == "job"]
+        begun = any(entry.after == "PENDING_HEALTHCHECK" and LEAVES in entry.why for entry in said)
+        if begun:
+            named = [rank.node for rank in new.ranks if self._world.machines[rank.node].announced]
+            demand(bool(named), f"job {new.id} was stopped to leave a node, and none is taken away")
+            demand(bool(self._world.weather.failover), f"job {new.id} was stopped, and may not move")
+            self.permits.stopped(new.id, old.attempt)
+            self._world.struck["left"] += 1
+        if (old.planned or begun) and new.attempt > old.attempt:
+            self._planned.add((new.id, new.attempt))
+            free = new.spent.charged <= old.spent.charged
+            demand(free, f"job {new.id} was charged for a leave that was planned")
+
+    def _charges(self, job: Job, since: int) -> int:
+        """Of the restarts after that attempt, those that count."""
+        return sum((job.id, attempt) not in self._planned for attempt in range(since + 1, job.attempt + 1))
+
     def _fairly_charged(self, old: Job, new: Job) -> None:
         """What is charged are the restarts since the last step that was new, as far as the job has heard of it."""
         steps, w = self._world.steps[new.id], self._world.weather
         charged, marker = new.spent.charged, new.marker
         if w.policy.retry_refill == "never":
-            demand(charged == new.attempt, f"job {new.id}: {charged} of {new.attempt} restarts are charged")
+            every = self._charges(new, 0)
+            demand(charged == every, f"job {new.id}: {charged} of {every} restarts are charged")
             return
         if marker is None:
             given = charged < old.spent.charged
@@ -229,7 +252,7 @@ class Judge:
             return
         number = int(re.findall("[0-9]+", str(marker))[-1])
         demand(number <= len(steps), f"job {new.id} counts step {number}, and there were {len(steps)}")
-        since = new.attempt - steps[number - 1][0]
+        since = self._charges(new, steps[number - 1][0])
         demand(charged >= since, f"job {new.id}: {charged} charged, and {since} restarts brought no progress")
         slack = w.reports == "checkpoints"  # which attempt wrote one is a guess, on the safe side
         most = since + slack
@@ -262,7 +285,7 @@ class Judge:
         """A rank has moved away. What it ran there is over, or was asked to stop and is out of reach for long."""
         self._moves[job.id, job.attempt, rank.index] = self._world.now
         self._world.struck["moves"] += 1
-        if rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
+        if rank.handed and rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
             self.permits.moved(rank.node)
         w, machine = self._world.weather, self._world.machines[rank.node]
         told = not (w.lost or w.late or w.reordered or w.together or w.skew_s or w.jolt_s or w.late_functions)
@@ -297,7 +320,8 @@ class Judge:
     def _suits(self, job: Job, node: Node) -> bool:
         usable = node.status is NodeStatus.AVAILABLE and node.connected and node.gpus_seen == node.gpus
         may = job.spec.failover == "any" or (job.spec.failover == "spares" and node.spare)
-        return usable and may and node.kind == "alike" and not node.job_id and node.hold is None
+        usable = usable and node.hold is None and node.leave is None
+        return usable and may and node.kind == "alike" and not node.job_id
 
     def _is_real(self, *ids: str) -> None:
         """A task that a record names was started by its order, and by nobody else."""

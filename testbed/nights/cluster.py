@@ -19,6 +19,7 @@ from ecs_gpu_recovery.core.events import (
     Fact,
     FaultSeen,
     NodeChecked,
+    NodeLeaving,
     NodeSeen,
     Origin,
     ProgressSeen,
@@ -27,11 +28,11 @@ from ecs_gpu_recovery.core.events import (
     TaskEnded,
     TaskStarted,
 )
-from ecs_gpu_recovery.core.model import Job, Node, NodeStatus, Rank
+from ecs_gpu_recovery.core.model import Job, Leave, Node, NodeStatus, Notice, Rank
 from ecs_gpu_recovery.core.witness import Silence
 from ecs_gpu_recovery.engine.dispatch import node_of
 
-from .world import Fault, Machine, Reboot, Task, World, verdict_of
+from .world import Fault, Machine, Reboot, Task, Warned, World, verdict_of
 
 if TYPE_CHECKING:
     from .night import Night
@@ -268,7 +269,17 @@ class SimulatedCluster:
             registered=self._world.stamp(machine.registered),
             instance=instance,
             host=machine.name if w.forgetful else "",
+            leave=Leave(notice=Notice.SEEN, why="DRAINING", at=self._night.clock)
+            if machine.draining
+            else None,
         )
+
+    def leaving(self, machine: Machine, warned: Warned) -> NodeLeaving:
+        at, stamp = self._world.stamp(warned.at), self._world.stamp
+        notice = Notice.MAYBE if warned.until is None else Notice.TOLD
+        until = None if warned.until is None else stamp(warned.until)
+        leave = Leave(notice=notice, why="EC2 takes it back", at=at, until=until)
+        return NodeLeaving(at=self._night.clock, node=machine.name, leave=leave)
 
     def faulty(self, machine: Machine, fault: Fault) -> FaultSeen:
         """Under the node's own time, however late it is told."""

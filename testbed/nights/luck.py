@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from .world import Fault, Machine, World
+from .world import Fault, Machine, Warned, World
 
 _REASONS = ("", "OutOfMemoryError: Container killed due to memory usage")
 
@@ -59,6 +59,50 @@ def _stranger(world: World, machine: Machine, lasts: float) -> None:
             machine.strangers -= 1
 
     world.after(lasts, ends)
+
+
+def brew_leaves(world: World) -> None:
+    """Machines are taken away with notice: by EC2, or by people who drain them first. Some stay after all."""
+    if not world.weather.leaves:  # older nights stay as they are
+        return
+    rng = Random(f"leaves {world.rng.random()}")  # noqa: S311
+    for machine in world.machines.values():
+        for _ in range(poisson(rng, world.weather.leaves)):
+            act = rng.choice((_warned, _warned, _warned, _drained, _drained, _may_be_taken))
+            world.after(rng.uniform(0, world.weather.trouble_s), partial(act, world, machine, rng))
+
+
+def _warned(world: World, machine: Machine, rng: Random) -> None:
+    """Two minutes before. Now and then nothing follows."""
+    if machine.gone:
+        return
+    world.struck["leaves"] += 1
+    machine.announced = True
+    world.note("warned", machine.name)
+    world.news("leaving", machine, Warned(world.now, world.now + 120))
+    if rng.random() < 0.7:
+        world.after(120, partial(world.terminate, machine))
+
+
+def _may_be_taken(world: World, machine: Machine, rng: Random) -> None:
+    world.struck["leaves"] += 1
+    world.news("leaving", machine, Warned(world.now, None))
+
+
+def _drained(world: World, machine: Machine, rng: Random) -> None:
+    if machine.gone or machine.draining:
+        return
+    world.struck["leaves"] += 1
+    machine.draining = machine.announced = True
+    world.note("draining", machine.name)
+    world.changed(machine)
+    act = partial(world.terminate, machine) if rng.random() < 0.3 else partial(_kept, world, machine)
+    world.after(rng.choice((60.0, 900.0, 5000.0)), act)
+
+
+def _kept(world: World, machine: Machine) -> None:
+    machine.draining = False
+    world.changed(machine)
 
 
 def _break(world: World, machine: Machine, fault: str) -> None:

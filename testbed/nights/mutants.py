@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,17 @@ from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
 from ecs_gpu_recovery.core.job import table as job_table
 from ecs_gpu_recovery.core.job.draft import Draft
-from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import (
+    Exit,
+    Job,
+    JobStatus,
+    Leave,
+    Node,
+    NodeStatus,
+    Rank,
+    TaskStatus,
+    Verdict,
+)
 from ecs_gpu_recovery.core.node import repair
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
@@ -176,15 +187,29 @@ def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
     """What a job and its node have not told each other at once is never told."""
 
 
-def _claim_anything(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+def _claim_anything(
+    old: Job, job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]
+) -> Iterator[Node]:
     """What was picked a moment ago is still free."""
     yield rows.claimed_node(read(rank.node), job, rank.node_status, job.updated_at)
     yield rows.left_node(read(before.node), job, "moved")
 
 
-def _claim_nothing(job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]) -> Iterator[Node]:
+def _claim_nothing(
+    old: Job, job: Job, before: Rank, rank: Rank, read: Callable[[str], Node]
+) -> Iterator[Node]:
     """The job is written, and the claim follows when its answer has come, which is never."""
     yield rows.left_node(read(before.node), job, "moved")
+
+
+def _leave_at_once(draft: Draft) -> None:
+    """Whoever leaves need not wait for what it started."""
+    if draft.planned:
+        for rank in list(draft.ranks):
+            draft.set(rank.index, verdict=Verdict.INCONCLUSIVE, deadline=None)
+            if rank.live:
+                draft.set(rank.index, task_status=TaskStatus.TERMINATED)
+    _examined(draft)
 
 
 def _offer_nothing(sweeper: Sweeper, *args: object) -> None:
@@ -274,6 +299,17 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("leave a task running behind", claim, "_asleep", lambda rank: True, "spares"),
     Mutant("use a taken node unseen", claim, "_passed", lambda draft, node: True, "spares"),
     Mutant("forget a job that waits", Sweeper, "_offer", _offer_nothing, "spares"),
+    Mutant(
+        "charge for a planned leave", budget, "spend_nothing", partial(budget.spend, repair=True), "leaves"
+    ),
+    Mutant("leave a node for what may be", Leave, "moves", property(lambda leave: True), "leaves"),
+    Mutant(
+        "move before the old task has stopped",
+        joint,
+        "JOINT",
+        {**joint.JOINT, JobStatus.PENDING_HEALTHCHECK: _leave_at_once},
+        "leaves",
+    ),
     Mutant("believe one witness of a hang", hang, "two_witnesses", _one_witness, "hangs"),
     Mutant("take a silent node for a witness", witness, "gang", _whoever_speaks, "hangs"),
     Mutant("look for no hang", Hangs, "look", lambda hangs, job, nodes, now: None, "hangs"),

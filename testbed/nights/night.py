@@ -32,13 +32,13 @@ from .cluster import SimulatedCluster
 from .forgery import forgery
 from .hangs import Hangs
 from .hostile import HostileGuard, HostileStore, Inbox
-from .luck import brew, brew_strangers, poisson
+from .luck import brew, brew_leaves, brew_strangers, poisson
 from .memory import MemoryGuard, MemoryStore
 from .newcomers import Newcomers
 from .people import People
 from .violation import Violation
 from .weather import SKIES, Weather
-from .world import GPUS, T0, Fault, Machine, Reboot, World
+from .world import GPUS, T0, Fault, Machine, Reboot, Warned, World
 from .world import News as Told
 
 #: After the troubled hours everything must come to rest within this long.
@@ -331,6 +331,9 @@ class Night:
         if isinstance(what, Fault):
             fault = what
             return lambda: ("", name, [cluster.faulty(machine, fault)])
+        if isinstance(what, Warned):
+            warned = what
+            return lambda: ("", name, [cluster.leaving(machine, warned)])
         if what is None:
             if not self.weather.ordered:
                 return lambda: ("", name, [cluster.seen(machine)])
@@ -380,6 +383,7 @@ class Night:
         self._newcomers.prepare()
         brew(world)
         brew_strangers(world)
+        brew_leaves(world)
         for number in range(w.sweepers):
             chance = self.more if number else rng
             sweepers = [Sweeper(functions) for functions, _ in self._sides]

@@ -51,6 +51,18 @@ class People:
         for _ in range(poisson(self._chance, w.freezes)):
             world.after(self._chance.uniform(0, w.trouble_s), self._freeze)
         world.after(self._chance.uniform(300, 1800), self._look_after_the_fleet)
+        if w.leaves:
+            chance = Random(f"{self._night.seed}/leaves")  # noqa: S311
+            for _ in range(poisson(chance, w.leaves)):
+                name, begins = chance.choice(sorted(world.machines)), chance.uniform(0, w.trouble_s)
+                world.after(begins, partial(self._empty_a_node, name, chance.choice((600, 4000))))
+
+    def _empty_a_node(self, name: str, lasts: float) -> None:
+        """A person wants to work on it, and gives it back later."""
+        self._world.machines[name].announced = True
+        self._world.struck["leaves"] += 1
+        self._ask(name, "move")
+        self._world.after(lasts, partial(self._ask, name, "release"))
 
     def prepare_damage(self) -> None:
         w, more = self._weather, self._night.more
@@ -101,13 +113,16 @@ class People:
             self._world.stop(self._world.rng.choice(alive), "stopped by hand")
 
     def _ask_a_node(self) -> None:
-        world, night, rng = self._world, self._night, self._world.rng
+        world, rng = self._world, self._world.rng
         world.struck["node_asks"] += 1
         name = rng.choice(sorted(world.machines))
-        ask = rng.choice(("drain", "release", "check", "reboot", "release"))
+        self._ask(name, rng.choice(("drain", "release", "check", "reboot", "release")))
+
+    def _ask(self, name: str, ask: str) -> None:
+        night, now = self._night, self._world.time
         night.judge.asked_by_person(name, ask)
-        fact = NodeAsked(at=world.time, node=name, ask=ask, by="ben", why="to see")
-        night.process(lambda: night.desk.handle_node(name, [fact]), world.time)
+        fact = NodeAsked(at=now, node=name, ask=ask, by="ben", why="to see")
+        night.process(lambda: night.desk.handle_node(name, [fact]), now)
 
     def _freeze(self) -> None:
         self._world.struck["freezes"] += 1

@@ -54,6 +54,7 @@ class Weather:
     power_cuts: float = 0.0
     flaps: float = 0.0
     terminations: float = 0.0
+    leaves: float = 0.0  #: it is announced that a node will be taken away, or may be; not all of them are
     lies: float = 0.0  #: a task that died with its node says exit code 0
     report_s: float = 0.0  #: up to so long after it is back, an agent tells how its tasks ended meanwhile
     refused: float = 0.0  #: a start is refused, or fails after it was accepted
@@ -133,7 +134,7 @@ TROUBLES = (
     *("terminations", "lies", "refused", "no_cure", "slow_reboot", "no_return", "fewer_gpus", "reboot_fails"),
     *("hung_check", "broken_check", "wrong_check", "deaf", "stops", "task_stops", "node_asks"),
     *("mixed", "poisoned", "frozen_gpus", "freezes"),
-    *("hangs", "pauses", "false_witness", "deaf_watch", "strangers", "newcomers"),
+    *("hangs", "pauses", "false_witness", "deaf_watch", "strangers", "newcomers", "leaves"),
 )
 
 
@@ -209,7 +210,9 @@ def any_night(rng: Random, more: Random) -> Weather:
     weather = _guarded(weather, chance) if chance.random() < 0.3 else weather
     new = _apart(more, "newcomers")
     weather = replace(weather, newcomers=new.uniform(0.5, 2.0)) if new.random() < 0.1 else weather
-    return _with_spares(weather, chance) if chance.random() < 0.2 else weather
+    weather = _with_spares(weather, chance) if chance.random() < 0.2 else weather
+    chance = _apart(more, "leaves")
+    return replace(weather, leaves=chance.uniform(0.2, 1.0)) if chance.random() < 0.2 else weather
 
 
 def _with_spares(weather: Weather, more: Random) -> Weather:
@@ -241,6 +244,15 @@ def spares(rng: Random, more: Random) -> Weather:
     weather = replace(weather, power_cuts=max(weather.power_cuts, chance.choice((0.0, 0.5))))
     weather = replace(weather, flaps=max(weather.flaps, chance.choice((0.0, 2.0))))
     return _with_spares(weather, chance)
+
+
+def leaves(rng: Random, more: Random) -> Weather:
+    """Nodes are taken away, with notice; also those of jobs that recover from something else."""
+    weather = spares(rng, more)
+    chance = _apart(more, "leaves")
+    fewer: dict[str, Any] = {name: 0.5 * getattr(weather, name) for name in _HARDWARE}
+    fewer |= {"leaves": chance.uniform(0.5, 1.5), "spares": chance.choice((1, 2, 2)), "dead_gpus": 0.1}
+    return replace(weather, **fewer, skew_s=0.0, jolt_s=0.0)
 
 
 def contest(rng: Random, more: Random) -> Weather:
@@ -509,5 +521,6 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "shared": shared,
     "newcomers": newcomers,
     "spares": spares,
+    "leaves": leaves,
     "contest": contest,
 }

@@ -102,6 +102,10 @@ class Machine:
     tombstones: set[str] = field(default_factory=set)
     strangers: int = 0  #: tasks that others run here
     new: bool = False  #: it joined in the night
+    draining: bool = False  #: the cluster shows that it is to be taken away
+    announced: bool = (
+        False  #: that it will be taken away was said of it some time tonight, and not only that it may
+    )
 
     @property
     def connected(self) -> bool:
@@ -117,7 +121,15 @@ class Machine:
         return [task for task in self.tasks if task.alive and task.forgotten]
 
 
-News = Task | Reboot | Fault | None
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """EC2 says that a machine will be taken away, or that it may be."""
+
+    at: float
+    until: float | None
+
+
+News = Task | Reboot | Fault | Warned | None
 
 
 class World:

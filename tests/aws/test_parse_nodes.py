@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from ecs_gpu_recovery.aws.parse import parse_event
 from ecs_gpu_recovery.aws.parsed import Kind
-from ecs_gpu_recovery.core.events import FaultSeen, NodeSeen, TaskEnded, Tick
+from ecs_gpu_recovery.core.events import FaultSeen, NodeLeaving, NodeSeen, TaskEnded, Tick
+from ecs_gpu_recovery.core.model import Leave, Notice
 from tests.aws.event_builders import (
     AT,
     INSTANCE,
@@ -61,6 +62,40 @@ def test_an_instance_that_left_the_cluster_is_gone(status: str, gone: bool) -> N
     (fact,) = parse_event(instance_event(status=status)).facts
     assert isinstance(fact, NodeSeen)
     assert (fact.gone, status in fact.why) == (gone, True)
+
+
+def test_an_instance_that_is_drained_is_to_be_taken_away() -> None:
+    (fact,) = parse_event(instance_event(status="DRAINING")).facts
+    assert isinstance(fact, NodeSeen)
+    assert fact.leave == Leave(notice=Notice.SEEN, why="the instance is DRAINING", at=AT)
+
+
+@pytest.mark.parametrize(
+    ("what", "detail", "notice", "minutes"),
+    [
+        ("EC2 Spot Instance Interruption Warning", {"instance-action": "terminate"}, Notice.TOLD, 2),
+        ("EC2 Spot Instance Interruption Warning", {"instance-action": "stop"}, Notice.TOLD, 2),
+        ("EC2 Spot Instance Interruption Warning", {"instance-action": "hibernate"}, Notice.TOLD, 0),
+        ("EC2 Instance Rebalance Recommendation", {}, Notice.MAYBE, 50),
+    ],
+)
+def test_ec2_tells_that_it_takes_an_instance_away(
+    what: str, detail: dict[str, str], notice: Notice, minutes: int
+) -> None:
+    host = "i-0abcdef1234567890"
+    seen = parse_event(event(what, {"instance-id": host, **detail}, source="aws.ec2"))
+    assert (seen.kind, seen.ours, seen.may_be_ours, seen.host) == (Kind.LEAVING, False, True, host)
+    (fact,) = seen.about("node-a")
+    assert isinstance(fact, NodeLeaving)
+    assert fact.leave is not None
+    assert (fact.node, fact.leave.notice) == ("node-a", notice)
+    assert fact.leave.until == AT + timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize("detail", [{}, {"instance-id": "i-0abcdef1234567890"}, {"instance-action": "stop"}])
+def test_a_notice_that_names_no_instance_or_no_end_is_malformed(detail: dict[str, str]) -> None:
+    seen = parse_event(event("EC2 Spot Instance Interruption Warning", detail, source="aws.ec2"))
+    assert seen.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize(

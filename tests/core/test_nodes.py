@@ -129,7 +129,7 @@ def test_an_operator_releases_a_node_with_a_reason(status: NodeStatus) -> None:
 
 
 def test_an_unknown_wish_is_refused() -> None:
-    with pytest.raises(Refused, match="drain, release, check, reboot"):
+    with pytest.raises(Refused, match="drain, move, release, check, reboot"):
         Machine().asked("paint")
 
 

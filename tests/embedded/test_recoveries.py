@@ -317,3 +317,29 @@ def test_a_task_that_no_stop_ends_gets_its_node_rebooted_and_the_job_goes_on(tmp
         assert any(entry.why == "the task on node-2 could not be stopped" for entry in job.timeline)
         assert live.cluster.node("node-2").boot_id != before
         assert not live.side.notices(10), "nobody is needed"
+
+
+@pytest.mark.parametrize("how", ["leaving", "move"])
+def test_a_job_leaves_a_node_that_is_to_be_taken_away_and_goes_on_elsewhere(tmp_path: Path, how: str) -> None:
+    with live_controller(tmp_path, nodes=3, max_retries=0) as live:
+        live.side.ask_node("node-3", "spare", why="for those who must leave")
+        live.submit("job", training(150, 0.05), any_nodes=2)
+        live.trains_to("job", 5)
+        if how == "leaving":
+            assert run_command("node", "inject", "node-2", "leaving", "--state", str(tmp_path)).code == 0
+        else:
+            asked = ("node", "drain", "node-2", "--move", "--why", "new fan", "--state", str(tmp_path))
+            assert "moves to another node" in run_command(*asked).out
+        job = live.ends("job", JobStatus.COMPLETE)
+        assert (job.attempt, job.spent.charged, last_step(job)) == (1, 0, 150)
+        assert "rank 1 moved from node-2 to node-3" in [entry.why for entry in job.timeline]
+        examined = {entry.subject for entry in job.timeline if "health check" in entry.why}
+        assert examined == {"node-3"}, "nothing failed: only what is taken is examined"
+        left = live.side.node("node-2")
+        assert (left.job_id, left.claimable) == ("", False)
+        if how == "leaving":
+            assert run_command("node", "inject", "node-2", "clear", "--state", str(tmp_path)).code == 0
+        else:
+            assert live.side.ask_node("node-2", "release", why="the fan is in").claimable
+        eventually(lambda: live.side.node("node-2").claimable, "it is back")
+        assert live.side.notices(10) == [], "nobody is needed"

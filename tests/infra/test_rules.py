@@ -128,6 +128,13 @@ def test_nodes_and_their_commands_go_to_the_instance_monitor(rules: dict[str, An
             assert takers(rules, {**event, "detail": {**detail, **other}}) == []
 
 
+def test_what_ec2_takes_away_goes_to_the_instance_monitor(rules: dict[str, Any]) -> None:
+    for kind in ("EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"):
+        event = {"source": "aws.ec2", "detail-type": kind, "detail": {"instance-id": "i-1"}}
+        assert takers(rules, event) == ["EcsInstanceMonitor"]
+        assert takers(rules, {**event, "source": "my.own"}) == []
+
+
 def test_strangers_events_reach_at_most_the_one_function_that_reads_them(rules: dict[str, Any]) -> None:
     for name, (made, _) in STRANGERS.items():
         detail = {**made.get("detail", {}), "clusterArn": CLUSTER}

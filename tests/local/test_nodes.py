@@ -158,6 +158,25 @@ def test_power_off_ends_everything_and_tend_leaves_it_off(cluster: Cluster) -> N
     assert cluster.node("n1").boot_id != lost.boot_id
 
 
+def test_a_node_says_that_it_is_to_be_taken_away_and_then_it_is(cluster: Cluster) -> None:
+    power_on(cluster, "n1")
+    cluster.inject("n1", "leaving")
+    cluster.tend()
+    said = cluster.node("n1")
+    assert (said.connected, said.leaving is None) == (True, False)
+    cluster.clear_faults("n1")
+    assert cluster.node("n1").leaving is None
+    (said.folder / "leaving").write_text("2026-01-01T00:00:00+00:00")
+    cluster.tend()
+    assert (cluster.node("n1").state, cluster.node("n1").why_off) == (
+        NodeState.OFF,
+        "taken away, as announced",
+    )
+    cluster.power_on("n1")
+    eventually(lambda: cluster.node("n1").connected)
+    assert cluster.node("n1").leaving is None
+
+
 def test_a_reboot_happens_once_per_key(cluster: Cluster) -> None:
     power_on(cluster, "n1", boot_seconds=0.1)
     first = cluster.node("n1").boot_id

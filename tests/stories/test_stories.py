@@ -272,6 +272,33 @@ def test_a_draining_instance_keeps_its_job_and_cannot_be_restarted_on(world: Wor
     assert "INACTIVE" in world.messages()[0]
 
 
+@pytest.mark.parametrize("how", ["it is set to DRAINING", "EC2 takes its spot instance back"])
+def test_a_job_that_may_move_leaves_a_node_before_that_is_taken_away(world: World, how: str) -> None:
+    world.add_nodes(3, alike=True)
+    world.submit(["n0", "n1"], failover="any")
+    world.pass_time(60)
+    node = world.cloud.control.node("n1")
+    if "DRAINING" in how:
+        world.cloud.client("ecs").update_container_instances_state(
+            cluster=CLUSTER, containerInstances=[node["arn"]], status="DRAINING"
+        )
+    else:
+        detail = {"instance-id": node["host_id"], "instance-action": "terminate"}
+        what, at = "EC2 Spot Instance Interruption Warning", world.now().isoformat()
+        world.deliver({"source": "aws.ec2", "detail-type": what, "time": at, "detail": detail})
+    world.until(lambda: world.job().status is JobStatus.IN_PROGRESS and world.job().attempt == 1)
+    job = world.job()
+    assert ([rank.node for rank in job.ranks], job.spent.charged) == (["n0", "n2"], 0)
+    assert "rank 1 moved from n1 to n2" in [entry.why for entry in job.timeline]
+    left = world.records().node("n1")
+    assert (left.job_id, left.status, left.claimable) == ("", "AVAILABLE", False)
+    assert world.sent("ssm:SendCommand") == 0, "nothing was wrong with it"
+    for rank in range(2):
+        world.fail_rank(rank, 0)
+    world.run()
+    assert (world.job().status, world.messages()) == (JobStatus.COMPLETE, [])
+
+
 def test_a_node_that_a_person_drained_keeps_its_job_and_gets_no_other(world: World) -> None:
     names = world.begin(2)
     world.side.runtime.handle_node(
@@ -331,7 +358,7 @@ def test_ecs_reporting_a_gpu_fault_is_evidence_and_no_verdict(world: World) -> N
 
 def test_on_aws_too_a_killed_rank_is_restarted_and_tells_so() -> None:
     """A job that tells no progress, once in its life."""
-    with a_world(policy=Policy()) as world:
+    with a_world(policy=Policy(admission_check=False)) as world:
         world.begin(2)
         world.fail_rank(1, 137)
         world.finish_attempt(1)

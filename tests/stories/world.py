@@ -128,12 +128,17 @@ class World:
 
     # -- what people and tools do ------------------------------------------------------------------------------
 
-    def add_nodes(self, count: int, *, gpus: int = 8, first: int = 0) -> list[str]:
-        """Every other one is an EC2 instance, the rest are ECS Anywhere."""
+    def add_nodes(self, count: int, *, gpus: int = 8, first: int = 0, alike: bool = False) -> list[str]:
+        """Every other one is an EC2 instance, the rest are ECS Anywhere; or all are of one kind."""
         names = [f"n{i}" for i in range(first, first + count)]
+        kind = {"ecs.instance-type": "p5.48xlarge", "ecs.availability-zone": "us-east-1a"} if alike else {}
         for i, name in enumerate(names):
             self.cloud.control.add_node(
-                name=name, cluster=CLUSTER, gpus=gpus, external=bool(i % 2), attributes={"node_name": name}
+                name=name,
+                cluster=CLUSTER,
+                gpus=gpus,
+                external=bool(i % 2) and not alike,
+                attributes={"node_name": name, **kind},
             )
         self.pump()
         discover(self.cloud.client("ecs"), self.cloud.client("ssm"), self.side.store, CLUSTER, self.now())
@@ -149,8 +154,15 @@ class World:
         container_name: str = "main",
         checkpoints: str = "",
         restart_when_healthy: str | None = None,
+        failover: str = "",
     ) -> str:
-        spec = JobSpec(name="train", task_def=task_def, container=container_name, checkpoint_dir=checkpoints)
+        spec = JobSpec(
+            name="train",
+            task_def=task_def,
+            container=container_name,
+            checkpoint_dir=checkpoints,
+            failover=failover,
+        )
         self.clock.set({"time": self.now().isoformat()})
         self.side.runtime.submit(
             job_id=job_id,

@@ -264,7 +264,7 @@ async def fetch_evidence(name: Name, file: Name, console: ConsoleArg) -> Respons
 @router.post("/nodes/{name}/{ask}", tags=["nodes"], **_shape(models.NodeView))
 async def ask_node(
     name: Name,
-    ask: Literal["drain", "release", "reboot", "check", "spare", "unspare"],
+    ask: Literal["drain", "move", "release", "reboot", "check", "spare", "unspare"],
     body: NodeBody,
     do: ActionsArg,
 ) -> Response:

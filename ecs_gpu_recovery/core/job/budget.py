@@ -63,9 +63,11 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _refill(draft: Draft, since: int) -> None:
-    """So many restarts were made since the training got somewhere."""
+    """So many restarts were made since the training got somewhere; those that nobody is charged for don't count."""
+    spent = draft.budget
+    free = tuple(attempt for attempt in spent.uncharged if attempt > draft.attempt - since)
     if draft.policy.retry_refill != NEVER:
-        draft.budget = replace(draft.budget, charged=min(draft.budget.charged, since))
+        draft.budget = replace(spent, charged=min(spent.charged, since - len(free)), uncharged=free)
 
 
 def attempt_begun(draft: Draft) -> None:
@@ -100,6 +102,12 @@ def spend(draft: Draft, *, repair: bool) -> None:
     spent = draft.budget
     blind = spent.blind + (not repair and draft.marker is None)
     draft.budget = replace(spent, charged=spent.charged + 1, blind=blind, repaired=repair)
+
+
+def spend_nothing(draft: Draft) -> None:
+    """The next attempt begins because a node is to be taken away."""
+    spent = draft.budget
+    draft.budget = replace(spent, uncharged=(*spent.uncharged, draft.attempt + 1), repaired=False)
 
 
 def shortage(draft: Draft) -> str:

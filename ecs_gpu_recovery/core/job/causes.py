@@ -123,6 +123,11 @@ def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
     return "; ".join(parts)
 
 
+def stopped(marker: Marker | None) -> str:
+    """A gang that was stopped so that ranks could go."""
+    return "stopped" + (f" after {marker}" if marker is not None else "") + "; it goes on with other nodes"
+
+
 def verdicts(ranks: Iterable[Rank]) -> str:
     """What was found, the bad news first; healthy nodes are only counted up by name."""
     ranks = list(ranks)

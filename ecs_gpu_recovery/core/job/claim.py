@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from .. import examination, messages
 from ..events import NodesOffered
 from ..model import Failover, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
+from . import leaves
 from .draft import Draft, end
 
 #: So many move in one step at most: each takes two nodes of the write, which has room for a hundred records.
@@ -38,10 +39,13 @@ def wanted(job: Job | Draft) -> frozenset[str]:
         return frozenset(rank.handed for rank in job.ranks if rank.handed)
     if job.status is JobStatus.PENDING_HEALTHCHECK and job.look_at is not None:
         return frozenset({"hope"})
+    if job.status is JobStatus.IN_PROGRESS:
+        return frozenset(f"{rank.node} leaves" for rank in leaves.leaving(job))
     if job.status is not JobStatus.PENDING_RESTART:
         return frozenset()
     lost = NodeStatus.FAILED
-    return frozenset(f"{r.handed} {lost if r.node_status is lost else ''}" for r in job.ranks if r.handed)
+    handed = [f"{r.handed} {lost if r.node_status is lost else ''}" for r in job.ranks if r.handed]
+    return frozenset((*handed, *(f"{rank.node} leaves" for rank in leaves.leaving(job))))
 
 
 def age(job: Job) -> tuple[datetime, datetime, str]:
@@ -57,6 +61,9 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
     if draft.preflight:
         _swap(draft, fleet, frozen=ev.frozen)
         return
+    if draft.status is JobStatus.IN_PROGRESS:
+        draft.room = not _crowded_out(draft, leaves.leaving(draft), fleet)
+        return
     if draft.status is JobStatus.PENDING_HEALTHCHECK:
         dead = [rank for rank in draft.ranks if rank.verdict is Verdict.REPLACE]
         draft.hope = not _left_out(draft, dead, fleet)
@@ -67,11 +74,12 @@ def offered(draft: Draft, ev: NodesOffered) -> None:
     if draft.hopeless:
         return
     others = [rank for rank in waits if rank not in dead]  # whose own nodes may be back
-    leaves = [rank for rank in (*dead, *others) if _may_leave(draft, rank)]
-    for rank in [rank for rank in leaves if not (ev.frozen and condemned(rank))][:AT_ONCE]:
-        free = [n for n in _pool(draft, rank, fleet) if not n.engaged and n.fit]
-        if free:
+    going = [rank for rank in leaves.leaving(draft) if not under_test(rank)]
+    movable = [rank for rank in (*dead, *others, *going) if _may_leave(draft, rank)]
+    for rank in [rank for rank in movable if not (ev.frozen and condemned(rank))][:AT_ONCE]:
+        if free := _free(draft, rank, fleet):
             _take(draft, rank, min(free, key=_rank_by))
+    draft.stays = {r.index for r in leaves.leaving(draft) if r.leave is not None and not r.leave.sure}
 
 
 def condemned(rank: Rank) -> bool:
@@ -109,6 +117,27 @@ def _left_out(draft: Draft, ranks: Iterable[Rank], fleet: Mapping[str, Node]) ->
     return without
 
 
+def _crowded_out(draft: Draft, ranks: Iterable[Rank], fleet: Mapping[str, Node]) -> bool:
+    """Whether one of these ranks would find no free node, if the others had taken theirs."""
+    used: set[str] = set()
+    for rank in ranks:
+        free = [node for node in _free(draft, rank, fleet) if node.name not in used]
+        if not free:
+            return True
+        used.add(min(free, key=_rank_by).name)
+    return False
+
+
+def _free(draft: Draft, rank: Rank, fleet: Mapping[str, Node]) -> list[Node]:
+    """The nodes that may take the place of this rank's own now."""
+    return [node for node in _pool(draft, rank, fleet) if not node.engaged and node.fit]
+
+
+def must_go(draft: Draft) -> bool:
+    """Whether a rank waits for another node, though its own is there: that one is to be taken away."""
+    return any(rank.index not in draft.stays for rank in leaves.leaving(draft))
+
+
 def _is_back(rank: Rank, own: Node | None) -> bool:
     return own is not None and own.handed == rank.handed == own.returned
 
@@ -124,7 +153,7 @@ def _pool(draft: Draft, rank: Rank, fleet: Mapping[str, Node]) -> list[Node]:
         node
         for node in fleet.values()
         if node.name not in ours and (node.spare or anybody) and _alike(node, own)
-        if node.hold is None and node.status is not NodeStatus.FAILED
+        if node.hold is None and node.leave is None and node.status is not NodeStatus.FAILED
     ]
 
 
@@ -169,7 +198,8 @@ def _take(draft: Draft, rank: Rank, node: Node, *, examined: bool = False) -> No
     """`examined`: whatever was found on it of late."""
     passed = not examined and _passed(draft, node)
     why = f"rank {rank.index} moved from {rank.node} to {node.name}"
-    draft.note("job", draft.status, draft.status, why, rank.findings)
+    going = not rank.handed and rank.leave is not None
+    draft.note("job", draft.status, draft.status, why, leaves.reasons([rank]) if going else rank.findings)
     status = NodeStatus.AVAILABLE if passed else NodeStatus.ASSIGNED
     draft.note(node.name, node.status, status, f"taken by job {draft.id}", retold=True)
     if rank.live:
@@ -190,6 +220,7 @@ def _take(draft: Draft, rank: Rank, node: Node, *, examined: bool = False) -> No
         away_since=None,
         back_at=None,
         gone=False,
+        leave=None,
         node_status=status,
         handed="",
     )
@@ -223,7 +254,7 @@ def under_test(rank: Rank) -> bool:
 
 def wait(draft: Draft) -> None:
     """A job that waits for other nodes does so for a while only, and people hear of it once."""
-    waits = [rank for rank in draft.ranks if rank.handed]
+    waits = [rank for rank in draft.ranks if rank.handed] + leaves.leaving(draft)
     if not (may_move(draft) and waits):
         draft.waiting_since, draft.wait_told, draft.look_at = None, False, None
         return
@@ -239,8 +270,8 @@ def wait(draft: Draft) -> None:
         hours = policy.wait_for_nodes.total_seconds() / 3600
         end(draft, JobStatus.FAILED, f"no node was found for {_names(waits)} within {hours:g} hours")
         return
-    leaves = [(rank.away_since or since) + policy.failover_lost_after for rank in waits if not _asleep(rank)]
-    moments = [ends, *leaves, *([] if draft.wait_told else [since + policy.wait_told_after])]
+    lost = [(rank.away_since or since) + policy.failover_lost_after for rank in waits if not _asleep(rank)]
+    moments = [ends, *lost, *([] if draft.wait_told else [since + policy.wait_told_after])]
     draft.look_at = min(at for at in moments if at > draft.now)
 
 

@@ -45,13 +45,15 @@ class Draft(RecordDraft):
         self.salt = job.salt
         self.ending = job.ending
         self.outcome = job.outcome
-        self.preflight = job.preflight
+        self.preflight, self.planned, self.room = job.preflight, job.planned, job.room
         self.budget, self.marker = job.spent, job.marker
         self.waiting_since, self.wait_told, self.look_at = job.waiting_since, job.wait_told, job.look_at
         #: Whether a node is left for each rank that must leave its own, and ranks for which none is. Both are said by a
         #: look at the fleet, and hold for this step only.
         self.hope: bool | None = None
         self.hopeless: set[int] = set()
+        #: Ranks that could leave their nodes, but have nowhere to go: they may stay.
+        self.stays: set[int] = set()
         self.ranks = list(job.ranks)
         self._job = job
         for order in job.outbox:  # of an older release: its node is handed over instead, under the same key
@@ -186,6 +188,7 @@ class Draft(RecordDraft):
             raise Bug(f"job {self.id}: {self.status} -> {status} is no move that exists")
         self.note("job", self.status.value, status.value, why, evidence)
         self.status = status
+        self.planned = self.room = False
         self.waiting_since, self.wait_told, self.look_at = None, False, None
 
     # -- orders ------------------------------------------------------------------------------------------------
@@ -301,6 +304,8 @@ class Draft(RecordDraft):
             "ending": self.ending,
             "outcome": self.outcome,
             "preflight": self.preflight,
+            "planned": self.planned,
+            "room": self.room,
             "budget": job.budget if self.budget == job.spent else self.budget,
             "marker": self.marker,
             "waiting_since": self.waiting_since,

@@ -11,7 +11,7 @@ from .. import examination, keys, messages
 from ..errors import Bug
 from ..events import FAULT, PROGRAM_FAULT
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from . import budget, causes, claim
+from . import budget, causes, claim, leaves
 from .draft import Draft, end
 from .hang import HANGS
 
@@ -45,6 +45,10 @@ def running(draft: Draft) -> None:
         return
     if rank := _first(draft, Exit.FAULT):
         end(draft, JobStatus.FAILED, causes.incurable(rank), firm=False)
+    if draft.ending is None and draft.planned:
+        leaves.depart(draft)
+        return
+    draft.look_at = leaves.stop_at(draft, draft.policy)
     if draft.ending is not None:
         _close_when_quiet(draft)
     elif all(r.task_status is TaskStatus.COMPLETE for r in draft.ranks):
@@ -94,7 +98,7 @@ def examined(draft: Draft) -> None:
         if rank.quiet and rank.verdict is None and rank.deadline is None:
             if rank.exit is Exit.LOST:
                 _call_lost(draft, rank.index, rank.exit_reason)
-            else:
+            elif not leaves.unexamined(draft, rank):
                 examination.ask(draft, rank.index)
     if all(rank.verdict is not None for rank in draft.ranks):
         (_admit if draft.preflight else _conclude)(draft)
@@ -133,14 +137,14 @@ def _admit(draft: Draft) -> None:
 
 def _conclude(draft: Draft) -> None:
     """All verdicts are in. Reboot only what is proven bad, and only while a restart is left."""
-    if budget.left(draft):
+    if budget.left(draft) or draft.planned:
         _unstick(draft)
     bad = [r for r in draft.ranks if r.verdict is Verdict.REBOOT]
     dead = [r for r in draft.ranks if r.verdict is Verdict.REPLACE]
     lost = [r for r in draft.ranks if r.verdict is Verdict.LOST]
     evidence = causes.verdicts(draft.ranks)
     faulty = bool(bad or lost or dead)
-    left = budget.left(draft) if faulty else budget.left_when_healthy(draft)
+    left = draft.planned or (budget.left(draft) if faulty else budget.left_when_healthy(draft))
     if dead and left and claim.may_move(draft) and draft.hope is None:
         draft.look_at = draft.look_at or draft.now  # until it is known whether there is another node
         return
@@ -185,8 +189,13 @@ def _blame(draft: Draft) -> str:
 
 def _recover(draft: Draft, bad: list[Rank], lost: list[Rank], evidence: str) -> None:
     """The restart is spent in the very commit that leaves the check, so nothing can spend it twice."""
-    why = causes.at_fault(bad, lost) or causes.healthy(draft.ranks, draft.marker)
-    budget.spend(draft, repair=bool(bad or lost))
+    why = causes.at_fault(bad, lost)
+    if draft.planned:
+        why = "; ".join(filter(None, (why, causes.stopped(draft.marker))))
+        budget.spend_nothing(draft)
+    else:
+        why = why or causes.healthy(draft.ranks, draft.marker)
+        budget.spend(draft, repair=bool(bad or lost))
     draft.attempt += 1
     draft.move(JobStatus.PENDING_RESTART, why, evidence)
     for rank in list(draft.ranks):
@@ -224,7 +233,9 @@ def awaited(draft: Draft) -> None:
         claim.wait(draft)
     if draft.ending is not None:
         _close_when_quiet(draft)
-    elif all(r.node_status is NodeStatus.AVAILABLE and r.fit and r.quiet for r in draft.ranks):
+    elif all(
+        r.node_status is NodeStatus.AVAILABLE and r.fit and r.quiet for r in draft.ranks
+    ) and not claim.must_go(draft):
         draft.move(JobStatus.RESTARTING, "every node of the gang is back")
         budget.attempt_begun(draft)
         for rank in list(draft.ranks):

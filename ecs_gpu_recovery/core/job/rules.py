@@ -24,6 +24,7 @@ from ..events import (
 )
 from ..exits import classify, host_gone, is_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from . import leaves
 from .budget import progress_seen
 from .claim import examine, may_move, under_test
 from .draft import SPEAKERS, Draft, end
@@ -281,6 +282,7 @@ def tick(draft: Draft, ev: Tick) -> None:
         else:
             draft.set(rank.index, deadline=None)
             _ran_out(draft, draft.ranks[rank.index])
+    leaves.stop(draft, ev)
 
 
 def _freeze(draft: Draft, rank: Rank, ev: Tick) -> None:

@@ -29,6 +29,7 @@ def node_seen(draft: Draft, ev: NodeSeen) -> None:
     changes["doubted"] = rank.doubted or (not rank.quiet and (rebooted_under_us or blind))
     if sighting.says_nothing_new(rank, ev, rank.node_status, changes):
         return
+    sighting.note_leave(draft, rank.node, rank.node_status, rank.leave, changes["leave"])
     draft.set(rank.index, seen_version=max(ev.version, rank.seen_version), **changes)
     if ev.gone:
         lose(draft, draft.ranks[rank.index], ev.why or "the instance is gone")

@@ -23,6 +23,7 @@ from ..events import (
     GangStalled,
     NodeChecked,
     NodeGivenUp,
+    NodeLeaving,
     NodeRepaired,
     NodeSeen,
     NodesOffered,
@@ -39,7 +40,7 @@ from ..events import (
 from ..model import Budget, Job, JobSpec, JobStatus, Node, NodeStatus, Rank
 from ..policy import Policy
 from . import budget as b
-from . import claim, hang
+from . import claim, hang, leaves
 from . import rules as r
 from . import sightings as s
 from .draft import Draft, Step
@@ -53,15 +54,13 @@ _ALWAYS: dict[type[Fact], Rule] = {
     OrderFailed: d.order_failed,
     OrdersClaimed: d.orders_claimed,
     FaultSeen: s.fault_seen,
+    NodeLeaving: leaves.node_leaving,
     ProgressSeen: b.progress_seen,
 }
 _NO_CHECK: dict[type[Fact], Rule] = {
     CheckStarted: ignore("no check is awaited while the gang starts or runs"),
     CheckRefused: ignore("no check is pending while the gang starts or runs"),
     NodeChecked: ignore("the gang starts or runs: this answers a question of before"),
-}
-_NO_MOVE: dict[type[Fact], Rule] = {
-    NodesOffered: ignore("the gang starts or runs, and needs no other node"),
 }
 _NONE_HANDED: dict[type[Fact], Rule] = {
     NodeRepaired: ignore("no node is handed over now: this is old news of an earlier attempt"),
@@ -80,6 +79,7 @@ _ENDED: dict[type[Fact], Rule] = {
     NodesOffered: ignore("the job is over, and needs no node"),
     NodeSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
     FaultSeen: ignore("the job is over and holds no node: the node's own record keeps it"),
+    NodeLeaving: ignore("the job is over and holds no node: the node's own record keeps it"),
     ProgressSeen: ignore("the job is over: it needs no restart any more"),
     GangStalled: ignore("the job is over"),
     Tick: ignore("the job is over, and waits for nothing"),
@@ -90,11 +90,11 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.IN_PROGRESS: {
         **_ALWAYS,
         **_NO_CHECK,
-        **_NO_MOVE,
         **_NONE_HANDED,
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,
+        NodesOffered: claim.offered,
         NodeSeen: s.node_seen,
         GangStalled: hang.gang_stalled,
         Tick: r.tick,
@@ -137,8 +137,8 @@ TABLE: dict[JobStatus, dict[type[Fact], Rule]] = {
     JobStatus.RESTARTING: {
         **_ALWAYS,
         **_NO_CHECK,
-        **_NO_MOVE,
         **_NONE_HANDED,
+        NodesOffered: ignore("the gang is being started, and needs no other node"),
         TaskStarted: r.task_started,
         TaskEnded: r.task_ended,
         StartRefused: r.start_refused,

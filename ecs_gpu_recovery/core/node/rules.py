@@ -17,6 +17,7 @@ from ..events import (
     HandedOver,
     NodeAsked,
     NodeChecked,
+    NodeLeaving,
     NodePulse,
     NodeSeen,
     OldTaskEnded,
@@ -26,11 +27,11 @@ from ..events import (
     Tick,
 )
 from ..guard import open_fault
-from ..model import Hold, NodeStatus, Pulse, Verdict
+from ..model import Hold, Leave, NodeStatus, Notice, Pulse, Verdict
 from . import repair
 from .draft import NodeDraft
 
-ASKS = ("drain", "release", "check", "reboot", "spare", "unspare")
+ASKS = ("drain", "move", "release", "check", "reboot", "spare", "unspare")
 
 
 def asked(d: NodeDraft, ev: NodeAsked) -> None:
@@ -40,7 +41,8 @@ def asked(d: NodeDraft, ev: NodeAsked) -> None:
     if ev.ask in ("spare", "unspare"):
         _spare(d, ev)
     else:
-        {"drain": _drain, "release": _release, "check": _check, "reboot": _reboot}[ev.ask](d, ev)
+        asks = {"drain": _drain, "move": _move, "release": _release, "check": _check, "reboot": _reboot}
+        asks[ev.ask](d, ev)
 
 
 def _spare(d: NodeDraft, ev: NodeAsked) -> None:
@@ -55,14 +57,31 @@ def _drain(d: NodeDraft, ev: NodeAsked) -> None:
     d.say(f"drained by {ev.by}", ev.why)
 
 
+def _move(d: NodeDraft, ev: NodeAsked) -> None:
+    """The same, and a job that runs on it goes to another node, if it may and there is one."""
+    _drain(d, ev)
+    _leaves(d, Leave(notice=Notice.PERSON, why=f"{ev.by}: {ev.why}", at=ev.at))
+
+
+def _leaves(d: NodeDraft, leave: Leave | None) -> None:
+    old = d.node.leave
+    d.set(leave=leave and sighting.after(old, leave))
+    sighting.note_leave(d, d.name, d.node.status, old, d.node.leave)
+
+
+def node_leaving(d: NodeDraft, ev: NodeLeaving) -> None:
+    """EC2 will take it away, or may. No job gets it; the one that has it hears so."""
+    _leaves(d, ev.leave)
+
+
 def _release(d: NodeDraft, ev: NodeAsked) -> None:
     """Back into use, on a person's word. It lifts a drain and a failure, and nothing is held against it any more."""
     given_up = d.node.job_id and d.node.own and d.node.status is NodeStatus.FAILED
-    if d.node.job_id and d.node.hold is None and not given_up:
+    if d.node.job_id and d.node.hold is None and d.node.leave is None and not given_up:
         raise Refused(
             f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
         )
-    d.set(hold=None, condemned=())
+    d.set(hold=None, leave=None, condemned=())
     d.say(f"released by {ev.by}", ev.why)
     if given_up:  # its job still waits for a node, and gets this one
         d.well(f"released by {ev.by}", ev.why)
@@ -182,6 +201,7 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
         return
     if changes["boot_id"] != d.node.boot_id:
         changes["booted_at"] = d.now
+    sighting.note_leave(d, d.name, d.node.status, d.node.leave, changes["leave"])
     d.set(**changes, seen_version=max(ev.version, d.node.seen_version))
     if ev.gone and d.node.own and d.node.status is NodeStatus.AVAILABLE:
         d.move(NodeStatus.UNKNOWN, ev.why or "the instance is gone")

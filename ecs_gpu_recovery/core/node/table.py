@@ -20,6 +20,7 @@ from ..events import (
     HandedOver,
     NodeAsked,
     NodeChecked,
+    NodeLeaving,
     NodePulse,
     NodeSeen,
     OldTaskEnded,
@@ -43,6 +44,7 @@ Rule = Callable[[NodeDraft, Any], None]
 _ALWAYS: dict[type[Fact], Rule] = {
     NodeAsked: r.asked,
     NodeSeen: r.node_seen,
+    NodeLeaving: r.node_leaving,
     FaultSeen: r.fault_seen,
     NodePulse: r.node_pulse,
     OrderSent: d.order_sent,
