@@ -48,9 +48,7 @@ def job_item(job: Job, lost_after: timedelta, writer: Codec = CODEC) -> Item:
     item |= {"job_name": text(job.spec.name)}
     if not job.status.final:
         item["live"] = text("1")
-    if job.owed:
-        item["rows_owed"] = {"NS": [str(index) for index in job.owed]}
-    return item | wake_up(job, lost_after)
+    return item | owed(job) | wake_up(job, lost_after)
 
 
 def unless_stopped(old: Job, new: Job) -> Item:
@@ -113,10 +111,26 @@ def read_job(item: Mapping[str, Any], reader: Codec = CODEC) -> Job:
     if "record" not in item:
         raise ForeignRecord(f"job {name}", plain(item))
     with _readable("job", name, item):
-        owed = tuple(sorted(int(index) for index in item.get("rows_owed", {}).get("NS", ())))
-        job = reader.job(name, _unpacked(item["record"]), owed)
+        job = reader.job(name, _unpacked(item["record"]), _read_owed(item))
         written = item.get("job_status") == text(JobStatus.USER_STOPPED.value)
         return replace(job, stop_written=True) if written and not (job.status.final or job.stopping) else job
+
+
+def owed(job: Job) -> Item:
+    """A version and the ranks whose rows it changed, which mostly are many."""
+    found: dict[int, list[str]] = {}
+    for index, version in job.owed:
+        found.setdefault(version, []).append(str(index))
+    parts = [f"{version}: {' '.join(ranks)}" for version, ranks in found.items()]
+    return {"rows_owed": {"SS": parts}} if parts else {}
+
+
+def _read_owed(item: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    kept = item.get("rows_owed", {})
+    if "NS" in kept:  # of an older release, which kept no versions
+        return tuple(sorted((int(index), version_of(item)) for index in kept["NS"]))
+    parts = [part.split(": ") for part in kept.get("SS", ())]
+    return tuple(sorted((int(index), int(version)) for version, ranks in parts for index in ranks.split()))
 
 
 def read_node(item: Mapping[str, Any], reader: Codec = CODEC) -> Node:

@@ -32,7 +32,7 @@ GOOD_FOR_S = 1.0
 _TRIES = 50
 #: Write units that a process spends in a second on records of jobs, and how many at once. An item takes a thousand; and
 #: the longer the writers of a large record wait, the more facts share the next write.
-UNITS_PER_S, UNITS_AT_ONCE = 80.0, 160.0
+UNITS_PER_S, UNITS_AT_ONCE = 40.0, 160.0
 
 
 class Turns(Protocol):

@@ -92,7 +92,7 @@ class RecordTables:
         A node that is known keeps what is known. Raises `VersionConflict` if the job has a record by now, and
         `NodesTaken` if another job holds one of its nodes.
         """
-        owing = replace(job, owed=tuple(range(len(job.ranks))))
+        owing = replace(job, owed=tuple((rank.index, job.version) for rank in job.ranks))
         item = self._job_item(owing)
         record = self._db.first(self._jobs, item, sparse=items.JOB_SPARSE)
         for _ in range(TRIES):

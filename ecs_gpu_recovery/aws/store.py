@@ -25,6 +25,8 @@ from .record_tables import TRIES, RecordTables
 
 #: Of how many jobs the last record is kept at hand.
 RECENT = 16
+#: Up to so many write units a record travels with its rows, in one call. In a transaction each counts twice.
+SMALL = 16
 #: How much one question to an index reads at least, so that what is filtered out does not cost a call each.
 PAGE = 50
 
@@ -108,12 +110,12 @@ class DynamoStore(RecordTables):
         return job
 
     def commit(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
-        """The rows travel with the record in one transaction, unless they are too many or have to be read first.
+        """The rows travel with a small record in one transaction, unless they are too many or have to be read first.
 
         A rank whose rows are owed is not written out of turn: what was said of its node before would be left out. Nodes
         that are handed over are written with the record, or, where they are more than fit, the first of them before it.
         """
-        if any(rows.forgets(old, new, index) for index in old.owed):
+        if any(rows.forgets(old, new, index) for index, _ in old.owed):
             self._pay(old)
         changes = rows.changes(old, new)
         nodes = [self._next_node(node) for node in handed]
@@ -121,12 +123,14 @@ class DynamoStore(RecordTables):
             self._together(nodes[:MOST_ACTIONS], new)
             del nodes[:MOST_ACTIONS]
         fits = 0 < len(changes.tasks) + len(changes.nodes) + len(nodes) < MOST_ACTIONS
-        fits = fits and not changes.opens and changes.ranks.isdisjoint(old.owed)
         unless = items.unless_stopped(old, new)
-        if fits and self._commit_with(new, changes, nodes, unless):
-            return self._keep(new)
-        new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
         item = self._job_item(new)
+        fits = fits and items.units(item) <= SMALL and _unread(old, changes)
+        if fits and self._commit_with(new, item, changes, nodes, unless):
+            return self._keep(new)
+        if changes.ranks:
+            new = replace(new, owed=rows.owing(old, new, changes))
+            item = self._job_item(new)
         if nodes:
             self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
             record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE, unless=unless)
@@ -147,15 +151,14 @@ class DynamoStore(RecordTables):
         except Cancelled as exc:
             raise VersionConflict(f"job {job.id}, or a node of it, was moved by somebody else") from exc
 
-    def _commit_with(self, job: Job, changes: rows.Changes, handed: Sequence[Item], unless: Item) -> bool:
+    def _commit_with(
+        self, job: Job, item: Item, changes: rows.Changes, handed: Sequence[Item], unless: Item
+    ) -> bool:
         """False, and nothing is written, where a node is not this job's any more or its story must be taken in."""
-        item = self._job_item(job)
         self.writes.spent(2 * items.units(item))  # in a transaction it counts twice
         record = self._db.next(self._jobs, item, sparse=items.JOB_SPARSE, unless=unless)
-        tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
-        nodes = (self._shown(job, rank, lines) for rank, lines in changes.nodes)
         try:
-            self._db.transact([record, *handed, *tasks, *nodes], f"job {job.id} and its rows")
+            self._db.transact([record, *handed, *self._rows(job, changes)], f"job {job.id} and its rows")
         except Cancelled as exc:
             if any(map(exc.failed, range(1 + len(handed)))) or CONFLICT in exc.codes:
                 raise VersionConflict(f"job {job.id} was moved by somebody else") from exc
@@ -204,23 +207,40 @@ class DynamoStore(RecordTables):
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def settle(self, job: Job) -> Job:
+    def settle(self, job: Job, old: Job | None = None, *, soon: bool = False) -> Job:
         """Write the rows that are owed, and take note that they are.
 
-        Each is written whether or not it says so already: its fence then keeps an older record from coming late. What
-        another commit adds meanwhile is written too, from that record.
+        What another commit adds meanwhile is written too, from that record.
         """
         for _ in range(TRIES):
             if not job.owed:
                 return job
-            if self._pay(job) and self._paid(job):
-                return self._keep(replace(job, owed=()))
-            job = self.job(job.id)
+            paid = self._paid(job, old)
+            if paid is not None and (soon or self._noted(paid)):
+                return self._keep(paid)
+            job, old, soon = self.job(job.id), None, False
         raise Transient(f"job {job.id}: its rows keep moving")
 
+    def _paid(self, job: Job, old: Job | None) -> Job | None:
+        """The record without what it owed of rows that are written now; None if somebody was faster with one of them.
+
+        What the last step alone has changed is written without a look at it.
+        """
+        if old is not None and old.version == job.version - 1:
+            changes = rows.changes(old, job)
+            if _unread(old, changes) and self._db.write_all(
+                self._rows(job, changes), f"rows of job {job.id}"
+            ):
+                return replace(job, owed=old.owed)
+        return replace(job, owed=()) if self._pay(job) else None
+
     def _pay(self, job: Job) -> bool:
-        """False if somebody was faster with one of them."""
-        ranks = [job.ranks[index] for index in job.owed]
+        """Read what is there, and write what is older than the change; False if somebody was faster with one of them.
+
+        The fence of a row that was written from this change, or from a later one, keeps older records from coming late.
+        """
+        ranks = [job.ranks[index] for index, _ in job.owed]
+        since = {job.ranks[index].node: version for index, version in job.owed}
         wanted = {row["ecs_task_id"]: row for rank in ranks if (row := rows.task_row(job, rank)) is not None}
         past = [rank.past_tasks[-1].partition("/")[2] for rank in ranks if rank.past_tasks]
         found = self._db.read(
@@ -229,7 +249,7 @@ class DynamoStore(RecordTables):
         tasks = [
             items.task_item(row, job.version)
             for task_id, row in wanted.items()
-            if items.version_of(found[self._tasks].get(task_id, {}), "job_version") < job.version
+            if items.version_of(found[self._tasks].get(task_id, {}), "job_version") < since[row["node_name"]]
         ]
         tasks += [
             _ended(found[self._tasks][task_id], job) for task_id in past if _open(found[self._tasks], task_id)
@@ -238,15 +258,21 @@ class DynamoStore(RecordTables):
         for exc in bad:
             if not isinstance(exc, Unreadable):  # its job goes on; the sweeper names it
                 raise exc
-        held = (rows.held_node(node, job) for node in known)
+        held = (rows.held_node(node, job) for node in known if node.job_version < since[node.name])
         nodes = [self._next_node(node) for node in held if node is not None]
         return self._db.write_all([*map(self._newer_task, tasks), *nodes], f"rows of job {job.id}")
 
-    def _paid(self, job: Job) -> bool:
-        item = {"job_id": text(job.id)} | items.wake_up(replace(job, owed=()), self._lost_after)
+    def _noted(self, job: Job) -> bool:
+        """Take note of what is owed now; False if somebody has moved the record."""
+        item = {"job_id": text(job.id)} | items.owed(job) | items.wake_up(job, self._lost_after)
         what, sparse = f"job {job.id}", ("wake_at", "rows_owed")
         self.writes.spent_again()
         return self._db.same_version(self._jobs, item, job.version, what, sparse=sparse)
+
+    def _rows(self, job: Job, changes: rows.Changes) -> list[Item]:
+        """The actions that write what a step has changed, without a look at what is there."""
+        tasks = (self._newer_task(items.task_item(row, job.version)) for row in changes.tasks)
+        return [*tasks, *(self._shown(job, rank, lines) for rank, lines in changes.nodes)]
 
     def _shown(self, job: Job, rank: Rank, lines: Sequence[Entry]) -> Item:
         return self._db.shown(
@@ -333,6 +359,11 @@ class DynamoStore(RecordTables):
     def _due(self, table: str, now: datetime) -> Iterator[Item]:
         key = ("cluster_name", self._cluster)
         return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
+
+
+def _unread(old: Job, changes: rows.Changes) -> bool:
+    """Whether rows can be written without being read."""
+    return not changes.opens and changes.ranks.isdisjoint(dict(old.owed))
 
 
 def _open(found: Mapping[str, Item], task_id: str) -> bool:

@@ -20,6 +20,7 @@ from .guard import FleetGuard
 from .model import Entry, Job, Node
 
 T = TypeVar("T")
+Owed = tuple[tuple[int, int], ...]
 #: Written into every record. It is raised only when an older release must not touch a record any more: a field that
 #: an older release may leave as it is needs no new number. A record without a number is of format 1. In format 2 jobs
 #: hand nodes over, whose own records decide then.
@@ -114,7 +115,7 @@ class Codec:
     def text(self, record: Job | Node | FleetGuard) -> str:
         return json.dumps({_FORMAT: self.format, **dump(record)}, separators=(",", ":"))
 
-    def job(self, name: str, text: str | bytes, owed: tuple[int, ...] = ()) -> Job:
+    def job(self, name: str, text: str | bytes, owed: Owed = ()) -> Job:
         """`owed` is kept beside the record, see `Job.owed`. Raises `Unreadable`, or `NewerRecord`."""
         return self._read("job", name, text, lambda data: _load(self._job, _with_owed(data, owed)))
 
@@ -138,12 +139,13 @@ class Codec:
 CODEC = Codec()
 
 
-def _with_owed(data: dict[str, Any], owed: tuple[int, ...]) -> dict[str, Any]:
+def _with_owed(data: dict[str, Any], owed: Owed) -> dict[str, Any]:
     """In older records the rows that are owed are an order in the outbox, which does not always say whose."""
     outbox = data.get("outbox", [])
     kept = [order for order in outbox if order["effect"].get(_DO) != "WriteRows"]
     if len(kept) < len(outbox):
-        data["outbox"], owed = kept, tuple(range(len(data["ranks"])))
+        data["outbox"] = kept
+        owed = tuple((index, data.get("version", 0)) for index in range(len(data["ranks"])))
     return {**data, "owed": owed} if owed else data
 
 

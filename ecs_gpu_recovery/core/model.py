@@ -343,7 +343,8 @@ class Job(Stored):
     look_at: datetime | None = None  #: the next moment of that wait
     outbox: tuple[Order, ...] = ()
     timeline: tuple[Entry, ...] = ()
-    owed: tuple[int, ...] = ()  #: ranks whose rows the store has yet to write; only stores set and read it
+    #: Ranks whose rows are not known to be written, each with the version that changed them; only stores use it.
+    owed: tuple[tuple[int, int], ...] = ()
     stop_written: bool = False  #: another tool wrote USER_STOPPED into its row; only stores set it
     version: int = 0
 

@@ -56,6 +56,11 @@ def changes(old: Job, new: Job) -> Changes:
     return Changes(tuple(tasks), tuple(nodes), opens)
 
 
+def owing(old: Job, new: Job, changed: Changes) -> tuple[tuple[int, int], ...]:
+    """What the rows of a step make of `Job.owed`, until they are known to be written."""
+    return tuple(sorted({**dict(old.owed), **dict.fromkeys(changed.ranks, new.version)}.items()))
+
+
 def forgets(old: Job, new: Job, index: int) -> bool:
     """Whether a rank's task is named for the last time by the old record. If its row is owed it must be written now."""
     return old.ranks[index].task_id not in ("", new.ranks[index].task_id)

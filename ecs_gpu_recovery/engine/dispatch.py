@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,8 +20,10 @@ from ..core.events import (
     StartRefused,
 )
 from ..core.guard import Answer
-from ..core.model import Job, Node, Rank
+from ..core.model import Entry, Job, Node, Rank
 from .ports import Fleet, Notifier, Store
+
+log = logging.getLogger("ecs_gpu_recovery")
 
 
 class Dispatcher:
@@ -105,6 +108,35 @@ def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> l
 def owned(message: Notify, job: Job) -> Notify:
     """A message about a job says whose it is: several teams may read the same channel."""
     return replace(message, owner=job.spec.submitted_by, team=job.spec.team)
+
+
+def apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
+    """Labels, and the other orders."""
+    labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
+    return labels, [order for order in orders if not isinstance(order.effect, LabelNodes)]
+
+
+def moves_nodes(order: Order) -> bool:
+    """Whether what becomes of it may ask for other labels."""
+    return not isinstance(order.effect, Notify | Archive)
+
+
+def say(entries: Iterable[Entry], record: Job | Node) -> None:
+    """One structured line per transition, none per call."""
+    for e in entries:
+        log.info(
+            "moved",
+            extra={
+                "record": owner_of(record),
+                "subject": e.subject,
+                "from": e.before,
+                "to": e.after,
+                "why": e.why,
+                "evidence": e.evidence,
+                "attempt": e.attempt,
+                "policy": e.policy,
+            },
+        )
 
 
 def owner_of(record: Job | Node) -> str:

@@ -89,8 +89,12 @@ class Store(Protocol):
         and the job is due until it is paid.
         """
 
-    def settle(self, job: Job) -> Job:
-        """Write the rows that are still owed. May be done twice, late, or by two at once: a newer one stands."""
+    def settle(self, job: Job, old: Job | None = None, *, soon: bool = False) -> Job:
+        """Write the rows that are still owed. May be done twice, late, or by two at once: a newer one stands.
+
+        `old` is the record before the step that owes them, where the caller has just made it. `soon`: the caller's next
+        commit follows at once, and takes note for nothing that the rows are written.
+        """
 
     def job_of_task(self, task_id: str) -> str | None:
         """The job whose task rows name this task."""

@@ -48,7 +48,7 @@ class Records(Generic[R]):
     decide: Callable[[R, Fact], tuple[R, tuple[Order, ...]]]
     show: Callable[[R, Iterable[Order]], list[Fact]]
     commit: Callable[[R, R], R]
-    settle: Callable[[R, R, list[Exception]], R]
+    settle: Callable[[Moved[R], list[Exception]], R]
     _wary: int = 0
 
     def apply(

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from ..core import handover
-from ..core.effects import LabelNodes, Order, StartTask
+from ..core.effects import Order, StartTask
 from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
 from ..core.events import (
     Fact,
@@ -32,7 +32,7 @@ from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus, Node
 from ..core.node.table import decide_node
 from ..core.outbox import latest
 from ..core.policy import Policy
-from .dispatch import Dispatcher, owner_of
+from .dispatch import Dispatcher, apart, moves_nodes, owner_of, say
 from .permits import Permits
 from .ports import Fleet, GuardStore, Notifier, Store
 from .records import Moved, R, Records
@@ -95,7 +95,7 @@ class Runtime:
             decide=self._decide_node,
             show=self._show,
             commit=self._commit_node,
-            settle=lambda old, new, trouble: new,
+            settle=lambda moved, trouble: moved.record,
         )
 
     # -- what comes in -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Runtime:
             salt=secrets.token_hex(8),
         )
         self.store.create(step.job)
-        self._say(step.job.timeline, step.job)
+        say(step.job.timeline, step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
         self._send_all(self._jobs, step.job, step.orders, at, [], [])
@@ -194,20 +194,25 @@ class Runtime:
         filled with what jobs are to be told; without it, they are told at once."""
         trouble = [] if trouble is None else trouble
         moved = records.apply(name, facts, known)
-        record = records.settle(moved.old, moved.record, trouble)
+        record = records.settle(moved, trouble)
         now = max((fact.clock(record.updated_at) for fact in facts), default=record.updated_at)
         moves = [moved]
-        record = self._send_all(records, record, moved.orders, now, trouble, moves)
         told: dict[str, list[Fact]] = {} if news is None else news
+        if isinstance(moved.old, Job):  # a reboot waits for no label
+            self._send_first(moved.old, record, now, trouble, told)
+        record = self._send_all(records, record, moved.orders, now, trouble, moves)
         for each in moves:
             if isinstance(each.old, Job):
-                self._tell_nodes(each.old, each.record, now, told)
+                self._send_first(each.old, each.record, now, trouble, told)
+                self._tell_nodes(each.old, each.record)
             else:
                 _add_news(told, each.old, each.record)
                 if self.permits is not None and each.record.condemned != each.old.condemned:
                     self._count(each.record, now)
         for job_id, some in told.items() if news is None else ():
             self._told(job_id, some)
+        if trouble:
+            raise trouble[0]
         return self._offered(moves[0].old, record, now)
 
     def _offered(self, old: R, record: R, at: datetime) -> R:
@@ -254,9 +259,11 @@ class Runtime:
         for job in sorted(filter(claim.wanted, waiting), key=claim.age):
             self.offer(job, at)
 
-    def _tell_nodes(self, old: Job, new: Job, at: datetime, told: dict[str, list[Fact]]) -> None:
-        """What a step of a job means for nodes that it hands over, or has handed over: they send their first orders,
-        and hear of tasks that have ended. If this process dies before, the sweeper does it: see `catch_up`."""
+    def _send_first(
+        self, old: Job, new: Job, at: datetime, trouble: list[Exception], told: dict[str, list[Fact]]
+    ) -> None:
+        """Nodes that a step of a job hands over send their first orders. If this process dies before, the sweeper
+        does it."""
         handed = [
             node
             for rank in handover.handed(old, new)
@@ -265,10 +272,19 @@ class Runtime:
         froze = self.ask_permits(handed, at, new.spec.task_def or " ".join(new.spec.command))
         for node in handed:
             moves = [Moved(replace(node, handed=""), node)]  # it may be back already
-            self._send_all(self._nodes, node, node.outbox, at, [], moves)
+            try:
+                self._send_all(self._nodes, node, node.outbox, at, [], moves)
+            except Exception as exc:  # noqa: BLE001 - raised when the job's own orders are sent
+                trouble.append(exc)
             for each in moves:
                 _add_news(told, each.old, each.record)
-        ended: list[tuple[Node, Sequence[Fact]]] = [(self.store.node(name), [fact]) for name, fact in froze]
+        if froze:
+            self.handle_nodes([(self.store.node(name), [fact]) for name, fact in froze])
+
+    def _tell_nodes(self, old: Job, new: Job) -> None:
+        """Nodes that a job has handed over hear of tasks that have ended. If this process dies before, the sweeper
+        does it: see `catch_up`."""
+        ended: list[tuple[Node, Sequence[Fact]]] = []
         for before, rank in zip(old.ranks, new.ranks, strict=True):
             fact = handover.news_for_node(new, rank)
             if fact is not None and before.handed and not before.quiet:
@@ -308,16 +324,17 @@ class Runtime:
         handed = handover.taken(old, new, self.store.node, self.policy, self._now())
         new = self.store.commit(old, new, handed)
         self._handed.update({node.name: node for node in handed if node.job_id and node.own})
-        self._say(_news(old, new), new)
+        say(_news(old, new), new)
         if self._on_commit is not None:
             self._on_commit(old, new)
         return new
 
-    def _settle(self, old: Job, new: Job, trouble: list[Exception]) -> Job:
+    def _settle(self, moved: Moved[Job], trouble: list[Exception]) -> Job:
         """Have the store pay what this commit owes. The orders do not wait for it: if it can't, the sweeper will."""
-        if len(new.owed) > len(old.owed):
+        new, soon = moved.record, self._dispatch_now and 0 < len(moved.orders) <= AT_ONCE
+        if new.owed != moved.old.owed:
             try:
-                return self.store.settle(new)
+                return self.store.settle(new, moved.old, soon=soon)
             except Transient as exc:
                 log.warning("rows put off", extra={"job": new.id, "why": str(exc)})
             except Exception as exc:  # noqa: BLE001 - raised when the orders are sent
@@ -326,7 +343,7 @@ class Runtime:
 
     def _commit_node(self, old: Node, new: Node) -> Node:
         self.store.commit_node(new)
-        self._say(_news(old, new), new)
+        say(_news(old, new), new)
         return new
 
     # -- dispatch ----------------------------------------------------------------------------------------------
@@ -356,16 +373,18 @@ class Runtime:
         labels: list[Order]
         others: list[Order]
         while orders and self._dispatch_now:
-            labels, others = _apart(orders)
-            facts = self._send(record, others[:BEFORE_RECORDED] or labels, at, trouble)
-            orders = [*others[BEFORE_RECORDED:], *labels] if others else []
+            labels, others = apart(orders)
+            last = not any(map(moves_nodes, others))
+            some = [*others, *labels] if last else others[:BEFORE_RECORDED]
+            facts = self._send(record, some, at, trouble)
+            orders = [] if last else [*others[BEFORE_RECORDED:], *labels]
             if facts:
                 # Many orders take a while: the record as it is now costs less than a write that comes too late.
                 known = records.read(_name(record)) if len(others) > AT_ONCE else record
                 moved = records.apply(_name(record), facts, known, [order.key for order in orders])
-                if not others and moved.old.version != record.version:
+                if last and labels and moved.old.version != record.version:
                     self._show(moved.record, labels)  # somebody moved on, and may have put theirs before ours
-                record, orders = records.settle(moved.old, moved.record, trouble), moved.orders
+                record, orders = records.settle(moved, trouble), moved.orders
                 moves.append(moved)
         if trouble:
             raise trouble[0]
@@ -435,7 +454,7 @@ class Runtime:
         def carry_out(order: Order) -> list[Fact]:
             return attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
 
-        labels, others = _apart(orders)
+        labels, others = apart(orders)
         for first in range(0, len(others), AT_ONCE):
             some = others[first : first + AT_ONCE]
             if isinstance(seen, Job) and any(isinstance(order.effect, StartTask) for order in some):
@@ -446,31 +465,6 @@ class Runtime:
         if labels:
             facts += attempt(partial(self._dispatcher.label, seen, labels, at), labels)
         return facts
-
-    # -- what people read --------------------------------------------------------------------------------------
-
-    def _say(self, entries: Iterable[Entry], record: Job | Node) -> None:
-        """One structured line per transition, none per call."""
-        for e in entries:
-            log.info(
-                "moved",
-                extra={
-                    "record": owner_of(record),
-                    "subject": e.subject,
-                    "from": e.before,
-                    "to": e.after,
-                    "why": e.why,
-                    "evidence": e.evidence,
-                    "attempt": e.attempt,
-                    "policy": e.policy,
-                },
-            )
-
-
-def _apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
-    """Labels, and the other orders."""
-    labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
-    return labels, [order for order in orders if not isinstance(order.effect, LabelNodes)]
 
 
 def _add_news(told: dict[str, list[Fact]], old: Node, new: Node) -> None:

@@ -118,7 +118,7 @@ class SqliteStore(Database):
         self._remember(new)
         return new
 
-    def settle(self, job: Job) -> Job:
+    def settle(self, job: Job, old: Job | None = None, *, soon: bool = False) -> Job:
         """`commit` owes nothing."""
         return job
 

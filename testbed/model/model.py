@@ -122,7 +122,7 @@ class Model:
             return state, ()
         owed = old.owed if self.keeps_what_is_owed else ()
         if self.bounds.rows and monitors.row_view(old) != monitors.row_view(job):
-            owed = tuple(range(self.bounds.nodes))
+            owed = tuple((index, old.version + 1) for index in range(self.bounds.nodes))
         job = replace(job, timeline=(), version=old.version + 1, owed=owed)
         pending = {order.key for order in job.outbox}
         orders = [order for order in added.values() if order.key in pending]
@@ -198,7 +198,8 @@ class Model:
                     Stalled(job, tuple(orders), facts, state.now + self.policy.lease),
                     f"{label}; stalls before its rows",
                 )
-                state, job = self._settle(state, job), replace(job, owed=())
+                state = self._pay(state, job) if orders else self._settle(state, job)
+                job = replace(job, owed=())
             for k, order in enumerate(orders):
                 rest = tuple(orders[k:])
                 yield from self._stall(
@@ -225,6 +226,7 @@ class Model:
                 f"{label}; stalls after its last order",
             )
             before, (state, orders) = state, self.hear(state, facts)
+            state = self._noted(before, state, job)
             job, facts = self.as_committed(before, state), ()
             if not orders:
                 break
@@ -233,15 +235,29 @@ class Model:
     @staticmethod
     def as_committed(before: State, after: State) -> Job:
         """The record as the process knows it. What was owed before it came is for the sweeper to pay."""
-        return replace(after.job, owed=()) if before.job.owed else after.job
+        return replace(after.job, owed=()) if before.job.owed == after.job.owed else after.job
 
     @staticmethod
-    def _settle(state: State, job: Job) -> State:
-        """The rows as this record has them, unless they are newer; and as the newest has them, if that is another."""
-        for record in (job, state.job):
+    def _pay(state: State, *records: Job) -> State:
+        """The rows as these records have them, unless they are newer; the next commit takes note of it."""
+        for record in records:
             if state.rows is not None and state.rows.version < record.version:
                 state = replace(state, rows=record)
+        return state
+
+    @classmethod
+    def _settle(cls, state: State, job: Job) -> State:
+        """The rows as this record has them, and as the newest has them, if that is another."""
+        state = cls._pay(state, job, state.job)
         return state.with_job(replace(state.job, owed=()))
+
+    @staticmethod
+    def _noted(before: State, after: State, job: Job) -> State:
+        """The next commit of a process that has paid owes only its own rows, if nobody else was faster."""
+        if job.owed or not before.job.version == job.version < after.job.version:
+            return after
+        own = tuple(each for each in after.job.owed if each[1] == after.job.version)
+        return after.with_job(replace(after.job, owed=own))
 
     @staticmethod
     def _stall(state: State, stalled: Stalled, label: str) -> Iterator[Outcome]:

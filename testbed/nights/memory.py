@@ -142,7 +142,7 @@ class MemoryStore:
     def put(self, old: Job, new: Job, handed: Sequence[Node] = ()) -> Job:
         for node in handed:
             self._keep_node(node)
-        if any(rows.forgets(old, new, index) for index in old.owed):
+        if any(rows.forgets(old, new, index) for index, _ in old.owed):
             self.pay(old)
         changes = rows.changes(old, new)
         if self._fits(old, changes):
@@ -151,7 +151,7 @@ class MemoryStore:
             for node, lines in nodes:
                 self._keep_node(rows.held_node(node, new, lines) or node)
         else:
-            new = replace(new, owed=tuple(sorted({*old.owed, *changes.ranks})))
+            new = replace(new, owed=rows.owing(old, new, changes))
         return self._keep_job(new)
 
     def _readable(self, names: Iterable[str]) -> list[Node]:
@@ -168,19 +168,19 @@ class MemoryStore:
         nodes = [self._nodes[rank.node] for rank, _ in changes.nodes]
         ours = all(kept.record.job_id == job.id for kept in nodes)
         newer = any(kept.writer.format > self._codec.format for kept in nodes)
-        some = len(changes.ranks) <= self._rows_fit and changes.ranks.isdisjoint(job.owed)
+        some = len(changes.ranks) <= self._rows_fit and changes.ranks.isdisjoint(dict(job.owed))
         return ours and some and not newer and not changes.opens
 
-    def settle(self, job: Job) -> Job:
+    def settle(self, job: Job, old: Job | None = None, *, soon: bool = False) -> Job:
         while job.owed:
             self.pay(job)
-            job = self.paid(job)
+            job = replace(job, owed=()) if soon else self.paid(job)
         return job
 
     def pay(self, job: Job) -> None:
         """The rows as this record has them, past the fence."""
         with self._lock:
-            ranks = [job.ranks[index] for index in job.owed]
+            ranks = [job.ranks[index] for index, _ in job.owed]
             nodes = self._readable(rank.node for rank in ranks)
             for rank in ranks:
                 row = rows.task_row(job, rank)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.ministack
 
 
 def owing(job: Job) -> Job:
-    return replace(job, owed=tuple(range(len(job.ranks))))
+    return replace(job, owed=tuple((rank.index, job.version) for rank in job.ranks))
 
 
 def to(status: NodeStatus) -> Callable[[Job], Job]:
@@ -84,7 +84,7 @@ def test_a_record_of_an_older_release_owes_the_rows_that_it_has_in_its_outbox(pl
     old = item | {"record": {"S": json.dumps(record | {"outbox": [order]})}}
     place.client.put_item(TableName=place.names["job_table"], Item=old)
     read = place.store.job("j1")
-    assert (read.outbox, read.owed) == ((), (0,))
+    assert (read.outbox, read.owed) == ((), ((0, read.version),))
     paid = place.store.settle(read)
     assert place.store.commit(paid, after(paid)).owed == ()
     assert place.store.job("j1") == replace(after(job), owed=())

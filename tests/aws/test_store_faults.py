@@ -47,7 +47,7 @@ def test_a_busy_or_silent_aws_is_transient_whatever_was_asked(place: Place, faul
     job = a_job("j1", nodes)
     store.create(job)
     owing = store.commit(job, running(job))
-    owing = replace(owing, owed=(0, 1))
+    owing = replace(owing, owed=((0, owing.version), (1, owing.version)))
     node = store.node("n000")
     asks: list[Callable[[], object]] = [
         lambda: store.create(a_job("j2", nodes)),

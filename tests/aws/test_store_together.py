@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_node_that_is_not_the_job_s_any_more_makes_the_rows_wait(place: Place)
     place.store.commit_node(replace(held, job_id="", job_version=0, version=held.version + 1))
     before = place.store.node("n000")
     failed = place.store.commit(job, failing(job))
-    assert failed.owed == (0,)
+    assert failed.owed == ((0, failed.version),)
     assert task_row(place, task_of(job, 0))["task_status"] == {"S": "IN_PROGRESS"}
     assert place.store.settle(failed).owed == ()
     assert task_row(place, task_of(job, 0))["task_status"] == {"S": "TERMINATED"}
@@ -89,7 +90,7 @@ def test_more_rows_than_a_transaction_takes_are_owed(place: Place) -> None:
     job = a_job("j1", some_nodes(place.store, 50))
     place.store.create(job)
     place.wire.taken()
-    assert place.store.commit(job, running(job)).owed == tuple(range(50))
+    assert [index for index, _ in place.store.commit(job, running(job)).owed] == list(range(50))
     assert place.wire.taken() == ["UpdateItem"]
 
 
@@ -99,9 +100,61 @@ def test_a_rank_whose_rows_are_owed_is_not_written_out_of_turn(place: Place) -> 
     place.store.create(job)
     job = place.store.commit(job, running(job))
     job = place.store.commit(job, failing(job))
-    assert job.owed == tuple(range(50))
+    assert [index for index, _ in job.owed] == list(range(50))
     place.store.settle(job)
     assert place.store.node("n000").status is NodeStatus.PENDING_HEALTHCHECK
+
+
+def large(place: Place) -> Job:
+    """A job that runs, with a record so large that a transaction would cost too much."""
+    job = started(place)
+    chance = Random(1)
+    long = "".join(chance.choice("0123456789abcdef") for _ in range(40_000))
+    return place.store.commit(job, after(job, outcome=long))
+
+
+def test_a_large_record_travels_alone_and_its_rows_follow_unread(place: Place) -> None:
+    """In a transaction each write counts twice, and a record of many nodes weighs more than all its rows."""
+    job = large(place)
+    place.wire.taken()
+    failed = place.store.commit(job, failing(job))
+    assert failed.owed == ((0, failed.version),)
+    paid = place.store.settle(failed, job)
+    assert place.wire.taken() == ["UpdateItem", "TransactWriteItems", "UpdateItem"]
+    assert (paid.owed, place.store.job("j1").owed) == ((), ())
+    assert task_row(place, task_of(job, 0))["task_status"] == {"S": "TERMINATED"}
+    assert place.store.node("n000").status is NodeStatus.PENDING_HEALTHCHECK
+
+
+def test_the_next_commit_notes_for_nothing_that_rows_are_written(place: Place) -> None:
+    job = large(place)
+    failed = place.store.commit(job, failing(job))
+    place.wire.taken()
+    paid = place.store.settle(failed, job, soon=True)
+    assert place.wire.taken() == ["TransactWriteItems"]
+    assert (paid.owed, place.store.job("j1").owed) == ((), failed.owed)
+    place.store.commit(paid, after(paid))
+    assert place.store.job("j1").owed == ()
+
+
+def test_rows_that_were_written_but_not_noted_are_not_written_again(place: Place) -> None:
+    job = large(place)
+    failed = place.store.commit(job, failing(job))
+    place.store.settle(failed, job, soon=True)
+    place.wire.taken()
+    assert place.store.settle(place.store.job("j1")).owed == ()
+    assert place.wire.taken() == ["GetItem", "BatchGetItem", "UpdateItem"]
+
+
+def test_what_a_record_owes_is_read_as_older_releases_wrote_it(place: Place) -> None:
+    job = started(place)
+    place.client.update_item(
+        TableName=place.names["job_table"],
+        Key={"job_id": {"S": "j1"}},
+        UpdateExpression="SET rows_owed = :owed",
+        ExpressionAttributeValues={":owed": {"NS": ["1", "0"]}},
+    )
+    assert place.store.job("j1").owed == ((0, job.version), (1, job.version))
 
 
 def test_another_transaction_in_the_way_counts_as_somebody_faster(place: Place) -> None:
@@ -135,7 +188,7 @@ def test_an_older_record_never_overwrites_what_came_along(place: Place) -> None:
     job = started(place)
     place.store.commit(job, failing(job))
     before = list(place.store.nodes()), task_row(place, task_of(job, 0))
-    place.store.settle(replace(job, owed=(0, 1)))
+    place.store.settle(replace(job, owed=((0, job.version), (1, job.version))))
     assert (list(place.store.nodes()), task_row(place, task_of(job, 0))) == before
 
 

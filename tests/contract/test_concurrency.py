@@ -133,7 +133,9 @@ def test_rows_settled_by_many_in_any_order_end_at_the_newest_record(world: World
         change = statuses[turn % 2]
         new = with_ranks(versions[-1], lambda r, s=change: replace(r, node_status=s))
         versions.append(world.store.commit(versions[-1], new))
-    owing = [replace(version, owed=(0, 1, 2)) for version in versions]
+    owing = [
+        replace(version, owed=tuple((index, version.version) for index in range(3))) for version in versions
+    ]
     random.Random(7).shuffle(owing)
     ended = at_once([lambda v=v: settled(world.store, v) for v in owing])
     assert ended == [None] * 12

@@ -116,7 +116,7 @@ def test_nodes_follow_the_record_while_the_job_holds_them(world: World) -> None:
 
 def owing(job: Job) -> Job:
     """The record as a process has it that believes that nothing of it is written yet."""
-    return replace(job, owed=tuple(range(len(job.ranks))))
+    return replace(job, owed=tuple((rank.index, job.version) for rank in job.ranks))
 
 
 def what_others_read(world: World, job: Job) -> list[object]:
