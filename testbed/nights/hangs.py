@@ -147,16 +147,17 @@ class Hangs:
         if old is None or not any(rank.hung for rank in new.ranks) or any(rank.hung for rank in old.ranks):
             return
         attempt = new.ranks[0].task_attempt
-        since = self._world.hung_since(new.id, attempt)
-        demand(since is not None, f"{new.id} was stopped as if it hung, and it trains")
-        assert since is not None
-        patience, lasted = self._night.weather.policy.hang_after.total_seconds(), self._world.now - since
+        mine = [t for t in self._world.tasks.values() if (t.job, t.attempt) == (new.id, attempt)]
+        stood = [
+            task.still for task in mine if task.still >= 0
+        ]  # one that has died since has not moved again
+        demand(bool(stood), f"{new.id} was stopped as if it hung, and it trains")
+        patience, lasted = self._night.weather.policy.hang_after.total_seconds(), self._world.now - min(stood)
         demand(lasted >= patience - 1, f"{new.id} was called hung after {lasted:.0f} s")
         demand((new.id, attempt) in self._looked, f"{new.id} was stopped, and nobody kept where it stood")
         demand((new.id, attempt) not in self._ended, f"{new.id} was stopped twice for one hang")
         self._ended.add((new.id, attempt))
         odd = {rank.index for rank in new.ranks if rank.hung}
-        mine = [t for t in self._world.tasks.values() if (t.job, t.attempt) == (new.id, attempt)]
         frozen = {task.rank for task in mine if task.still >= 0}
         if len(odd) < len(new.ranks):
             demand(bool(odd & frozen), f"{new.id}: rank {odd} is blamed, {frozen} stands still")

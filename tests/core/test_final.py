@@ -22,6 +22,7 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
     Tick,
 )
+from ecs_gpu_recovery.core.job.draft import GHOSTS
 from ecs_gpu_recovery.core.model import JobStatus, MachineRecord, NodeStatus, Verdict
 from tests.core.story import (
     POLICY,
@@ -86,6 +87,15 @@ def test_the_nodes_are_given_back(ended: Callable[[], Story]) -> None:
 def test_a_task_that_turns_up_afterwards_is_stopped(ended: Callable[[], Story]) -> None:
     job = ended().hears(TaskStarted(at=T0, task_id="ghost", attempt=0, rank=1, running=True))
     assert job.orders == [like(StopTask, task_id="ghost", node="n1")]
+
+
+def test_however_many_tasks_turn_up_the_record_stays_small() -> None:
+    """The token of a task can be read by whoever may describe tasks in the account."""
+    job = failed()
+    known = len(job.outbox)
+    for number in range(2 * GHOSTS):
+        job.hears(TaskStarted(at=T0, task_id=f"ghost{number}", attempt=0, rank=1, running=True))
+    assert len(job.outbox) - known == GHOSTS + len(job.job.ranks)
 
 
 def test_a_task_that_never_confirmed_its_stop_is_stopped_again_when_it_shows_itself() -> None:

@@ -31,6 +31,8 @@ class Step:
 #: How many earlier tasks a record remembers over all ranks, each rank at least two and at most sixteen: of 1,024 ranks
 #: and a hundred attempts it could not hold them all.
 PAST_TASKS = 2048
+#: So many stops of tasks that nobody wants wait to be sent, beside one for each rank.
+GHOSTS = 32
 #: Of how many ranks the record keeps the last words: the others of a large gang say the same.
 SPEAKERS = 8
 
@@ -240,7 +242,14 @@ class Draft(RecordDraft):
         )
 
     def order_ghost_stop(self, node: str, task_id: str) -> None:
-        """A task that says it is ours, and that we don't want."""
+        """A task that says it is ours, and that we don't want.
+
+        A token can be read by others in the account: however many tasks carry one, the record stays small. A stop that
+        was sent makes room for the next; those of a gang that is started twice always have it.
+        """
+        waiting = sum(order.key.startswith(keys.ghost_stop(self.id, "")) for order in self.orders)
+        if waiting >= len(self.ranks) + GHOSTS:
+            return
         self.order(
             StopTask(
                 key=keys.ghost_stop(self.id, task_id),
