@@ -17,8 +17,8 @@ from tools.state_docs import comments
 
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 KINDS = {
-    "en": {"S": "text", "N": "number", "L": "list of texts", "SS": "set of texts"},
-    "zh": {"S": "字符串", "N": "数字", "L": "字符串列表", "SS": "字符串集合"},
+    "en": {"S": "text", "N": "number", "L": "list of texts", "NS": "set of numbers"},
+    "zh": {"S": "字符串", "N": "数字", "L": "字符串列表", "NS": "数字集合"},
 }
 
 

@@ -202,11 +202,11 @@ JOB = (
     ),
     Attribute(
         "rows_owed",
-        "SS",
+        "NS",
         False,
-        "versions of this record, and the ranks whose task and node rows each has yet to write; absent if none are",
-        "本记录的版本，以及各版本尚待写入任务行和节点行的 rank；没有时不存在",
-        '["7: 0 1"]',
+        "ranks whose task and node rows are still to be written; absent if none are",
+        "任务行和节点行尚待写入的 rank；没有时不存在",
+        '["0", "1"]',
     ),
     Attribute(
         "wake_at",

@@ -117,20 +117,13 @@ def read_job(item: Mapping[str, Any], reader: Codec = CODEC) -> Job:
 
 
 def owed(job: Job) -> Item:
-    """A version and the ranks whose rows it changed, which mostly are many."""
-    found: dict[int, list[str]] = {}
-    for index, version in job.owed:
-        found.setdefault(version, []).append(str(index))
-    parts = [f"{version}: {' '.join(ranks)}" for version, ranks in found.items()]
-    return {"rows_owed": {"SS": parts}} if parts else {}
+    return {"rows_owed": {"NS": [str(index) for index, _ in job.owed]}} if job.owed else {}
 
 
 def _read_owed(item: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    kept = item.get("rows_owed", {})
-    if "NS" in kept:  # of an older release, which kept no versions
-        return tuple(sorted((int(index), version_of(item)) for index in kept["NS"]))
-    parts = [part.split(": ") for part in kept.get("SS", ())]
-    return tuple(sorted((int(index), int(version)) for version, ranks in parts for index in ranks.split()))
+    """Which version changed the rows is not kept: at the latest it was this one."""
+    kept = item.get("rows_owed", {}).get("NS", ())
+    return tuple(sorted((int(index), version_of(item)) for index in kept))
 
 
 def read_node(item: Mapping[str, Any], reader: Codec = CODEC) -> Node:
