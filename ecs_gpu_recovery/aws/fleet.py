@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
-from ..core.errors import ClusterRefused
+from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
 from ..engine.dispatch import node_of
@@ -314,8 +314,12 @@ class EcsFleet:
         yield from self._see_tasks(job)
 
     def _mend_labels(self, nodes: Sequence[Node], shown: Mapping[str, str]) -> None:
-        """A label that was missed, or came late, is put right on the way: the answer shows it."""
-        self.label_nodes([node for node in nodes if shown.get(node.name, node.status) != node.status.value])
+        """A label that was missed, or came late, is put right on the way: the answer shows it. It holds up nothing."""
+        wrong = [node for node in nodes if shown.get(node.name, node.status) != node.status.value]
+        try:
+            self.label_nodes(wrong)
+        except Transient as exc:
+            log.warning("labels put off", extra={"nodes": [node.name for node in wrong], "why": str(exc)})
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """An order to reboot a node that has been given up since is called back: it could be carried out when a person
@@ -329,7 +333,7 @@ class EcsFleet:
             if isinstance(fact, NodeSeen) and not fact.connected:
                 away.add(fact.node)
             yield getattr(fact, "node", ""), fact
-        self._mend_labels([node for node in by_instance.values() if not node.job_id], shown)
+        self._mend_labels(list(by_instance.values()), shown)
         checking = {
             node.check_id: node
             for node in nodes

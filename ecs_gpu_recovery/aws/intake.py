@@ -168,11 +168,11 @@ class Intake:
         return Errand(answer=Answer(seen.kind, True, seen.why, node.name), at=at, facts=facts, node=node)
 
     def _check(self, seen: Parsed, at: datetime) -> Answer | Errand:
-        """That a job's check has started is recorded by who started it, and if that one died, by the sweeper."""
+        """That a check has started is recorded by who started it, and if that one died, by the sweeper."""
         if not seen.facts:
             return Answer(seen.kind, False, seen.why)
-        if seen.status != "STOPPED" and seen.job:
-            return Answer(seen.kind, True, "who started it records it", seen.job)
+        if seen.status != "STOPPED" and (seen.job or seen.node):
+            return Answer(seen.kind, True, "who started it records it", seen.job or seen.node)
         seen = replace(seen, facts=tuple(map(self._fleet.explained, seen.facts)))
         if seen.job:
             return self._to_job(seen, at, seen.job, seen.facts)

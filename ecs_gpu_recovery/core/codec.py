@@ -20,6 +20,8 @@ from .guard import FleetGuard
 from .model import Entry, Job, Node
 
 T = TypeVar("T")
+#: What older records may still have in their outbox.
+_NO_ORDERS = ("WriteRows", "LabelNodes")
 Owed = tuple[tuple[int, int], ...]
 #: Written into every record. It is raised only when an older release must not touch a record any more: a field that
 #: an older release may leave as it is needs no new number. A record without a number is of format 1. In format 2 jobs
@@ -117,10 +119,12 @@ class Codec:
 
     def job(self, name: str, text: str | bytes, owed: Owed = ()) -> Job:
         """`owed` is kept beside the record, see `Job.owed`. Raises `Unreadable`, or `NewerRecord`."""
-        return self._read("job", name, text, lambda data: _load(self._job, _with_owed(data, owed)))
+        return self._read(
+            "job", name, text, lambda data: _load(self._job, _orders_known(_with_owed(data, owed)))
+        )
 
     def node(self, name: str, text: str | bytes) -> Node:
-        return self._read("node", name, text, lambda data: _load(self._node, data))
+        return self._read("node", name, text, lambda data: _load(self._node, _orders_known(data)))
 
     def guard(self, cluster: str, text: str | bytes) -> FleetGuard:
         return self._read("fleet", cluster, text, lambda data: _load(FleetGuard, data))
@@ -141,12 +145,15 @@ CODEC = Codec()
 
 def _with_owed(data: dict[str, Any], owed: Owed) -> dict[str, Any]:
     """In older records the rows that are owed are an order in the outbox, which does not always say whose."""
-    outbox = data.get("outbox", [])
-    kept = [order for order in outbox if order["effect"].get(_DO) != "WriteRows"]
-    if len(kept) < len(outbox):
-        data["outbox"] = kept
+    if any(order["effect"].get(_DO) == "WriteRows" for order in data.get("outbox", ())):
         owed = tuple((index, data.get("version", 0)) for index in range(len(data["ranks"])))
     return {**data, "owed": owed} if owed else data
+
+
+def _orders_known(data: dict[str, Any]) -> dict[str, Any]:
+    """Rows and labels are orders no more: rows are owed, and the sweeper puts right whatever a label says."""
+    outbox = data.get("outbox", ())
+    return {**data, "outbox": [order for order in outbox if order["effect"].get(_DO) not in _NO_ORDERS]}
 
 
 @cache

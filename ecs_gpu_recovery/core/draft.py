@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from . import keys, messages
-from .effects import CheckNode, Effect, LabelNodes, Notify, StartTask
+from .effects import CheckNode, Effect, Notify, StartTask
 from .events import OrderFailed, OrdersClaimed, OrderSent
 from .exits import is_passing
 from .model import Entry, Job, MachineRecord, Node, NodeStatus
@@ -155,23 +155,6 @@ class RecordDraft(Outbox, ABC):
         """A task says that it is one of ours, and is not: ignored, and written down once in an attempt."""
         if all(entry.subject != node for entry in self.reported(STRANGER)):
             self.note(node, status, status, STRANGER, f"task {task_id}")
-
-    def label(self, version: int, moved: list[str]) -> None:
-        """Show the nodes that move, as the record says it when the order is sent. An older order lets go of them."""
-        if not moved or not self.policy.labels:
-            return
-        key, names = keys.labels(self.owner, version), list(moved)
-        for order in self.orders:
-            if not isinstance(order.effect, LabelNodes):
-                continue
-            rest = tuple(name for name in order.effect.nodes if name not in moved)
-            if order.key == key:  # of another fact in the same commit
-                names += rest
-            if rest and order.key != key:
-                self.amend(replace(order, effect=replace(order.effect, nodes=rest)))
-            else:
-                self.drop(order.key)
-        self.order(LabelNodes(key=key, nodes=tuple(names)))
 
 
 # -- what becomes of orders --------------------------------------------------------------------------------------

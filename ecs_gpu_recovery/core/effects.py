@@ -60,14 +60,6 @@ class RebootNode(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelNodes(Stored):
-    """Show on the cluster itself what the record says of these nodes. A hint for people: nothing waits for it."""
-
-    key: str
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Notify(Stored):
     """Tell people. One message per incident: what happened, the evidence, what was done, what to do next."""
 
@@ -97,8 +89,8 @@ class Archive(Stored):
     lines: tuple[str, ...]
 
 
-Effect = StartTask | StopTask | CheckNode | RebootNode | LabelNodes | Notify | Archive
-EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, LabelNodes, Notify, Archive)
+Effect = StartTask | StopTask | CheckNode | RebootNode | Notify | Archive
+EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, Notify, Archive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,10 +175,6 @@ def archive(record: str, version: int) -> str:
     return f"{record}/archive/{version}"
 
 
-def labels(record: str, version: int) -> str:
-    return f"{record}/labels/{version}"
-
-
 def check_stop(check_key: str) -> str:
     return f"{check_key}/stop"
 
@@ -201,7 +197,7 @@ def stuck(key: str) -> str:
 class Key:
     """A key taken apart. `node` is set for a node's own order, `job` for a job's; -1 stands where nothing is said."""
 
-    kind: str  #: start, stop, check, reboot, ghost, labels, archive, notify
+    kind: str  #: start, stop, check, reboot, ghost, archive, notify
     job: str = ""
     node: str = ""
     attempt: int = -1
@@ -216,11 +212,11 @@ _OF_JOB = r"(?P<job>.+)/"
 _SHAPES = tuple(
     re.compile(shape + _THEN, re.DOTALL)
     for shape in (
-        _OF_NODE + r"(?P<kind>check|reboot|notify|labels|archive)/(?P<last>\d{1,9})",
+        _OF_NODE + r"(?P<kind>check|reboot|notify|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>start|stop)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)(/(?P<last>\d{1,9}))?",
         _OF_JOB + r"(?P<rank>\d{1,9})/(?P<kind>check)/(?P<last>\d{1,9})",
-        _OF_JOB + r"(?P<kind>labels|archive)/(?P<last>\d{1,9})",
+        _OF_JOB + r"(?P<kind>archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<kind>ghost|notify)/(?P<last>[^/]+)",
     )
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
 from ..core import keys
-from ..core.effects import Archive, CheckNode, LabelNodes, Notify, Order, RebootNode, StartTask, StopTask
+from ..core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask
 from ..core.errors import Bug, ClusterRefused, Transient
 from ..core.events import (
     CheckRefused,
@@ -64,19 +64,6 @@ class Dispatcher:
         sent = OrderSent(at=at, key=effect.key)
         return [*self._fleet.reboot_node(node, effect, again=again), sent]
 
-    def label(self, record: Job | Node, orders: Sequence[Order], at: datetime) -> list[Fact]:
-        """Labels of many orders at once: the fewer calls."""
-        named = [order.effect.nodes for order in orders if isinstance(order.effect, LabelNodes)]
-        ours = [rank.node for rank in record.ranks] if isinstance(record, Job) else [record.name]
-        names = dict.fromkeys(
-            name for nodes in named for name in nodes if name in ours
-        )  # the others were left
-        try:
-            self._fleet.label_nodes([self._node(record, name) for name in names])
-        except Transient as exc:
-            return [OrderFailed(at=at, key=order.key, error=str(exc)) for order in orders]
-        return [OrderSent(at=at, key=order.key) for order in orders]
-
     def _node(self, record: Job | Node, name: str) -> Node:
         """The job knows of its nodes whatever an order needs."""
         if isinstance(record, Node):
@@ -110,15 +97,16 @@ def owned(message: Notify, job: Job) -> Notify:
     return replace(message, owner=job.spec.submitted_by, team=job.spec.team)
 
 
-def apart(orders: Sequence[Order]) -> tuple[list[Order], list[Order]]:
-    """Labels, and the other orders."""
-    labels = [order for order in orders if isinstance(order.effect, LabelNodes)]
-    return labels, [order for order in orders if not isinstance(order.effect, LabelNodes)]
-
-
-def moves_nodes(order: Order) -> bool:
-    """Whether what becomes of it may ask for other labels."""
-    return not isinstance(order.effect, Notify | Archive)
+def moved_nodes(old: Job | Node, new: Job | Node) -> dict[str, Node]:
+    """Those of which a step says something new, as the cluster is to show it. One that is handed over shows itself."""
+    if isinstance(new, Node):
+        return {new.name: new} if new.own and new.status is not old.status else {}
+    ranks = old.ranks if isinstance(old, Job) else ()
+    return {
+        rank.node: node_of(new, rank)
+        for before, rank in zip(ranks, new.ranks, strict=True)
+        if (before.node_status, before.instance) != (rank.node_status, rank.instance) and not rank.handed
+    }
 
 
 def say(entries: Iterable[Entry], record: Job | Node) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ..core.effects import LabelNodes, Order
+from ..core.effects import Order
 from ..core.errors import Transient, VersionConflict
-from ..core.events import Fact, TaskStarted
+from ..core.events import Fact
 from ..core.model import Job, Node
 
 R = TypeVar("R", Job, Node)
@@ -18,8 +18,6 @@ R = TypeVar("R", Job, Node)
 CONFLICTS = 300
 #: ... and nobody waits longer for the next try than this.
 LONGEST_WAIT_S = 6.0
-#: How many labels are put before a commit at most.
-FEW = 10
 #: For how many events a process reads first after it guessed wrong.
 WARY_FOR = 20
 
@@ -37,16 +35,12 @@ class Moved(Generic[R]):
 class Records(Generic[R]):
     """One kind of record: how it is read, decided on and written.
 
-    `last` is a guess, see `Store.last`. `show` puts labels. Where an order has just been carried out and nothing else
-    has to be sent, a few are put before the commit, which saves a second one; if the commit then comes too late, they
-    are put again as the newer record says. That a rank was started waits for no label: if nobody recorded it, nobody
-    would stop it.
+    `last` is a guess, see `Store.last`.
     """
 
     read: Callable[[str], R]
     last: Callable[[str], R | None]
     decide: Callable[[R, Fact], tuple[R, tuple[Order, ...]]]
-    show: Callable[[R, Iterable[Order]], list[Fact]]
     commit: Callable[[R, R], R]
     settle: Callable[[Moved[R], list[Exception]], R]
     _wary: int = 0
@@ -55,7 +49,7 @@ class Records(Generic[R]):
         self, name: str, facts: Sequence[Fact], known: R | None = None, held: Collection[str] = ()
     ) -> Moved[R]:
         """All facts in one commit. `known` is the record, just read or written: it saves a read. `held` are the keys
-        of labels that the caller has kept back until now.
+        of orders that the caller has yet to send.
 
         Without it, the record that this process wrote last is tried first. If that is stale, the commit fails and
         tells the newer one. That nothing follows from a fact is believed only of a record that was just read. After a
@@ -73,30 +67,15 @@ class Records(Generic[R]):
         return moved
 
     def _try(self, name: str, facts: Sequence[Fact], known: R | None, held: Collection[str] = ()) -> Moved[R]:
-        shown: dict[str, Order] = {}
-        calm = not any(isinstance(fact, TaskStarted) for fact in facts)
         for tried in _turns():
             old = self.read(name) if known is None else known
             record, added = self._decided(old, old.version, facts)
-            ours = [order for order in record.outbox if order.key in added or order.key in held]
-            labels = {order.key: order for order in ours if isinstance(order.effect, LabelNodes)}
-            if (
-                calm
-                and record is not old
-                and old.outbox
-                and len(labels) == len(ours)
-                and _few(labels.values())
-            ):
-                record, _ = self._decided(record, old.version, self.show(record, labels.values()))
-                shown |= labels
             try:
                 record = old if record is old else self.commit(old, _at(record, old.version + 1))
             except VersionConflict as exc:
                 newest = exc.newest if tried == 0 else None
                 known = newest if isinstance(newest, type(old)) else None
                 continue
-            if tried and shown:
-                self.show(record, shown.values())
             ours = [order for order in record.outbox if order.key in added or order.key in held]
             return Moved(old, record, tuple(ours))
         raise Transient(f"{name}: too many writers at once")
@@ -109,12 +88,6 @@ class Records(Generic[R]):
             added.update({order.key: order for order in orders})
         pending = {order.key for order in record.outbox}
         return record, {key: order for key, order in added.items() if key in pending}
-
-
-def _few(labels: Iterable[Order]) -> bool:
-    """As many as one call puts: more of them would be put again and again while others are faster."""
-    names = {name for order in labels if isinstance(order.effect, LabelNodes) for name in order.effect.nodes}
-    return 0 < len(names) <= FEW
 
 
 def _at(record: R, version: int) -> R:

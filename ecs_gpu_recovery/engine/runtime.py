@@ -32,7 +32,7 @@ from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus, Node
 from ..core.node.table import decide_node
 from ..core.outbox import latest
 from ..core.policy import Policy
-from .dispatch import Dispatcher, apart, moves_nodes, owner_of, say
+from .dispatch import Dispatcher, moved_nodes, node_of, say
 from .permits import Permits
 from .ports import Fleet, GuardStore, Notifier, Store
 from .records import Moved, R, Records
@@ -85,7 +85,6 @@ class Runtime:
             read=store.job,
             last=store.last,
             decide=self._decide_job,
-            show=self._show,
             commit=self._commit_job,
             settle=self._settle,
         )
@@ -93,7 +92,6 @@ class Runtime:
             read=store.node,
             last=lambda _: None,
             decide=self._decide_node,
-            show=self._show,
             commit=self._commit_node,
             settle=lambda moved, trouble: moved.record,
         )
@@ -132,7 +130,11 @@ class Runtime:
         say(step.job.timeline, step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
-        self._send_all(self._jobs, step.job, step.orders, at, [], [])
+        trouble: list[Exception] = []
+        job = self._send_all(self._jobs, step.job, step.orders, at, trouble, [])
+        self._label({rank.node: node_of(job, rank) for rank in job.ranks}, trouble)
+        if trouble:
+            raise trouble[0]
         return step.job
 
     def handle(self, job_id: str, facts: Iterable[Fact], job: Job | None = None) -> Job:
@@ -198,12 +200,16 @@ class Runtime:
         now = max((fact.clock(record.updated_at) for fact in facts), default=record.updated_at)
         moves = [moved]
         told: dict[str, list[Fact]] = {} if news is None else news
-        if isinstance(moved.old, Job):  # a reboot waits for no label
-            self._send_first(moved.old, record, now, trouble, told)
+        shown: dict[str, Node] = {}
+        if isinstance(moved.old, Job):  # a reboot waits for no other order
+            self._send_first(moved.old, record, now, trouble, told, shown)
         record = self._send_all(records, record, moved.orders, now, trouble, moves)
         for each in moves:
             if isinstance(each.old, Job):
-                self._send_first(each.old, each.record, now, trouble, told)
+                self._send_first(each.old, each.record, now, trouble, told, shown)
+        self._label(moved_nodes(moves[0].old, record) | shown, trouble)
+        for each in moves:
+            if isinstance(each.old, Job):
                 self._tell_nodes(each.old, each.record)
             else:
                 _add_news(told, each.old, each.record)
@@ -260,7 +266,13 @@ class Runtime:
             self.offer(job, at)
 
     def _send_first(
-        self, old: Job, new: Job, at: datetime, trouble: list[Exception], told: dict[str, list[Fact]]
+        self,
+        old: Job,
+        new: Job,
+        at: datetime,
+        trouble: list[Exception],
+        told: dict[str, list[Fact]],
+        shown: dict[str, Node],
     ) -> None:
         """Nodes that a step of a job hands over send their first orders. If this process dies before, the sweeper
         does it."""
@@ -273,9 +285,10 @@ class Runtime:
         for node in handed:
             moves = [Moved(replace(node, handed=""), node)]  # it may be back already
             try:
-                self._send_all(self._nodes, node, node.outbox, at, [], moves)
-            except Exception as exc:  # noqa: BLE001 - raised when the job's own orders are sent
+                self._send_all(self._nodes, node, node.outbox, at, trouble, moves)
+            except Exception as exc:  # noqa: BLE001 - raised at the end
                 trouble.append(exc)
+            shown[node.name] = moves[-1].record
             for each in moves:
                 _add_news(told, each.old, each.record)
         if froze:
@@ -348,14 +361,17 @@ class Runtime:
 
     # -- dispatch ----------------------------------------------------------------------------------------------
 
-    def _show(self, record: Job | Node, labels: Iterable[Order]) -> list[Fact]:
-        """Put labels. One that can't be put stays in the outbox, like any order."""
-        orders = list(labels) if self._dispatch_now else []
+    def _label(self, nodes: Mapping[str, Node], trouble: list[Exception]) -> None:
+        """Show on the cluster itself what records say of nodes: a hint for people, which nothing waits for. One that
+        can't be put, or comes late, is put right by the sweeper, who sees all of them."""
+        if not (nodes and self._dispatch_now and self.policy.labels):
+            return
         try:
-            return self._dispatcher.label(record, orders, record.updated_at)
-        except Exception as exc:  # noqa: BLE001 - whoever sends it after the commit raises it
-            log.warning("label put off", extra={"record": owner_of(record), "why": str(exc)})
-            return []
+            self.fleet.label_nodes(list(nodes.values()))
+        except Transient as exc:
+            log.warning("labels put off", extra={"nodes": sorted(nodes), "why": str(exc)})
+        except Exception as exc:  # noqa: BLE001 - raised by the caller, when all is recorded and told
+            trouble.append(exc)
 
     def _send_all(
         self,
@@ -366,28 +382,19 @@ class Runtime:
         trouble: list[Exception],
         moves: list[Moved[R]],
     ) -> R:
-        """Send, learn, decide, until no order is left that belongs to us; then raise what trouble there was.
+        """Send, learn, decide, until no order is left that belongs to us. What trouble there was, the caller raises.
 
-        Labels come last: the other orders move nodes. Each commit is added to `moves`.
+        Each commit is added to `moves`.
         """
-        labels: list[Order]
-        others: list[Order]
         while orders and self._dispatch_now:
-            labels, others = apart(orders)
-            last = not any(map(moves_nodes, others))
-            some = [*others, *labels] if last else others[:BEFORE_RECORDED]
+            some, orders = orders[:BEFORE_RECORDED], orders[BEFORE_RECORDED:]
             facts = self._send(record, some, at, trouble)
-            orders = [] if last else [*others[BEFORE_RECORDED:], *labels]
             if facts:
                 # Many orders take a while: the record as it is now costs less than a write that comes too late.
-                known = records.read(_name(record)) if len(others) > AT_ONCE else record
+                known = records.read(_name(record)) if len(some) > AT_ONCE else record
                 moved = records.apply(_name(record), facts, known, [order.key for order in orders])
-                if last and labels and moved.old.version != record.version:
-                    self._show(moved.record, labels)  # somebody moved on, and may have put theirs before ours
                 record, orders = records.settle(moved, trouble), moved.orders
                 moves.append(moved)
-        if trouble:
-            raise trouble[0]
         return record
 
     def ask_permits(self, nodes: Iterable[Node], at: datetime, image: str = "") -> list[tuple[str, Fact]]:
@@ -454,16 +461,13 @@ class Runtime:
         def carry_out(order: Order) -> list[Fact]:
             return attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
 
-        labels, others = apart(orders)
-        for first in range(0, len(others), AT_ONCE):
-            some = others[first : first + AT_ONCE]
+        for first in range(0, len(orders), AT_ONCE):
+            some = orders[first : first + AT_ONCE]
             if isinstance(seen, Job) and any(isinstance(order.effect, StartTask) for order in some):
                 seen = self.store.job(seen.id) if first and first % STARTS_PER_LOOK == 0 else seen
                 pending = {order.key for order in seen.outbox}
                 some = [o for o in some if o.key in pending or not isinstance(o.effect, StartTask)]
             facts += [fact for learned in self._spread(carry_out, some) for fact in learned]
-        if labels:
-            facts += attempt(partial(self._dispatcher.label, seen, labels, at), labels)
         return facts
 
 

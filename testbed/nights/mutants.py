@@ -280,7 +280,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
     Mutant("reboot again when the gate fails", node_rules, "_examined", _round_again),
     Mutant(
-        "examine a node for a fault of an earlier boot", node_rules, "_before_the_boot", lambda d, ev: False
+        "examine a node for a fault of an earlier boot",
+        node_rules,
+        "_before_the_boot",
+        lambda d, ev: False,
+        "late-functions",
     ),
     Mutant("give a released node to two jobs", node_rules, "_release", _release_in_use),
     Mutant("forget what was not told", Runtime, "catch_up", _tell_nobody),

@@ -76,12 +76,16 @@ def test_a_task_row_written_meanwhile_by_a_newer_record_stands(place: Place) -> 
 
 
 def test_a_record_of_an_older_release_owes_the_rows_that_it_has_in_its_outbox(place: Place) -> None:
-    """There the rows were an order like any other, and the order said whose, or nothing."""
+    """There the rows were an order like any other, and the order said whose, or nothing. Labels were orders too."""
     job = a_running_job(place)
     item = items.job_item(job, MINUTE)
     record = json.loads(item["record"]["S"])
-    order = {"effect": {"do": "WriteRows", "key": "j1/rows/2", "version": 2}, "due": T0.isoformat()}
-    old = item | {"record": {"S": json.dumps(record | {"outbox": [order]})}}
+    effects = (
+        {"do": "WriteRows", "key": "j1/rows/2", "version": 2},
+        {"do": "LabelNodes", "key": "j1/labels/2", "nodes": ["n000"]},
+    )
+    orders = [{"effect": effect, "due": T0.isoformat()} for effect in effects]
+    old = item | {"record": {"S": json.dumps(record | {"outbox": orders})}}
     place.client.put_item(TableName=place.names["job_table"], Item=old)
     read = place.store.job("j1")
     assert (read.outbox, read.owed) == ((), ((0, read.version),))

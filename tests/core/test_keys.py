@@ -26,7 +26,6 @@ SPELLINGS = [
         Key(kind="check", job="j", rank=2, last="4", then="stop"),
     ),
     (keys.reboot("j", 1, 2), "j/1/2/reboot", Key(kind="reboot", job="j", attempt=1, rank=2)),
-    (keys.labels("j", 7), "j/labels/7", Key(kind="labels", job="j", last="7")),
     (keys.archive("j", 7), "j/archive/7", Key(kind="archive", job="j", last="7")),
     (keys.job_failed("j"), "j/notify/failed", Key(kind="notify", job="j", last="failed")),
     (keys.nodes_unresponsive("j"), "j/notify/unresponsive", Key(kind="notify", job="j", last="unresponsive")),

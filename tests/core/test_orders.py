@@ -10,7 +10,6 @@ import pytest
 from ecs_gpu_recovery.core.effects import (
     Archive,
     CheckNode,
-    LabelNodes,
     Notify,
     StartTask,
     StopTask,
@@ -102,25 +101,6 @@ def test_every_task_and_check_of_a_job_has_a_token_of_its_own() -> None:
 def test_no_two_orders_of_a_job_share_a_key() -> None:
     keys = [order.key for order in a_job_awaiting_reboot(nodes=3, bad=(0, 1)).job.outbox]
     assert len(set(keys)) == len(keys)
-
-
-def test_an_order_shows_the_nodes_that_moved_and_an_older_one_lets_go_of_them() -> None:
-    job = a_new_job(nodes=3, policy=replace(POLICY, labels=True)).starts(0, 1, 2)
-    assert [effect.nodes for effect in job.outbox if isinstance(effect, LabelNodes)] == [
-        ("n0",),
-        ("n1",),
-        ("n2",),
-    ]
-    old = job.order(LabelNodes, nodes=("n1",))
-    job.fails(1)
-    assert job.order(LabelNodes, nodes=("n0", "n1", "n2"))
-    assert len([effect for effect in job.outbox if isinstance(effect, LabelNodes)]) == 1
-    job.sent(old.key)
-    assert job.order(LabelNodes), "what an older order showed says nothing about the newer one"
-
-
-def test_where_the_cluster_shows_no_status_nobody_is_ordered_to_put_it_there() -> None:
-    assert a_running_job(nodes=1).job.outbox == ()
 
 
 def test_a_sighting_that_changes_nothing_costs_no_write() -> None:

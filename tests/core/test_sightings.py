@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ecs_gpu_recovery.core.events import NodeSeen
 from tests.core.story import MINUTE, Story, a_running_job
+from tests.core.test_nodes import Machine
 
 
 def sees(job: Story, *, connected: bool, version: int) -> Story:
@@ -19,6 +20,12 @@ def test_older_good_news_does_not_undo_a_newer_look_that_found_the_node_away() -
     sees(job, connected=True, version=4)
     assert not job.rank(0).connected
     assert sees(job, connected=True, version=8).rank(0).connected
+
+
+def test_a_free_node_remembers_its_newest_absence_too() -> None:
+    node = Machine().seen(connected=False, version=3).seen(connected=False, version=7)
+    assert not node.seen(connected=True, version=4).node.connected
+    assert node.seen(connected=True, version=8).node.connected
 
 
 def test_the_same_absence_seen_again_writes_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ecs_gpu_recovery.core.effects import Archive, LabelNodes
+from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.events import Fact
 from ecs_gpu_recovery.core.model import Job, Node
 from ecs_gpu_recovery.engine.records import Records
@@ -21,8 +21,8 @@ def test_such_nights_end_well_and_the_same_way_every_time() -> None:
 
 
 def told(record: Job | Node) -> dict[str, Any]:
-    """What a record says, but for how often it was written; labels and archived lines are named after that."""
-    orders = [o.effect for o in record.outbox if not isinstance(o.effect, LabelNodes | Archive)]
+    """What a record says, but for how often it was written; archived lines are named after that."""
+    orders = [o.effect for o in record.outbox if not isinstance(o.effect, Archive)]
     kept = {name: getattr(record, name) for name in record.__dataclass_fields__}
     return {**kept, "outbox": orders, "version": 0, "timeline": len(record.timeline)}
 

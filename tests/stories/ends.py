@@ -93,6 +93,8 @@ def _check_task_rows(world: World, job: Job) -> None:
 
 
 def _check_node_rows(world: World, job: Job, expected: dict[str, str], unreachable: tuple[str, ...]) -> None:
+    if any(world.labels()[name] != status for name, status in expected.items() if name not in unreachable):
+        world.tick()  # who was to put them died, or was refused
     rows, labels = world.account.rows("node_table"), world.labels()
     assert {name: rows[name]["node_status"] for name in expected} == expected
     for name, status in expected.items():

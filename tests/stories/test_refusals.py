@@ -63,12 +63,8 @@ def test_a_call_that_may_not_be_made_leaves_the_handler_and_heals() -> None:
     for number in calls_of(plot, reads=True):
         world = refuse(plot, number, "AccessDeniedException")
         action = world.wire.calls[number - 1][1]
-        # A label that could not be put before its commit is put after it, and a verdict does not wait for its reason.
-        quiet = action in ("put_attributes", "get_log_events")
-        assert len(world.errors) == 1 or (quiet and not world.errors), (
-            action,
-            world.errors,
-        )
+        quiet = action == "get_log_events"  # a verdict does not wait for its reason
+        assert len(world.errors) == 1 or (quiet and not world.errors), (action, world.errors)
         assert all("AccessDenied" in str(error) for error in world.errors)
 
 
@@ -105,11 +101,11 @@ def test_a_missing_permission_is_loud_and_heals_when_it_is_given(
     world.redrive()
     world.run()
     # The host's own command says that it rebooted, so nothing has to be asked: no sweep stumbles over that right. A
-    # reboot is the node's own order. Where both records can't be written, the second joins what is told of the first.
-    told = {"list_command_invocations": 0, "send_command": 0, "update_item": 2}.get(action[1], 1)
+    # reboot is the node's own order.
+    told = {"list_command_invocations": 0, "send_command": 0}.get(action[1], 1)
     check_end(world, JobStatus.COMPLETE, attempt=1, errors=True, messages=told)
     of_nodes = [message for message in world.messages() if "The record of node n1" in message]
-    assert len(of_nodes) == (action[1] in ("send_command", "put_attributes")), of_nodes
+    assert len(of_nodes) == (action[1] == "send_command"), of_nodes
 
 
 def test_the_sweeper_begins_with_what_is_due_and_never_ends_with_the_same_job(world: World) -> None:
@@ -190,7 +186,6 @@ def pause(plot: Plot, number: int, seconds: float) -> None:
     with a_world(policy=plot.policy) as world:
         plot.begin(world)
         world.wire.forget()
-        world.slow = True
 
         def others() -> None:
             mine, world.side = world.side, world.a_process()

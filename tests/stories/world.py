@@ -71,7 +71,6 @@ class World:
     bad: list[dict[Record, Exception]] = field(default_factory=list)  #: what each sweep left out
     release: Codec = CODEC  #: of which release the functions are
     rules_broken: list[str] = field(default_factory=list)
-    slow: bool = False  #: whether a process stands still somewhere in this story
     _wrong: dict[str, tuple[str, str]] = field(default_factory=dict)
     seen: list[Event] = field(default_factory=list)  #: what was delivered, for late repeats
     gathered: list[Event] = field(default_factory=list)  #: for the next batch
@@ -280,9 +279,9 @@ class World:
             self.pump()
 
     def _check_labels(self) -> None:
-        """While nothing is waiting to be sent, every instance says what its node's row says.
+        """While nothing is waiting to be sent, every instance says what its node's row says, or will after one sweep.
 
-        A sweeper that stood still may have put an old label over a new one: the next sweep puts it right.
+        A process may die before it puts a label, and one that stood still may put an old one over a new one.
         """
         rows = self.account.rows("job_table")
         try:
@@ -306,8 +305,8 @@ class World:
             if name not in gone and labels[name] not in ("", status)
         }
         before, self._wrong = self._wrong, wrong
-        if wrong and not self.wire.fail_all and (before or not self.slow):
-            self.rules_broken.append(f"at {self.now():%H:%M:%S} rows and labels differ: {wrong}")
+        if (still := wrong.items() & before.items()) and not self.wire.fail_all:
+            self.rules_broken.append(f"at {self.now():%H:%M:%S} rows and labels differ: {still}")
 
     def tick(self) -> None:
         self._check_labels()

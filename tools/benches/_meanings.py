@@ -47,7 +47,12 @@ TOPICS = {
 FUNCTIONS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
-    "calls_recovery_2": Meaning("aws_calls", "calls of AWS for one recovery, 2 nodes", most=8 * 2 + 20),
+    "calls_recovery_2": Meaning(
+        "aws_calls",
+        "calls of AWS for one recovery, 2 nodes. 25 of them are the same for any gang: 12 for the reboot (its permit, "
+        "who else is there, its proof), 5 for the check after it, 8 for the sweep of that minute",
+        most=8 * 2 + 20,
+    ),
     "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
     "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
     "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),

@@ -38,6 +38,7 @@ def recovery(
         world.begin(nodes)
         if prepare is not None:
             prepare(world)
+        world.tick()  # as it came by every minute before
         world.concurrent = concurrent
         world.cloud.control.health("n1", 1)
         world.wire.forget()

@@ -31,7 +31,6 @@ ORDERS = {
     "StopTask": "stop a rank",
     "CheckNode": "check the node",
     "RebootNode": "reboot the node",
-    "LabelNodes": "show the status on the cluster",
     "Notify": "send a message",
     "Archive": "keep old history",
 }

@@ -299,13 +299,6 @@ class Draft(RecordDraft):
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""
         job = self._job
         version = job.version + 1
-        moved = [
-            new.node
-            for old, new in zip(job.ranks, self.ranks, strict=True)
-            if (old.node_status, old.instance) != (new.node_status, new.instance)
-            if not (old.handed and new.handed)  # it shows itself
-        ]
-        self.label(version, moved)
         timeline = self.told(version)
         changes: dict[str, Any] = {
             "status": self.status,

@@ -122,10 +122,6 @@ class NodeDraft(RecordDraft):
     def finish(self) -> NodeStep:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""
         old, version = self._old, self._old.version + 1
-        moved = (
-            self.node.status is not old.status and self.node.own
-        )  # back in its job's hands, that one shows it
-        self.label(version, [self.name] if moved else [])
         timeline = self.told(version)
         new = replace(self.node, outbox=self.orders, timeline=timeline)
         if new == old:
