@@ -36,6 +36,7 @@ TOPICS = {
     "embedded": "The embedded control plane",
     "health": "Verdicts about GPUs",
     "gates": "Nodes that come back",
+    "failover": "Ranks that move",
     "hangs": "Jobs that neither train nor die",
     "fleet": "The fleet model",
     "imports": "Starting up",
@@ -127,6 +128,16 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "gate_wrong": Meaning(
         "gates", "let back in though not found healthy, or kept out though healthy", most=0
+    ),
+    # -- failover
+    "failover_control_s": Meaning(
+        "failover",
+        "embedded: from the end of the last check to the last order to start, on a spare",
+        "s",
+        most=2,
+    ),
+    "calls_failover_32": Meaning(
+        "failover", "calls of AWS, 32 nodes: a node must be replaced, and its rank moves", most=8 * 32 + 20
     ),
     # -- hangs
     "hang_cases": Meaning("hangs", "gangs that hang, or only seem to, in virtual time", least=200),
