@@ -172,4 +172,6 @@ TROUBLES: dict[str, str] = {
     "false_witness": "false sign of a hang",
     "deaf_watch": "watch of a node dies",
     "strangers": "somebody else's task on a node",
+    "leaves": "a node that is announced to be taken away, and is, or is not",
+    "newcomers": "machine that joins in the night",
 }
