@@ -170,10 +170,8 @@ class Soak:
         eventually(over, "every node is free", PATIENCE_S)
         assert not [node.name for node in self.plane.side.nodes() if node.job_id]
         eventually(lambda: not self.plane.cluster.strays(), "no process without a task")
-        alive = eventually(
-            lambda: len(found := self.plane.cluster.processes()) == NODES and found, "agents only"
-        )
-        assert {process.task_id for process in alive} == {None}
+        eventually(lambda: len(self.plane.cluster.processes()) == NODES, "agents only")
+        assert {process.task_id for process in self.plane.cluster.processes()} == {None}
         for line in self.plane.store.jobs(limit=self.jobs + 1).jobs:
             assert not self.plane.store.job(line.id).outbox, f"{line.id} has orders unsent"
         assert self.plane.store.read("PRAGMA integrity_check") == [("ok",)]
