@@ -25,7 +25,8 @@ from ecs_gpu_recovery.core.rows import claimed_node
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.worlds import a_node
 
-POLICY = Policy(healthcheck_exit_codes=frozenset({1, 143}))
+#: Jobs start at once on nodes that were just added.
+POLICY = Policy(healthcheck_exit_codes=frozenset({1, 143}), admission_check=False)
 
 
 class Behind(Protocol):
