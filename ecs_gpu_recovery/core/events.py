@@ -317,6 +317,7 @@ class GangStalled(Fact):
     odd: tuple[str, ...] = ()
     what: str = ""
     silent_since: datetime | None = None  #: no rank has written since; None: one has, or nobody knows
+    works: bool = False  #: nobody stands still any more: the GPUs of every node have worked since
     patience: timedelta = timedelta(0)
     written: str = ""
     withheld: str = ""  #: why the gang may not be stopped now; empty: it has a permit, or needs none

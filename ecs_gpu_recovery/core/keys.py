@@ -110,6 +110,10 @@ def job_may_hang(job_id: str, attempt: int) -> str:
     return f"{job_id}/{attempt}/notify/hang"
 
 
+def job_trains_again(job_id: str, attempt: int) -> str:
+    return f"{job_id}/{attempt}/notify/trains"
+
+
 # -- a node's own orders ---------------------------------------------------------------------------------------
 
 

@@ -154,6 +154,19 @@ def job_may_hang(job_id: str, attempt: int, since: str, evidence: str, done: str
     )
 
 
+def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
+    """After a message that it may hang."""
+    return Notify(
+        key=keys.job_trains_again(job_id, attempt),
+        subject=headline(f"Job {job_id} trains again"),
+        happened=f"Job {job_id} (attempt {attempt}) seemed to hang, and trains again.",
+        evidence=evidence,
+        done="Nothing was stopped.",
+        next="Nothing has to be done. If it pauses so long by design, HANG_AFTER_S can be longer. "
+        "More: docs/runbooks/job-hangs.md",
+    )
+
+
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
     repair = f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."

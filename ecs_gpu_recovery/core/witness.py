@@ -44,6 +44,14 @@ def fresh(pulse: Pulse | None, now: datetime, policy: Policy) -> bool:
     return pulse is not None and now - pulse.at <= policy.witness_age
 
 
+def works(nodes: Sequence[Node], since: datetime) -> bool:
+    """Whether the last word of each of them is that its GPUs work, and some have begun again since then.
+
+    A node that works says so once, so this word may be old."""
+    said = [node.pulse for node in nodes if node.pulse is not None and node.pulse.state == MOVING]
+    return len(said) == len(nodes) and any(pulse.at > since for pulse in said)
+
+
 def gang(nodes: Sequence[Node], now: datetime, policy: Policy) -> Stall | None:
     """None as long as one of them works, or does not say."""
     pulses = [node.pulse for node in nodes if node.pulse is not None and fresh(node.pulse, now, policy)]

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ..core import guard, keys, witness
+from ..core import keys, witness
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import GangStalled
+from ..core.job import hang
 from ..core.job.table import decide
 from ..core.model import Job, JobStatus, Node
 from ..core.witness import Stall
@@ -59,6 +60,9 @@ class Hangs:
         since = stall.since if stall is not None else now - self._runtime.policy.first_progress
         silence = self._runtime.fleet.silence(job, since)
         if stall is None and silence is None:
+            alarmed = hang.alarmed_at(job)
+            if whole and alarmed is not None and witness.works(gang, alarmed):
+                self._runtime.handle(job.id, [GangStalled(at=now, attempt=job.attempt, works=True)], job)
             return
         fact = GangStalled(
             at=now,
@@ -95,7 +99,5 @@ class Hangs:
         if self._runtime.permits is None or not any(rank.hung for rank in step.job.ranks):
             return fact
         key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
-        image = job.spec.task_def or " ".join(job.spec.command)
-        request = guard.for_stop(job.id, key, now, why=f"it hangs: {fact.what}", since=since, image=image)
-        withheld, tell = self._runtime.permits.may_stop(request, now)
-        return replace(fact, withheld=withheld, tell=tell)
+        held = self._runtime.permits.stop_withheld(job, f"it hangs: {fact.what}", now, key=key, since=since)
+        return fact if held is None else replace(fact, withheld=held.why, tell=held.tell)

@@ -78,16 +78,6 @@ class Permits:
         """The record as it is now."""
         return self._store.guard()
 
-    def may_stop(self, request: Request, now: datetime) -> tuple[str, Notify | None]:
-        """Why a gang must not be stopped now, and what people are told of it; nothing if it may be."""
-        try:
-            answer = self.ask([request], now)[request.key]
-        except (Transient, BadRecord) as exc:
-            return f"waits: the guard can't be asked: {exc}", None
-        if answer is Answer.GRANTED:
-            return "", None
-        return self._why(request.key, answer, now), self._message(request.key, answer)
-
     # -- reboots -----------------------------------------------------------------------------------------------
 
     def ask_together(
@@ -161,12 +151,12 @@ class Permits:
         return self._withheld(rules.for_reboot(node, key, now), at, now)
 
     def stop_withheld(
-        self, job: Job, why: str, now: datetime, *, announced: bool = False
+        self, job: Job, why: str, now: datetime, *, key: str, since: datetime, announced: bool = False
     ) -> PermitWithheld | None:
         """The same for the stop of a gang of which no rank has ended, before that is decided. `why` speaks for it.
         What was `announced` by somebody is no sign of trouble."""
-        key, image = keys.halt(job.id, job.attempt), job.spec.task_def or " ".join(job.spec.command)
-        request = rules.for_stop(job.id, key, now, why=why, since=now, image=image)
+        image = job.spec.task_def or " ".join(job.spec.command)
+        request = rules.for_stop(job.id, key, now, why=why, since=since, image=image)
         return self._withheld(replace(request, person=announced), now, now)
 
     def tick(self, job: Job, now: datetime) -> Tick:
@@ -177,7 +167,8 @@ class Permits:
             return Tick(at=now, may_stop=False)
         names = ", ".join(rank.node for rank in frozen)
         why = f"no sign of life after a fatal GPU fault on {names}" if frozen else leaves.why(going)
-        held = self.stop_withheld(job, why, now, announced=bool(going))
+        key = keys.halt(job.id, job.attempt)
+        held = self.stop_withheld(job, why, now, key=key, since=now, announced=bool(going))
         return Tick(at=now) if held is None else Tick(at=now, may_stop=False, why=held.why, tell=held.tell)
 
     def _withheld(self, request: Request, at: datetime, now: datetime) -> PermitWithheld | None:
@@ -185,7 +176,8 @@ class Permits:
         try:
             answer = self._given.pop(key, None) or self.ask([request], now)[key]
         except (Transient, BadRecord) as exc:
-            return PermitWithheld(at=at, key=key, answer=Answer.HELD, why=f"the guard can't be asked: {exc}")
+            why = f"waits: the guard can't be asked: {exc}"
+            return PermitWithheld(at=at, key=key, answer=Answer.HELD, why=why)
         return None if answer is Answer.GRANTED else self._said(key, answer, at, now)
 
     def _said(self, key: str, answer: Answer, at: datetime, now: datetime) -> PermitWithheld:

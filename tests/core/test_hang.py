@@ -10,7 +10,7 @@ import pytest
 
 from ecs_gpu_recovery.core import witness
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StopTask
-from ecs_gpu_recovery.core.events import GangStalled, NodePulse
+from ecs_gpu_recovery.core.events import GangStalled, NodePulse, ProgressSeen
 from ecs_gpu_recovery.core.model import ANOTHER_TOOL, JobStatus, Node, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
@@ -102,6 +102,23 @@ def test_a_gang_without_a_permit_runs_on_and_people_are_told_once() -> None:
     assert job.hears(stalled()).status is JobStatus.PENDING_HEALTHCHECK
 
 
+def test_a_job_that_trains_again_is_said_to_once_and_only_where_people_were_alarmed() -> None:
+    works = stalled(still_since=None, silent_since=None, spinning=False, works=True)
+    calm = a_running_job(nodes=2)
+    assert calm.hears(works).orders == []
+    alarmed = a_running_job(nodes=2).hears(stalled(silent_since=None))
+    assert alarmed.orders == [like(Notify, subject="Job j may hang: no GPU has worked since 02:00:00")]
+    assert alarmed.hears(works).orders == [like(Notify, subject="Job j trains again")]
+    assert alarmed.job.timeline[-1].why == "the job trains again"
+    assert alarmed.hears(works).orders == []
+
+
+def test_progress_too_says_that_a_job_trains_again() -> None:
+    job = a_running_job(nodes=2).hears(stalled(silent_since=None))
+    job.hears(ProgressSeen(at=LATER + MINUTE, step=7))
+    assert job.orders == [like(Notify, evidence="it came to step 7")]
+
+
 def adopted() -> Story:
     story = a_running_job(nodes=2)
     story.job = replace(story.job, spec=replace(story.job.spec, submitted_by=ANOTHER_TOOL))
@@ -149,6 +166,14 @@ def test_the_odd_ones_are_few(states: list[str], odd: tuple[str, ...]) -> None:
     found = witness.gang([node(i, state) for i, state in enumerate(states)], LATER, POLICY)
     assert found is not None
     assert found.odd == odd
+
+
+def test_a_gang_works_again_where_that_is_the_last_word_of_every_node() -> None:
+    alarmed = T0 + 9 * MINUTE
+    assert witness.works([node(0, "moving"), node(1, "moving", at=1)], alarmed)
+    for other in (node(1, "flat"), node(1, "idle"), replace(node(1, "moving"), pulse=None)):
+        assert not witness.works([node(0, "moving"), other], alarmed)
+    assert not witness.works([node(0, "moving", at=1), node(1, "moving", at=1)], alarmed)
 
 
 def test_a_node_that_works_is_silent_or_spoke_long_ago_is_no_witness() -> None:

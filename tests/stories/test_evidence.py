@@ -27,10 +27,10 @@ def keeping(world: World) -> None:
     world.new_process()
 
 
-def stands_still(world: World, since: datetime) -> None:
-    """All GPUs of the gang spin, and its nodes say so."""
+def stands_still(world: World, since: datetime, state: str = "flat") -> None:
+    """All GPUs of the gang spin, and its nodes say so; or that they work."""
     for rank in world.job().ranks:
-        fact = NodePulse(at=world.now(), node=rank.node, state="flat", since=since, trained=True)
+        fact = NodePulse(at=world.now(), node=rank.node, state=state, since=since, trained=True)
         world.side.runtime.handle_node(rank.node, [fact])
 
 
@@ -50,6 +50,25 @@ def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(wor
     ]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert not any(rank.hung for rank in world.job().ranks)
+
+
+def test_who_was_told_that_a_job_may_hang_is_told_when_it_trains_again(world: World) -> None:
+    """Nobody knows what its ranks write, so the GPUs are one witness alone."""
+    world.begin(2)
+    since = world.now()
+    for _ in range(14):
+        stands_still(world, since)
+        world.tick()
+        world.pass_time(60)
+    (told,) = world.messages()
+    assert "may hang" in told
+    stands_still(world, world.now(), "moving")  # each says so once
+    for _ in range(12):
+        world.tick()
+        world.pass_time(60)
+    assert ["trains again" in message for message in world.messages()] == [False, True]
+    assert world.job().status is JobStatus.IN_PROGRESS
+    assert sum(entry.why == "the job trains again" for entry in world.job().timeline) == 1
 
 
 def test_a_look_that_can_not_be_ordered_is_no_trouble(world: World, caplog: pytest.LogCaptureFixture) -> None:

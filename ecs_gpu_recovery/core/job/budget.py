@@ -12,6 +12,7 @@ from dataclasses import replace
 from ..events import ProgressSeen
 from ..model import JobStatus, Marker
 from ..policy import NEVER
+from . import hang
 from .draft import Draft
 
 #: Nothing of the attempt that is counted trains yet.
@@ -36,6 +37,8 @@ def progress_seen(draft: Draft, ev: ProgressSeen) -> None:
     for rank in list(draft.ranks):
         if rank.frozen_at is not None and attempt == draft.attempt:  # a gang gets further together
             draft.set(rank.index, frozen_at=draft.now + draft.policy.fault_grace)
+    if attempt == draft.attempt and draft.status is JobStatus.IN_PROGRESS:
+        hang.heals(draft, f"it came to {f'step {ev.step}' if ev.step else f'checkpoint {ev.checkpoint}'}")
     _refill(draft, draft.attempt - attempt)
 
 

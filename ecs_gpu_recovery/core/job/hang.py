@@ -6,13 +6,17 @@ gang. Nothing is concluded while a rank starts, ends, or is away: then somebody 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from .. import messages
 from ..events import GangStalled
-from ..model import Exit, Rank
+from ..model import Exit, Job, Rank
 from .draft import Draft
 
 #: How the notes of a hang begin in the timeline: one that only people hear of, and one that ends the attempt.
 NOTED, SEEN = "the job may hang", "the job hangs: "
+#: And of one that was none, or is over.
+HEALED = "the job trains again"
 #: In the reason of every stop for a hang: what stands still is looked at before it is ended.
 HANGS = "the gang hangs"
 
@@ -21,7 +25,9 @@ def gang_stalled(draft: Draft, ev: GangStalled) -> None:
     """What the sweeper has put together for this attempt. It says so again and again while it lasts."""
     if ev.attempt != draft.attempt or draft.ending is not None or not all(_runs(r) for r in draft.ranks):
         return
-    if two_witnesses(draft, ev):
+    if ev.works:
+        heals(draft, "the GPUs of every node have worked since")
+    elif two_witnesses(draft, ev):
         if draft.recovers_hangs and not ev.withheld:
             stop(draft, ev)
         elif draft.recovers_hangs:
@@ -83,6 +89,19 @@ def _tell(draft: Draft, ev: GangStalled, done: str) -> None:
         evidence = draft.cut("; ".join(filter(None, (_since(ev), ev.what, ev.written))))
         draft.note("job", draft.status, draft.status, NOTED, evidence)
         draft.order(ev.tell or messages.job_may_hang(draft.id, draft.attempt, _since(ev), evidence, done))
+
+
+def alarmed_at(job: Job) -> datetime | None:
+    """When people were told in this attempt that it may hang, if they have heard nothing since."""
+    said = {entry.why: entry.at for entry in job.timeline if entry.attempt == job.attempt}
+    return None if HEALED in said else said.get(NOTED)
+
+
+def heals(draft: Draft, evidence: str) -> None:
+    """Who was told that it may hang, hears that it does not: once, as that was."""
+    if draft.reported(NOTED) and not draft.reported(HEALED):
+        draft.note("job", draft.status, draft.status, HEALED, evidence)
+        draft.order(messages.job_trains_again(draft.id, draft.attempt, evidence))
 
 
 def _since(ev: GangStalled) -> str:
