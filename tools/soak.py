@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
+from ecs_gpu_recovery.local.views import TaskView
 from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded import helpers
 from tests.embedded.helpers import ControlPlane, control_plane, eventually
@@ -149,13 +150,21 @@ class Soak:
     def _judge(self, job: Job, lane: Lane) -> None:
         self.ends[job.status] += 1
         if job.status is JobStatus.COMPLETE and lane.fate != "its program fails":
-            helpers.check_that_every_rank_ran_once(self.plane, job)
-            ran = helpers.ranks_that_ran(self.plane, job.id)
-            logs = [ran[job.attempt, rank.index][0].log.read_text() for rank in job.ranks]
+            ran = self._ran_once(job)
+            logs = [ran[job.attempt, rank.index].log.read_text() for rank in job.ranks]
             assert {helpers.digest_in(log) for log in logs} == {self.digest}, self._story(job)
             return
         assert job.status is JobStatus.FAILED, self._story(job)
         assert lane.fate in OWN, self._story(job)
+
+    def _ran_once(self, job: Job) -> dict[tuple[int, int], TaskView]:
+        """The task of each attempt and rank. One that was stopped as it began has said nothing; none speaks twice."""
+        ran = helpers.ranks_that_ran(self.plane, job.id)
+        for (attempt, rank), tasks in ran.items():
+            hello = f"rank {rank} of {RANKS}, job {job.id!r}, attempt {attempt}"
+            said = sum(task.log.read_text().count(hello) for task in tasks if task.log.exists())
+            assert (len(tasks), said <= 1) == (1, True), f"{hello}: {len(tasks)} tasks, said {said} times"
+        return {place: tasks[0] for place, tasks in ran.items()}
 
     def _story(self, job: Job) -> str:
         lines = [f"{e.at:%H:%M:%S} {e.subject} {e.after} {e.why} {e.evidence}" for e in job.timeline]
