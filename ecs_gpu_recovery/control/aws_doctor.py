@@ -178,10 +178,12 @@ class _Checks:
 
         wanted: Any = {"registryId": account, "repositoryName": repository, "imageIds": [{"imageTag": tag}]}
         try:
-            self._session.client("ecr").describe_images(**wanted)
+            there = self._session.client("ecr").describe_images(**wanted)["imageDetails"]
         except ClientError as exc:
             if code_of(exc) not in ("ImageNotFoundException", "RepositoryNotFoundException"):
                 raise
+            there = []
+        if not there:
             do = f"push it, or deploy with BUILD_IMAGE=true and build it:  {start_command(self._stack)}"
             return [Finding("image", False, f"{repository}:{tag} is not there, so no check can start", do)]
         return [Finding("image", True, f"{repository}:{tag} is there")]
