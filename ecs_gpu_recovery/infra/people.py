@@ -44,7 +44,8 @@ _ALL = (VIEWER, OPERATOR, SHOWING, ACTING)
 _READS, _ACTS = (OPERATOR, SHOWING, ACTING), (OPERATOR, ACTING)
 GRANTS: tuple[Grant, ...] = (
     Grant(_ALL, "list jobs", ("dynamodb:Query",), places.job_lists),
-    Grant(_ALL, "the doctor looks at the tables", ("dynamodb:DescribeTable",), places.looked_at),
+    Grant(_ALL, "the doctor looks at the tables", ("dynamodb:DescribeTable",), places.tables),
+    Grant(_ALL, "and at that of the guard", ("dynamodb:DescribeTable",), places.guard),
     Grant(_ALL, "find the cluster's nodes", ("ecs:ListContainerInstances",), places.cluster),
     Grant(
         _ALL,

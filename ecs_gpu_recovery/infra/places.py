@@ -21,11 +21,6 @@ def _named(service: str, *resources: str, why: str = "") -> Places:
 
 tables = _named("dynamodb", *(f"table/{{{kind}_TABLE_NAME}}" for kind in ("JOB", "TASK", "NODE")))
 guard = _named("dynamodb", f"table/{{STACK_NAME}}-{GUARD.name}")
-looked_at = _named(
-    "dynamodb",
-    *(f"table/{{{kind}_TABLE_NAME}}" for kind in ("JOB", "TASK", "NODE")),
-    f"table/{{STACK_NAME}}-{GUARD.name}",
-)
 #: Indexes that carry a line per job, and no record.
 job_lists = _named(
     "dynamodb", *(f"table/{{JOB_TABLE_NAME}}/index/{index}" for index in (BY_CLUSTER, BY_STATUS))

@@ -303,12 +303,14 @@ class Judge:
                 )
 
     def look(self, store: Store) -> None:
-        """No job waits for a node while one is free for it."""
+        """No job waits for a node while one is free for it, but for ranks whose nodes broke in a frozen fleet."""
         waits: dict[tuple[str, str], float] = {}
         nobody = any(begin <= self._world.now < end for begin, end in self.late)
         if not self._world.troubled and not nobody:
             for job in each(store.job, store.live_jobs())[0]:
                 ready = [r for r in job.ranks if r.handed and not r.live and not r.anew]
+                if self.permits.frozen:
+                    ready = [r for r in ready if r.verdict not in (Verdict.REBOOT, Verdict.REPLACE)]
                 if job.status is JobStatus.PENDING_RESTART and ready and job.ending is None:
                     some = {(job.id, node.name) for node in store.nodes() if self._suits(job, node)}
                     waits |= {pair: self._idle.get(pair, self._world.now) for pair in some}

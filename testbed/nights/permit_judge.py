@@ -36,6 +36,10 @@ class PermitJudge:
         self._frozen: float | None = None  #: since when
         self._condemned: dict[tuple[str, object], float] = {}  #: faults that nobody repairs, and when
 
+    @property
+    def frozen(self) -> bool:
+        return self._frozen is not None
+
     def rebooted(self, machine: str, key: str) -> None:
         demand(key in self._granted, f"{machine} is rebooted without a permit for {key}")
 

@@ -89,7 +89,7 @@ def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
 def test_a_node_is_drained_and_released(browser: Browser, plane: tuple[Controller, httpx.Client]) -> None:
     _, client = plane
     page = opened(browser, client, "/nodes/node-3")
-    page.get_by_label("Drain").check()
+    page.locator("input[value='drain']").check()
     page.get_by_label("Reason").fill("new cable")
     page.get_by_role("button", name="Do it").click()
     expect(page.locator("#node")).to_contain_text("new cable", timeout=WAIT_MS)

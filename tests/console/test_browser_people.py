@@ -71,7 +71,7 @@ def test_an_operator_drains_and_releases_under_their_own_name(
     page = opened(browser, guarded_state, "/nodes/node-2")
     signed_in(page, "olga")
     page.wait_for_url(re.compile("/nodes/node-2$"))
-    page.get_by_label("Drain").check()
+    page.locator("input[value='drain']").check()
     page.get_by_label("Reason").fill("new cable")
     page.get_by_role("button", name="Do it").click()
     expect(page.locator("#node")).to_contain_text("olga: new cable", timeout=WAIT_MS)

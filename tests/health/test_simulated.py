@@ -21,7 +21,7 @@ def xid(code: int, text: str = "", at: str = AT) -> str:
 PAGE = (ROOT / "docs" / "health.md").read_text()
 TABLE = PAGE.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
 ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in TABLE.strip().splitlines()[2:]]
-AROUND = {"no-cure", "no-return", "lost", "xid"}
+AROUND = {"leaving", "no-cure", "no-return", "lost", "xid"}
 """Faults that change what comes after, or that no check on the node itself could find."""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ecs_gpu_recovery.aws import reboot_document
 from ecs_gpu_recovery.aws.discover import discover
-from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS
+from ecs_gpu_recovery.aws.tables import GUARD, JOBS, NODES, TASKS
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from testbed.aws.server import Server
@@ -124,12 +124,15 @@ def deployed(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     for family, name in ((TRAIN, "main"), (CHECK, "check")):
         ecs.register_task_definition(family=family, containerDefinitions=[container(name, 8)])
     stack = f"stack-{mark}"
+    guard = f"{stack}-{GUARD.name}"
+    db.create_table(**GUARD.definition(guard))
     document = reboot_document.name(stack)
     server.client("ssm").create_document(
         Name=document, Content=json.dumps(reboot_document.content()), DocumentType="Command"
     )
     environment = {role: f"{table.name}_{mark}" for role, table in names.items()} | {
         "STACK_NAME": stack,
+        "GUARD_TABLE_NAME": guard,
         "ECS_CLUSTER_NAME": cluster,
         "DCGM_HEALTH_CHECK_TASK": CHECK,
         "SNS_TOPIC_ARN": server.client("sns").create_topic(Name=f"told-{mark}")["TopicArn"],
