@@ -152,7 +152,9 @@ def test_nodes_that_did_the_same_share_a_line_and_a_move_names_its_rule() -> Non
     assert len(lines) < len(job.timeline)
     assert ["n0", "n1", "n2"] in [line["subjects"] for line in lines]
     rules = [line["rule"] for line in lines if line["subject"] == "job" and line["before"]]
-    assert rules == ["a rank died in a way a GPU fault can cause, its node was lost, or a node is to be taken away"]
+    assert rules == [
+        "a rank died in a way a GPU fault can cause, its node was lost, or a node is to be taken away"
+    ]
     assert sum(len(line["subjects"]) for line in lines) == len(job.timeline), "nothing is left out"
 
 
