@@ -133,6 +133,7 @@ def deployed(server: Server, patch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     environment = {role: f"{table.name}_{mark}" for role, table in names.items()} | {
         "STACK_NAME": stack,
         "GUARD_TABLE_NAME": guard,
+        "ADMISSION_CHECK": "false",
         "ECS_CLUSTER_NAME": cluster,
         "DCGM_HEALTH_CHECK_TASK": CHECK,
         "SNS_TOPIC_ARN": server.client("sns").create_topic(Name=f"told-{mark}")["TopicArn"],
