@@ -92,18 +92,19 @@ def read_file(path: Path) -> dict[str, Any]:
         raise Refused(f"{path} does not exist") from None
     except OSError as exc:
         raise Refused(f"{path} cannot be read: {exc.strerror}") from exc
+    named = "standard input" if piped else path
     if len(raw) > LARGEST_FILE:
-        raise Refused(f"{path} is larger than {LARGEST_FILE >> 20} MiB: that is no job file")
+        raise Refused(f"{named} is larger than {LARGEST_FILE >> 20} MiB: that is no job file")
     try:
         text = raw.decode()
         kind = "JSON" if path.suffix == ".json" or (piped and text.lstrip()[:1] == "{") else "TOML"
         data = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except UnicodeDecodeError:
-        raise Refused(f"{path} is not a text file: a job file is written in TOML or JSON") from None
+        raise Refused(f"{named} is not a text file: a job file is written in TOML or JSON") from None
     except (ValueError, RecursionError) as exc:
-        raise Refused(f"{path} is not valid {kind}: {exc}") from exc
+        raise Refused(f"{named} is not valid {kind}: {exc}") from exc
     if not isinstance(data, dict):
-        raise Refused(f"{path} must hold one table of keys and values")
+        raise Refused(f"{named} must hold one table of keys and values")
     return data
 
 
@@ -118,7 +119,9 @@ def parse(data: Mapping[str, Any], *, python: str, local_files: bool = True) -> 
     if "" in nodes or len(set(nodes)) != len(nodes):
         problems.append("nodes: a node is named twice, or not at all")
     if bool(data.get("nodes")) == ("any_nodes" in data):
-        problems.append("nodes: name the nodes, or say with any_nodes how many to take (one of the two)")
+        problems.append(
+            "nodes: name the nodes, or say with any_nodes (--any) how many to take (one of the two)"
+        )
     _look_at_variables(good.get("env", {}), problems)
     if local_files and good.get("workdir"):
         if Path(good["workdir"]).is_dir():

@@ -88,6 +88,11 @@ class Ledger:
         mean = self.node_h / len(self.failures) if self.failures else None
         return mean, self.node_h / high, self.node_h / low if low else None
 
+    @property
+    def telling(self) -> bool:
+        """Whether nodes ran for long enough to say how often one fails."""
+        return self.node_h / poisson_interval(len(self.failures))[1] >= 1
+
     def checkpoint_interval(self, write_s: float) -> float | None:
         """Seconds between checkpoints that lose least, if one takes so long to write: √(2·w/rate)."""
         if not self.failures or not self.running_h:

@@ -30,12 +30,15 @@ LEAVES = "to be taken away: {why}"
 MAY_LEAVE = "may be taken away soon: {why}"
 SILENT = "not heard from"
 UNTESTED = "not tested: {found}"
+SPARE = "kept as a spare"
+SPARE_UNTESTED = "kept as a spare; not tested: {found}"
 GPUS_GONE = "only {seen} of {all} GPUs are there"
 GIVEN = "{found}"
 NEEDS_PERSON = "a person must look at it"
 TEXTS = (
     *BUSY_WITH.values(),
-    *(BY_PERSON, LEAVES, MAY_LEAVE, SILENT, PERMIT, COMPANY, UNTESTED, GPUS_GONE, GIVEN, NEEDS_PERSON),
+    *(BY_PERSON, LEAVES, MAY_LEAVE, SILENT, PERMIT, COMPANY, UNTESTED, SPARE, SPARE_UNTESTED, GPUS_GONE),
+    *(GIVEN, NEEDS_PERSON),
 )
 #: A fault that was reported is settled by what comes after it.
 _SETTLES = frozenset({NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING, NodeStatus.FAILED})
@@ -74,8 +77,8 @@ def standing(node: Node) -> Standing:
     if not node.all_gpus_back:
         return Standing(BAD, GPUS_GONE, {"seen": node.gpus_seen, "all": node.gpus})
     if node.verdict is Verdict.INCONCLUSIVE:
-        return Standing(FREE, UNTESTED, {"found": node.findings})
-    return Standing(FREE)
+        return Standing(FREE, SPARE_UNTESTED if node.spare else UNTESTED, {"found": node.findings})
+    return Standing(FREE, SPARE if node.spare else "")
 
 
 def _kept(node: Node) -> Standing:

@@ -50,11 +50,12 @@ def report(
 
 
 def _tell(ledger: Ledger, write_s: float) -> None:
-    print(f"{ledger.jobs} jobs, {ledger.total:,.1f} GPU hours")
+    print(f"{ledger.jobs} {'job' if ledger.jobs == 1 else 'jobs'}, {ledger.total:,.1f} GPU hours")
     for kind, hours in ledger.hours.items():
         if hours:
             print(f"  {hours:12,.2f}  {hours / ledger.total:6.1%}  {kind}")
-    print(f"stopped {len(ledger.failures)} times")
+    times = len(ledger.failures)
+    print(f"stopped {times} {'time' if times == 1 else 'times'}")
     for row in ledger.causes:
         where = ", ".join(filter(None, (row.node, row.rule, row.gpu)))
         print(
@@ -62,6 +63,9 @@ def _tell(ledger: Ledger, write_s: float) -> None:
             + (f" ({where})" if where else "")
         )
     mean, low, high = ledger.mean_time_to_failure()
+    if not ledger.telling:
+        print("how often a node fails: too little data yet")
+        return
     if mean is None:
         print(f"no failure: a node runs {low:,.0f} hours or more between two, most likely (95 %)")
         return

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import complete
 from .options import BackendOption, JsonOption, NodeArgument, StateOption, WhyOption, refuse_lost_options
+
+if TYPE_CHECKING:
+    from ..core.model import Node
 
 nodes_app = typer.Typer(
     help="List the nodes, or examine all free ones.", invoke_without_command=True, rich_markup_mode=None
@@ -110,6 +113,19 @@ _NOTED = {
 }
 
 
+#: What `node inject` takes beside the faults.
+_TAKEN_BACK = {"clear": "takes all faults back", "power-on": "brings a lost node back"}
+
+
+def _no_news(node: Node, ask: str) -> str:
+    """What to say if the node is already as it is asked to be."""
+    if ask == "release" and not node.engaged:
+        return "free already, nothing to release"
+    if ask == "unspare" and not node.spare:
+        return "no spare already"
+    return "a spare already" if ask == "spare" and node.spare else ""
+
+
 def _must_be_level(level: str) -> None:
     if level not in ("quick", "1", "2", "3", "4"):
         raise typer.BadParameter(f"--level {level}: use quick, 1, 2, 3 or 4")
@@ -154,10 +170,11 @@ def _ask(
         raise typer.BadParameter(f"--why: give a reason; the next person who looks at {name} will ask for it")
     _must_be_level(level)
     with opened(backend, state) as side:
+        before = _no_news(side.node(name), ask)
         node = side.ask_node(name, ask, why=why, level=level)
         remark(side)
         if not as_json:
-            print(f"{name}: {_NOTED[ask].format(name=name)}")
+            print(f"{name}: {before or _NOTED[ask].format(name=name)}")
         while wait and node.status in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING):
             time.sleep(side.poll_s)
             node = side.node(name)
@@ -264,6 +281,8 @@ def inject(
         if as_json:
             render.emit_json({"faults": FAULTS})
         for known, sentence in () if as_json else FAULTS.items():
+            print(f"{known:13} {sentence}")
+        for known, sentence in () if as_json else _TAKEN_BACK.items():
             print(f"{known:13} {sentence}")
         return
     if xid is not None and fault != "xid":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from ..core.codec import whole
 from ..core.effects import Order
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import Page
+from ..masks import command_line, masked_command, masked_record
 from ..progress import read_progress
 from ..report import phases, runs
 from ..standing import standing, standing_view
@@ -116,7 +116,7 @@ def print_jobs(page: Page, now: datetime, status: JobStatus | None = None) -> No
 
 
 def job_json(job: Job, now: datetime) -> dict[str, Any]:
-    data: dict[str, Any] = whole(job)
+    data = masked_record(job)
     data["phases"] = [
         {"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)}
         for p in phases(job, now)
@@ -143,7 +143,7 @@ def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequ
         out.print(f"  repeats      {job.spec.retry_of}", markup=False)
     if retries:
         out.print(f"  repeated by  {', '.join(retries)}", markup=False)
-    out.print(f"  command      {shlex.join(job.spec.command)}", markup=False)
+    out.print(f"  command      {command_line(masked_command(job.spec.command))}", markup=False)
     out.print(f"  checkpoints  {job.spec.checkpoint_dir}", markup=False)
     done = read_progress(job.spec.checkpoint_dir)
     if done.steps:

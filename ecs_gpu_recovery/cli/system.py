@@ -106,12 +106,12 @@ def prune(
         render.emit_json({"jobs": done.jobs, "bytes": done.bytes, "done": yes})
         return
     size = f"{done.bytes / (1 << 20):.1f} MiB"
+    jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
+    what = "logs and checkpoints" if checkpoints else "logs"
     if yes:
-        print(f"let go of {done.jobs} jobs: {size} of logs and checkpoints are free again")
+        print(f"let go of {jobs}: {size} of {what} are free again")
     else:
-        print(
-            f"{done.jobs} jobs ended more than {older_than} ago: {size} of logs and checkpoints. To let go: --yes"
-        )
+        print(f"{jobs} ended more than {older_than} ago: {size} of {what}. To let go: --yes")
 
 
 def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:

@@ -19,9 +19,9 @@ from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, Node
 from ..jobfile import JobRequest, parse
 from ..jobkeys import CONTAINER, HOW, KEYS, MORE, JobKey
+from ..masks import masked_command, masked_env
 from .problems import BadField, by_field
 from .samples import TEMPLATES, Template
-from .views import masked_command, masked_env
 
 __all__ = ["EMPTY", "TEMPLATES", "Desktop", "Template", "from_form", "preview", "submit"]
 
@@ -113,7 +113,7 @@ def _program(
         try:
             data[key] = shlex.split(one[key])
         except ValueError as exc:
-            wrong.setdefault(key, []).append(f"a quote is not closed: {exc}")
+            wrong.setdefault(key, []).append(str(exc).lower())
 
 
 def _variables(key: str, text: str, wrong: dict[str, list[str]]) -> dict[str, str]:

@@ -64,9 +64,11 @@ def choose_nodes(
     free = [node.name for node in clean_first if not _refusal(node, gpus, against)]
     if len(free) < request.any_nodes:
         with_gpus = f" with {gpus} GPUs each" if gpus else ""
+        spares = sum(node.spare and not node.engaged for node in nodes)
+        kept = f", not counting {spares} kept as a spare" if spares else ""
         raise Refused(
             f"the job was not submitted: it wants {request.any_nodes} free nodes{with_gpus},"
-            f" and there are {len(free)}. See: gpu-recovery nodes"
+            f" and there are {len(free)}{kept}. See: gpu-recovery nodes"
         )
     return tuple(free[: request.any_nodes])
 

@@ -164,7 +164,7 @@ def run_demo(
             show = _Show(controller.parts, scenario, fault, steps, loop, beside, quiet=as_json)
             code = show.play(folder, nodes, [wish.name for wish in wishes[nodes:]])
             if beside is not None and not as_json:
-                _look_on(beside, folder if state is not None else None)
+                _look_on(beside, folder if state is not None else None, fault)
             return code
     finally:
         if state is None:
@@ -184,7 +184,7 @@ def _console(folder: Path, port: int | None, out: TextIO) -> ConsoleBeside | Non
     return beside
 
 
-def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
+def _look_on(beside: ConsoleBeside, kept: Path | None, fault: str) -> None:
     """What is left to see, for a person at the terminal; without one nothing is waited for."""
     print()
     if person_is_there():
@@ -198,7 +198,12 @@ def _look_on(beside: ConsoleBeside, kept: Path | None) -> None:
     if started.endswith(f"/{me}") and not shutil.which(me):  # `make demo` runs it from outside the path
         me = started
     print("\nThree things to try next:")
-    print(f"  1. another fault:   {me} demo --fault app   (the program is at fault, nothing is rebooted)")
+    other = (
+        "app   (the program is at fault, nothing is rebooted)"
+        if fault != "app"
+        else "node-lost   (a node loses power for good, its rank moves to a spare)"
+    )
+    print(f"  1. another fault:   {me} demo --fault {other}")
     if kept is not None:
         print(f"  2. look again:      {me} console --state {kept}")
     else:
@@ -282,9 +287,10 @@ class _Show:
             command = [sys.executable, "-m", "ecs_gpu_recovery.examples.train", *options.split()]
             wish = {"name": "demo", "check": "quick", "any_nodes": nodes, "command": command}
             job = side.submit(parse(wish, python=sys.executable))
+            many = f", on {self._scenario.victims} nodes" if self._scenario.victims > 1 else ""
             self._say(
                 f"submitted [bold]{job.id}[/]: {self._steps} training steps over {len(job.ranks)} nodes;"
-                f" halfway, {self._scenario.says}"
+                f" halfway, {self._scenario.says}{many}"
             )
             if self._beside is not None:
                 self._say(f"its page: {self._beside.link.page(f'/jobs/{job.id}')}")

@@ -31,7 +31,7 @@ def play(parts: Embedded, fault: str, says: str, say: Say, rest: Callable[[], No
             move = styled(entry.after)
             if entry.before not in ("", entry.after):
                 move = f"{styled(entry.before)} -> {move}"
-            said = " ".join(filter(None, (entry.why, entry.evidence))).replace("[", "(").replace("]", ")")
+            said = ": ".join(filter(None, (entry.why, entry.evidence))).replace("[", "(").replace("]", ")")
             say(f"{victim}  {move}: [dim]{said}[/]")
         told = len(node.timeline)
         if node.condemned and node.status in AT_REST and not node.outbox:

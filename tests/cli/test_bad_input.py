@@ -64,6 +64,9 @@ class TestJobFiles:
         assert "what shall run" not in told.err, "a wrong command is there, only wrong"
         assert "name the nodes" not in told.err
 
+    def test_what_was_piped_in_is_called_standard_input(self, here: Command) -> None:
+        refused(here("submit", "-f", "-", stdin="{"), "standard input is not valid JSON")
+
     def test_unknown_keys_are_named_with_what_was_meant(self, here: Command, tmp_path: Path) -> None:
         told = submit_file(here, tmp_path, 'any_node = 2\nscrpt = "x"\ncommand = ["true"]\nany_nodes = 1\n')
         refused(
@@ -76,7 +79,7 @@ class TestJobFiles:
         [
             ("any_nodes = 0", "any_nodes: must be from 1 to 4096, not 0"),
             ("any_nodes = -1", "any_nodes: must be from 1 to 4096, not -1"),
-            ("nodes = []", "name the nodes, or say with any_nodes"),
+            ("nodes = []", "name the nodes, or say with any_nodes (--any)"),
             ('nodes = ["node-1", "node-1"]', "a node is named twice"),
             ('nodes = ["node-1", ""]', "named twice, or not at all"),
             ("nodes = [1, 2]", "nodes: every entry must be text"),

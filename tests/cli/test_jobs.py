@@ -13,6 +13,7 @@ import pytest
 
 from ecs_gpu_recovery.control.local_backend import free_port
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.masks import HIDDEN
 from tests.cli.conftest import WHAT_THERE_IS, Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
@@ -31,6 +32,7 @@ def test_a_job_by_options_runs_here_with_what_it_was_given(
     kept, port = tmp_path / "kept", free_port()
     told = here(
         *("submit", "--any", 2, "--name", "mine", "--env", "MINE=a=b", "--check", "none", "--port", port),
+        *("--env", "API_TOKEN=do-not-show"),
         *("--workdir", tmp_path, "--checkpoint-dir", kept, "--wait", "--", sys.executable, "train.py", "--x"),
     )
     assert told.code == 0, told
@@ -43,6 +45,9 @@ def test_a_job_by_options_runs_here_with_what_it_was_given(
     ]
     assert f"[0] port {port} kept in {kept}" in lines
     assert "[1] mine a=b" in lines
+    shown = here("job", job_id, "--json")
+    assert shown.data["spec"]["env"] == {"MINE": "a=b", "API_TOKEN": HIDDEN}
+    assert "do-not-show" not in shown.out
 
 
 def test_a_job_starts_where_it_was_submitted(

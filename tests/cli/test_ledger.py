@@ -103,6 +103,7 @@ def test_advice_follows_from_what_was_seen() -> None:
     assert Ledger(down_h=50, window_h=100).spares() == 3, "half a node on average: 99.8 % of the time"
     assert Ledger().checkpoint_interval(60.0) is None
     assert Ledger().spares() == 0
+    assert [Ledger(node_h=hours).telling for hours in (3, 4)] == [False, True], "95 %: at least an hour"
 
 
 def test_the_command_tells_it_of_one_job_of_all_and_to_scripts(here: Command, script: Path) -> None:
@@ -110,7 +111,9 @@ def test_the_command_tells_it_of_one_job_of_all_and_to_scripts(here: Command, sc
         "submit", "--any", 1, "--id", "counted", "--check", "none", "--wait", "--", sys.executable, script
     )
     assert done.code == 0, done
-    assert "1 jobs, " in here("report", "counted").out
+    said = here("report", "counted").out
+    assert "1 job, " in said
+    assert "stopped 0 times\nhow often a node fails: too little data yet\n" in said
     told = here("report", "--since", "1h", "--json").data
     assert told["jobs"] >= 1
     assert told["gpu_hours"][TRAINING] > 0

@@ -201,7 +201,11 @@ def test_the_faults_are_listed_with_a_word_about_each(here: Command) -> None:
     for args in (("node-1",), ("node-1", "list")):
         told = here("node", "inject", *args)
         assert told.code == 0
-        assert [line.split()[0] for line in told.out.splitlines()] == list(gpus.FAULTS)
+        assert [line.split()[0] for line in told.out.splitlines()] == [
+            *gpus.FAULTS,
+            "clear",
+            "power-on",
+        ]
         assert all(len(line.split()) > 3 for line in told.out.splitlines())
     assert here("node", "inject", "node-1", "--json").data["faults"] == gpus.FAULTS
 
@@ -233,3 +237,19 @@ def test_an_xid_of_ones_choice_is_injected(here: Command, live: LiveController) 
     assert here("node", "inject", "node-1", "xid", "--xid", 63).code == 0
     assert "Xid (PCI:0000:01:00): 63" in (live.cluster.node("node-1").folder / "kmsg").read_text()
     here("node", "inject", "node-1", "clear")
+
+
+def test_a_spare_is_seen_and_a_job_that_lacks_it_is_told_so(here: Command) -> None:
+    for off, told in (((), "kept as a spare"), ((), "a spare already")):
+        assert told in here("node", "spare", "node-1", "--why", "kept back", *off).out
+    shown = {node["name"]: node for node in here("nodes", "--json").data["nodes"]}
+    assert (shown["node-1"]["standing"]["word"], shown["node-1"]["standing"]["why"]) == (
+        "free",
+        "kept as a spare",
+    )
+    assert "kept as a spare" in here("nodes").out
+    refused = here("submit", "--any", len(shown), "--", "true")
+    assert f"there are {len(shown) - 1}, not counting 1 kept as a spare" in refused.err
+    for told in ("no longer a spare", "no spare already"):
+        assert told in here("node", "spare", "node-1", "--off", "--why", "done").out
+    assert "free already" in here("node", "release", "node-1", "--why", "sure").out

@@ -15,12 +15,13 @@ import pytest
 
 from ecs_gpu_recovery.console.access.sessions import COOKIE
 from ecs_gpu_recovery.console.app import serve
-from ecs_gpu_recovery.console.views import HIDDEN, job_view, masked_text
+from ecs_gpu_recovery.console.views import job_view
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.job.table import submit
 from ecs_gpu_recovery.core.model import JobSpec
 from ecs_gpu_recovery.local import wiring
+from ecs_gpu_recovery.masks import HIDDEN, masked_text
 from tests.console.helpers import (
     console,
     control_plane,

@@ -11,9 +11,9 @@ import pytest
 from ecs_gpu_recovery.console.access.auth import Attempts, Proxy, Users, hash_password
 from ecs_gpu_recovery.console.access.sessions import COOKIE
 from ecs_gpu_recovery.console.app import Settings, prepare
-from ecs_gpu_recovery.console.views import HIDDEN, masked_command, masked_env, masked_text
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.errors import Refused
+from ecs_gpu_recovery.masks import HIDDEN, masked_command, masked_env, masked_text
 from tests.console.helpers import PASSWORD, console, sign_in, still_state, training
 
 DRAIN = "/api/nodes/node-1/drain"

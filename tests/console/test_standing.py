@@ -46,6 +46,12 @@ EXAMINED = (*FAULTY, entry("the check found no GPU fault", "PENDING_HEALTHCHECK"
             "free",
             "not tested: DCGM is absent",
         ),
+        ({"spare": True}, "free", "kept as a spare"),
+        (
+            {"spare": True, "verdict": Verdict.INCONCLUSIVE, "findings": "DCGM is absent"},
+            "free",
+            "kept as a spare; not tested: DCGM is absent",
+        ),
         ({"hold": HOLD}, "drained", "by olga: new cable"),
         ({"job_id": "j"}, "busy", "waiting for the rest of its job"),
         ({"job_id": "j", "status": NodeStatus.IN_PROGRESS, "hold": HOLD}, "busy", "running"),

@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..views import masked_text
+from ...masks import masked_text
 from .database import Database
 
 audit_log = logging.getLogger("ecs_gpu_recovery.console.audit")

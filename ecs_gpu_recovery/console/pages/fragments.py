@@ -355,7 +355,10 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     }
     out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
     bad = data["node"]["standing"]["word"] == BAD
-    return regions, {"usual": "release" if out else "check" if bad else "drain"}
+    return regions, {
+        "usual": "release" if out else "check" if bad else "drain",
+        "spare": data["node"]["spare"],
+    }
 
 
 def _kept(side: RecordsBackend, name: str, moves: Sequence[Mapping[str, Any]]) -> Sequence[Bundle]:

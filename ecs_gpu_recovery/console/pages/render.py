@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ... import report, status_text
 from ...core.model import NodeStatus
 from ...jobkeys import LEVELS
+from ...masks import command_line
 from ...standing import BAD, BUSY, DRAINED, FREE
 from ..access.auth import Identity
 from ..api import charts
-from ..views import command_line
 from . import labels, svg
 from .language import LANGUAGES, translations
 

@@ -32,7 +32,7 @@ from .render import Renderer
 
 router = APIRouter(include_in_schema=False)
 #: The stretches of time that the report offers, and how long a checkpoint is taken to last.
-STRETCHES, CHECKPOINT_S = ("1d", WEEK, "4w"), 60.0
+STRETCHES, CHECKPOINT_S = {"1d": "1 day", WEEK: "7 days", "4w": "4 weeks"}, 60.0
 #: For a viewer who follows an old link to the form.
 NO_FORM = "You may look, and an operator may submit jobs. Ask one of them, or for their role."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import hypot
+from math import copysign, hypot
 
 from markupsafe import Markup, escape
 
@@ -60,6 +60,8 @@ NODE_LIFE = frozenset(
         (_N.REBOOTING, _N.PENDING_HEALTHCHECK),
         (_N.REBOOTING, _N.FAILED),
         (_N.FAILED, _N.AVAILABLE),
+        (_N.FAILED, _N.PENDING_HEALTHCHECK),
+        (_N.FAILED, _N.REBOOTING),
     }
 )
 
@@ -72,26 +74,32 @@ class _Line:
     y2: float
 
 
-def _border(center: tuple[float, float], towards: tuple[float, float], *, dot: bool) -> tuple[float, float]:
-    """Where a line from the centre of a box leaves it."""
+def _border(
+    center: tuple[float, float], aside: tuple[float, float], towards: tuple[float, float], *, dot: bool
+) -> tuple[float, float]:
+    """Where a line leaves a box, that begins so far aside of its centre and goes as from there to another."""
     dx, dy = towards[0] - center[0], towards[1] - center[1]
     if dot:
         length = hypot(dx, dy) or 1.0
         return center[0] + dx / length * 8, center[1] + dy / length * 8
-    scale = min(_WIDTH / 2 / abs(dx) if dx else 9e9, _HEIGHT / 2 / abs(dy) if dy else 9e9)
-    return center[0] + dx * scale, center[1] + dy * scale
+    scale = min(
+        (_WIDTH / 2 - copysign(aside[0], aside[0] * dx)) / abs(dx) if dx else 9e9,
+        (_HEIGHT / 2 - copysign(aside[1], aside[1] * dy)) / abs(dy) if dy else 9e9,
+    )
+    return center[0] + aside[0] + dx * scale, center[1] + aside[1] + dy * scale
 
 
 def _line(
     before: str, after: str, places: Mapping[str, tuple[float, float]], moves: Container[tuple[str, str]]
 ) -> _Line:
     a, b = places[before], places[after]
-    x1, y1 = _border(a, b, dot=before == NEW)
-    x2, y2 = _border(b, a, dot=False)
+    aside = (0.0, 0.0)
     if (after, before) in moves:  # both ways: two lines side by side
-        length = hypot(x2 - x1, y2 - y1) or 1.0
-        ox, oy = -(y2 - y1) / length * 9, (x2 - x1) / length * 9
-        x1, y1, x2, y2 = x1 + ox, y1 + oy, x2 + ox, y2 + oy
+        dx, dy = b[0] - a[0], b[1] - a[1]
+        length = hypot(dx, dy) or 1.0
+        aside = (-dy / length * 9, dx / length * 9)
+    x1, y1 = _border(a, aside, b, dot=before == NEW)
+    x2, y2 = _border(b, aside, a, dot=False)
     return _Line(x1, y1, x2, y2)
 
 

@@ -75,6 +75,7 @@ async function examine(all = false) {
     const page = new DOMParser().parseFromString(text, "text/html");
     const found = problemsIn(page);
     tell(found, all ? undefined : touched);
+    if (!Object.keys(found).length) document.getElementById("refused")?.remove();
     preview.replaceChildren(...(all || !Object.keys(found).length ? page.body.childNodes : invitation));
   } catch (error) {
     console.warn(error);
