@@ -240,16 +240,15 @@ def test_an_xid_of_ones_choice_is_injected(here: Command, live: LiveController) 
 
 
 def test_a_spare_is_seen_and_a_job_that_lacks_it_is_told_so(here: Command) -> None:
-    for off, told in (((), "kept as a spare"), ((), "a spare already")):
-        assert told in here("node", "spare", "node-1", "--why", "kept back", *off).out
-    shown = {node["name"]: node for node in here("nodes", "--json").data["nodes"]}
-    assert (shown["node-1"]["standing"]["word"], shown["node-1"]["standing"]["why"]) == (
-        "free",
-        "kept as a spare",
-    )
-    assert "kept as a spare" in here("nodes").out
-    refused = here("submit", "--any", len(shown), "--", "true")
-    assert f"there are {len(shown) - 1}, not counting 1 kept as a spare" in refused.err
+    nodes = {node["name"]: node for node in here("nodes", "--json").data["nodes"]}
+    free = [name for name, node in nodes.items() if node["free"]]
+    kept = next(name for name in free if nodes[name]["standing"]["word"] == "free")
+    for told in ("kept as a spare", "a spare already"):
+        assert told in here("node", "spare", kept, "--why", "kept back").out
+    said = here("node", "show", kept, "--json").data["standing"]
+    assert (said["word"], said["why"]) == ("free", "kept as a spare")
+    refused = here("submit", "--any", 99, "--", "true").err
+    assert f"and there are {len(free) - 1}, not counting 1 kept as a spare." in refused
     for told in ("no longer a spare", "no spare already"):
-        assert told in here("node", "spare", "node-1", "--off", "--why", "done").out
-    assert "free already" in here("node", "release", "node-1", "--why", "sure").out
+        assert told in here("node", "spare", kept, "--off", "--why", "done").out
+    assert "free already" in here("node", "release", kept, "--why", "sure").out

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 import threading
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from gettext import NullTranslations
 from pathlib import Path
@@ -156,6 +157,17 @@ def test_the_diagram_draws_every_state_and_every_move(tmp_path: Path) -> None:
     assert page.count('class="edge taken"') == 1
 
 
+@pytest.mark.parametrize(("places", "moves"), [(svg.PLACES, JOB), (svg.NODE_PLACES, svg.NODE_LIFE)])
+def test_no_head_of_an_arrow_is_hidden_by_a_box(
+    places: dict[str, tuple[float, float]], moves: Collection[tuple[str, str]]
+) -> None:
+    for before, after in moves:
+        line = svg._line(before, after, places, moves)
+        x, y = places[after]
+        aside = max(abs(line.x2 - x) / 75, abs(line.y2 - y) / 23)
+        assert aside == pytest.approx(1), f"{before} -> {after} ends on the border of its box"
+
+
 def test_the_form_keeps_what_was_typed_and_says_what_is_wrong_beside_it(shared: httpx.Client) -> None:
     form = {
         "csrf": csrf_of(shared),
@@ -210,6 +222,8 @@ def test_the_task_definition_is_shown_before_anything_is_sent(shared: httpx.Clie
         assert part in page, part
     wrong = shared.post("/jobs/new/preview", data={**form, "mounts": "fsx"}, headers=HTML).text
     assert 'data-problem="mounts"' in wrong
+    open_quote = shared.post("/jobs/new/preview", data={**form, "command": "echo 'a"}, headers=HTML).text
+    assert '<span data-problem="command">no closing quotation</span>' in open_quote
 
 
 def test_problems_of_all_kinds_are_told_at_once(shared: httpx.Client) -> None:
@@ -392,5 +406,7 @@ def test_the_report_is_a_page_and_an_answer(tmp_path: Path) -> None:
         page = client.get("/report?since=4w").text
         assert "Where the time went" in page
         assert "Nothing was lost to failures." in page
+        assert 'href="/report?since=4w" aria-current="page">4 weeks</a>' in page
+        assert "too little data yet" in page
         assert client.get("/api/report?since=soon").status_code == 422
         assert client.get("/api/report?job=nobody").status_code == 404
