@@ -241,13 +241,15 @@ def _tidy(guard: FleetGuard, now: datetime) -> FleetGuard:
     return replace(guard, requests=tuple(each for each in guard.requests if each.key in kept))
 
 
-def forget(guard: FleetGuard, pending: Iterable[str], now: datetime, after: timedelta) -> FleetGuard:
-    """Take out reboots that wait here though no record orders them any more: nobody must wait behind them."""
+def forget(
+    guard: FleetGuard, pending: Iterable[str], now: datetime, after: timedelta, what: str = REBOOT
+) -> FleetGuard:
+    """Take out what waits here though no record asks for it any more: nobody must wait behind it."""
     wanted = set(pending)
     gone = {
         each.key
         for each in guard.waiting
-        if each.what == REBOOT and each.key not in wanted and now - each.at > after
+        if each.what == what and each.key not in wanted and now - each.at > after
     }
     if not gone:
         return guard

@@ -6,7 +6,7 @@ is believed only of a record that was just read. Where the record can't be read,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,8 +17,8 @@ from ..core.effects import Notify, Order, RebootNode
 from ..core.errors import BadRecord, Refused, Transient, VersionConflict
 from ..core.events import Fact, PermitWithheld, Tick
 from ..core.guard import Answer, FleetGuard, Request
-from ..core.job import leaves
-from ..core.model import Job, Node
+from ..core.job import leaves, sightings
+from ..core.model import Job, JobStatus, Node
 from ..core.node.repair import unheard
 from ..core.policy import Policy
 from .ports import GuardStore
@@ -32,6 +32,7 @@ class Permits:
     def __init__(self, store: GuardStore, policy: Policy) -> None:
         self._store, self._policy = store, policy
         self._last = FleetGuard(cluster=store.cluster)  #: a guess, until it was written or read
+        self._looked = False  #: for stops that another process has asked for
         self._given: dict[str, Answer] = {}
 
     def ask(self, requests: Sequence[Request], now: datetime) -> dict[str, Answer]:
@@ -161,7 +162,7 @@ class Permits:
 
     def tick(self, job: Job, now: datetime) -> Tick:
         """The tick of a job, with the permit to stop its gang if that is due."""
-        frozen = [rank for rank in job.ranks if rank.frozen_at is not None and rank.frozen_at <= now]
+        frozen = sightings.frozen(job, now)
         going = [] if frozen else leaves.due(job, self._policy, now)
         if not (frozen or going) or job.status.final:
             return Tick(at=now, may_stop=False)
@@ -210,3 +211,17 @@ class Permits:
         wanted = list(pending)
         if self._last.waiting:
             self.change(lambda guard: rules.forget(guard, wanted, now, after))
+
+    def forget_stops(self, jobs: Sequence[Job], unread: Collection[str], now: datetime) -> None:
+        """Stops of gangs that have ended, or were stopped otherwise. `jobs` are all that live, but for the `unread`."""
+        if not self._looked:
+            self._last, self._looked = self.look(), True
+        trains = [job for job in jobs if job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)]
+        wanted = {of(job.id, job.attempt) for job in trains for of in (keys.halt, keys.hang_stop)}
+
+        def decide(guard: FleetGuard) -> FleetGuard:
+            unknown = {each.key for each in guard.waiting if each.job in unread}
+            return rules.forget(guard, wanted | unknown, now, self._policy.lease, rules.STOP)
+
+        if decide(self._last) is not self._last:
+            self.change(decide)

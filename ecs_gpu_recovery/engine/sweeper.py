@@ -85,6 +85,7 @@ class Sweeper:
         self._hangs = Hangs(runtime)
         self._waiting: list[Job] = []  #: jobs that have handed nodes over
         self._wanting: list[Job] = []  #: jobs that need other nodes
+        self._swept: dict[str, Job] = {}
         self._held: dict[str, dict[str, Rank]] = {}  #: the nodes of each job that was swept
 
     def sweep(
@@ -103,13 +104,16 @@ class Sweeper:
         """
         now = self._runtime.since(now)
         report = Report()
-        self._resume, self._waiting, self._wanting, self._held = resume, [], [], {}
+        self._resume, self._waiting, self._wanting, self._held, self._swept = resume, [], [], {}, {}
         live = set(self._store.live_jobs()) if observe else set()
         due = set(self._store.due_jobs(now))
         for job_id in _in_turn(live, due, now):
             look = observe and job_id in live
             act = partial(self._sweep_job, job_id, now, observe=look, report=report)
             report.attempt(("job", job_id), act)
+        if observe and (permits := self._runtime.permits) is not None:
+            jobs, unread = list(self._swept.values()), live - set(self._swept)
+            report.attempt(ALL, partial(permits.forget_stops, jobs, unread, now))
         nodes = self._nodes(report) if observe else []
         late = self._late(nodes, now) if observe else self._store.due_nodes(now)
         report.attempt(ALL, partial(self._ask_permits, late, nodes, now))
@@ -209,6 +213,7 @@ class Sweeper:
             self._waiting.append(job)
         if claim.wanted(job):
             self._wanting.append(job)
+        self._swept[job.id] = job
         self._held[job.id] = {rank.node: rank for rank in job.ranks}
         gpus = sum(job.spec.gpus_per_node or rank.gpus for rank in job.ranks)
         if job.status is JobStatus.IN_PROGRESS:

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from ecs_gpu_recovery.control import permits
-from ecs_gpu_recovery.core.guard import FleetGuard
+from ecs_gpu_recovery.core.events import FaultSeen
+from ecs_gpu_recovery.core.guard import STOP, FleetGuard
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from tests.stories.ends import check_end
 from tests.stories.memory import error
@@ -152,3 +153,45 @@ def test_a_guard_that_cannot_be_asked_means_wait_and_then_all_goes_on() -> None:
         world.wire.before.remove(away)
         world.run()
         check_end(world, JobStatus.COMPLETE, attempt=1)
+
+
+def stops(world: World) -> list[str]:
+    return [each.key for each in guard_of(world).waiting if each.what == STOP]
+
+
+def a_fatal_fault_in_a_frozen_fleet(world: World) -> None:
+    world.begin(2)
+    a_person(world, "freeze")
+    world.cloud.control.health("n1", 1)
+    fault = FaultSeen(at=world.now(), node="n1", evidence="fell off the bus | Xid 79", fatal=True)
+    world.a_process().runtime.handle("j1", [fault])
+
+
+def test_a_gang_that_died_of_its_fault_needs_no_permit_to_be_stopped() -> None:
+    with a_world() as world:
+        a_fatal_fault_in_a_frozen_fleet(world)
+        world.fail_rank(1)
+        for _ in range(10):
+            world.pass_time(60)
+            world.tick()
+            assert stops(world) == []
+        assert [rank.frozen_at for rank in world.job().ranks] == [None, None]
+        a_person(world, "allow", "j1")
+        world.until(lambda: reboots(world) == 1, minutes=5)
+
+
+@pytest.mark.parametrize("end", ["its rank dies", "a person stops the job"])
+def test_a_stop_that_nobody_needs_any_more_is_asked_for_no_longer(end: str) -> None:
+    with a_world() as world:
+        a_fatal_fault_in_a_frozen_fleet(world)
+        world.until(lambda: bool(stops(world)))
+        assert stops(world) == ["j1/0/halt"]
+        if end == "its rank dies":
+            world.fail_rank(1)
+        else:
+            world.stop()
+        world.until(lambda: not stops(world), minutes=10)
+        for _ in range(3):
+            world.pass_time(60)
+            world.tick()
+        assert stops(world) == []

@@ -28,7 +28,7 @@ from . import leaves
 from .budget import progress_seen
 from .claim import examine, may_move, under_test
 from .draft import SPEAKERS, Draft, end
-from .sightings import lose, rank_on
+from .sightings import frozen, lose, may_freeze, rank_on
 
 #: How a timeline tells that a gang which shows no sign of life is not stopped yet.
 HELD = "the stop of the gang waits for a permit"
@@ -287,19 +287,19 @@ def tick(draft: Draft, ev: Tick) -> None:
 
 def _freeze(draft: Draft, rank: Rank, ev: Tick) -> None:
     """To stop a gang that has not ended takes a permit. Without one, or while somebody starts, it runs on, and is
-    looked at again."""
-    starts = draft.status is JobStatus.RESTARTING or not (rank.live or rank.ended)
-    if not ev.may_stop or starts:
+    looked at again. One that is stopped already needs none."""
+    if not may_freeze(draft, rank):
+        draft.set(rank.index, frozen_at=None)
+        return
+    if not ev.may_stop or rank not in frozen(draft, draft.now):
         draft.set(rank.index, frozen_at=draft.next_look)
         if ev.why and not draft.reported(HELD):
             draft.note("job", draft.status, draft.status, HELD, ev.why)
             if ev.tell is not None:
                 draft.order(ev.tell)
         return
-    draft.set(rank.index, frozen_at=None)
-    if draft.status is JobStatus.IN_PROGRESS and rank.live and rank.exit is None and draft.ending is None:
-        why = "a fatal GPU fault was seen, and no sign of life since"
-        draft.set(rank.index, exit=Exit.FROZEN, exit_reason=why)
+    why = "a fatal GPU fault was seen, and no sign of life since"
+    draft.set(rank.index, frozen_at=None, exit=Exit.FROZEN, exit_reason=why)
 
 
 def _ran_out(draft: Draft, rank: Rank) -> None:

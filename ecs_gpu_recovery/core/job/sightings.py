@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from .. import examination, sighting
 from ..events import FaultSeen, NodeSeen
-from ..model import Exit, JobStatus, NodeStatus, Rank, Verdict
+from ..model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
 from .claim import under_test
 from .draft import Draft
 
@@ -93,3 +95,17 @@ def fault_seen(draft: Draft, ev: FaultSeen) -> None:
     runs = not rank.quiet and trains and draft.ending is None
     if ev.fatal and runs and rank.frozen_at is None and ev.at >= (draft.budget.since or draft.created_at):
         draft.set(rank.index, frozen_at=draft.now + draft.policy.fault_grace)
+
+
+def may_freeze(job: Job | Draft, rank: Rank) -> bool:
+    """Whether it still matters that a rank shows no sign of life: nothing of its gang has failed, or is to stop."""
+    trains = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and job.ending is None
+    return trains and not rank.ended and rank.exit is None
+
+
+def frozen(job: Job | Draft, now: datetime) -> list[Rank]:
+    """The ranks for which the gang is to be stopped now. One that starts is waited for."""
+    if job.status is JobStatus.RESTARTING:
+        return []
+    late = (rank for rank in job.ranks if rank.frozen_at is not None and rank.frozen_at <= now)
+    return [rank for rank in late if rank.live and may_freeze(job, rank)]
