@@ -157,8 +157,10 @@ def names(found: Sequence[str]) -> str:
 
 
 def deadline(job: Job, nodes: Iterable[Node] = ()) -> datetime | None:
-    """When the present wait ends at the latest; a job that trains waits for nothing. A node that was handed over has
-    the deadline of its repair in its own record."""
+    """When the present wait ends at the latest; a job that trains or finishes waits for nothing that ends. A node that
+    was handed over has the deadline of its repair in its own record."""
+    if now_doing(job).key == FINISHING:  # by then a rank must be seen again, and it is, again and again
+        return None
     handed = {rank.node for rank in job.ranks if rank.handed}
     waits = [rank.deadline for rank in job.ranks] + [node.deadline for node in nodes if node.name in handed]
     return None if job.status.final else min((wait for wait in waits if wait is not None), default=None)

@@ -52,8 +52,9 @@ class Hangs:
         if job.status is not JobStatus.IN_PROGRESS or job.ending is not None:
             return
         held = {node.name: node for node in nodes if node.job_id == job.id}
-        gang = [held[rank.node] for rank in job.ranks if rank.node in held]
-        whole = len(gang) == len(job.ranks)
+        ranks = hang.gang(job)
+        gang = [held[rank.node] for rank in ranks if rank.node in held]
+        whole = len(gang) == len(ranks)
         stall = witness.gang(gang, now, self._runtime.policy) if whole else None
         if stall is not None:
             self._keep(job, stall, now)
@@ -85,7 +86,7 @@ class Hangs:
         early = now - stall.since < self._runtime.policy.silent_after
         if early or not stall.spinning or self._kept.get(job.id) == known:
             return
-        ranks = sorted(job.ranks, key=lambda rank: rank.node not in stall.odd)[:MOST_KEPT]
+        ranks = sorted(hang.gang(job), key=lambda rank: rank.node not in stall.odd)[:MOST_KEPT]
         try:
             self._runtime.fleet.keep_hang(job, ranks)
         except (Transient, ClusterRefused) as exc:

@@ -21,6 +21,7 @@ from ..core import keys
 from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
+from ..core.job import hang
 from ..core.model import (
     Entry,
     Job,
@@ -166,8 +167,9 @@ class LocalFleet:
         found = self._written.since(job, self._logs(job), self._now())
         if found is None or found.since > since:
             return None
-        stopped = [rank.node for rank in job.ranks if self._is_stopped(rank)]
-        return replace(found, odd=tuple(stopped) if len(stopped) < len(job.ranks) else ())
+        ranks = hang.gang(job)
+        stopped = [rank.node for rank in ranks if self._is_stopped(rank)]
+        return replace(found, odd=tuple(stopped) if len(stopped) < len(ranks) else ())
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         for rank in ranks:

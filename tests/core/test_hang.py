@@ -125,11 +125,27 @@ def adopted() -> Story:
     return story
 
 
+@pytest.mark.parametrize("spinning", [True, False])
+def test_where_some_have_finished_those_that_still_run_are_the_gang(spinning: bool) -> None:
+    """One that is seen to run, and stands still, is not waited for for ever."""
+    job = a_running_job(nodes=2).finishes(0)
+    for _ in range(4):
+        job.after(POLICY.start_timeout - MINUTE).starts(1)
+    assert job.status is JobStatus.IN_PROGRESS
+    job.hears(stalled(at=job.now, spinning=spinning))
+    if spinning:
+        assert job.status is JobStatus.PENDING_HEALTHCHECK
+        assert job.orders == [like(CheckNode, rank=0), like(StopTask, rank=1)]
+        assert [rank.hung for rank in job.job.ranks] == [False, True]
+    else:
+        assert (job.status, job.orders) == (JobStatus.IN_PROGRESS, [like(Notify, key="j/0/notify/hang")])
+
+
 def test_a_job_that_starts_ends_or_misses_a_node_is_left_to_others() -> None:
     for story in (
         a_new_job(nodes=2),
         a_running_job(nodes=2).person_stops_it(),
-        a_running_job(nodes=2).finishes(0),
+        a_running_job(nodes=2).finishes(0).is_seen(1, connected=False),
         a_running_job(nodes=2).is_seen(1, connected=False),
     ):
         assert story.hears(stalled()).orders == []

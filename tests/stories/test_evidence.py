@@ -13,6 +13,7 @@ from ecs_gpu_recovery.aws import hang_document, reboot_document
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.status_text import FINISHING, deadline, now_doing
 from tests.stories.world import DOCUMENT, World
 
 BUCKET = "stack-evidence-1"
@@ -69,6 +70,21 @@ def test_who_was_told_that_a_job_may_hang_is_told_when_it_trains_again(world: Wo
     assert ["trains again" in message for message in world.messages()] == [False, True]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert sum(entry.why == "the job trains again" for entry in world.job().timeline) == 1
+
+
+def test_a_rank_that_stands_still_is_told_of_though_another_has_finished(world: World) -> None:
+    world.begin(2)
+    world.fail_rank(0, code=0)
+    since = world.now()
+    for _ in range(14):
+        fact = NodePulse(at=world.now(), node="n1", state="flat", since=since, trained=True)
+        world.side.runtime.handle_node("n1", [fact])
+        world.tick()
+        world.pass_time(60)
+    (told,) = world.messages()
+    assert "may hang" in told
+    doing = deadline(world.job()), now_doing(world.job()).key
+    assert doing == (None, FINISHING), "no end is named that is put off again and again"
 
 
 def test_a_look_that_can_not_be_ordered_is_no_trouble(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,8 @@
 """A job that neither trains nor dies: two witnesses end its attempt, one tells a person.
 
 The GPUs are one witness, what the ranks write is the other. Both must have stood still for `HANG_AFTER_S`, on the whole
-gang. Nothing is concluded while a rank starts, ends, or is away: then somebody else decides.
+gang. Ranks that have finished belong to it no more. Nothing is concluded while a rank starts, is stopped, or is away:
+then somebody else decides.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import datetime
 
 from .. import messages
 from ..events import GangStalled
-from ..model import Exit, Job, Rank
+from ..model import Exit, Job, Rank, TaskStatus
 from .draft import Draft
 
 #: How the notes of a hang begin in the timeline: one that only people hear of, and one that ends the attempt.
@@ -23,7 +24,11 @@ HANGS = "the gang hangs"
 
 def gang_stalled(draft: Draft, ev: GangStalled) -> None:
     """What the sweeper has put together for this attempt. It says so again and again while it lasts."""
-    if ev.attempt != draft.attempt or draft.ending is not None or not all(_runs(r) for r in draft.ranks):
+    if (
+        ev.attempt != draft.attempt
+        or draft.ending is not None
+        or not all(_runs(draft, r) for r in gang(draft))
+    ):
         return
     if ev.works:
         heals(draft, "the GPUs of every node have worked since")
@@ -38,9 +43,16 @@ def gang_stalled(draft: Draft, ev: GangStalled) -> None:
         _tell(draft, ev, "nothing was done: one witness alone proves no hang")
 
 
-def _runs(rank: Rank) -> bool:
+def gang(job: Job | Draft) -> list[Rank]:
+    """The ranks that have not finished. Where some have, each of the others must be seen again and again: that wait
+    says nothing of a rank that is seen, and stands still."""
+    return [rank for rank in job.ranks if rank.task_status is not TaskStatus.COMPLETE]
+
+
+def _runs(draft: Draft, rank: Rank) -> bool:
     """Nothing else is going on with it."""
-    return rank.live and rank.exit is None and rank.deadline is None and rank.away_since is None
+    waits = rank.deadline is not None and not draft.finishing
+    return rank.live and rank.exit is None and not waits and rank.away_since is None
 
 
 def two_witnesses(draft: Draft, ev: GangStalled) -> bool:
@@ -75,7 +87,7 @@ def stop(draft: Draft, ev: GangStalled) -> None:
     guard of the fleet for a permit.
     """
     why = _since(ev)
-    odd = [rank for rank in draft.ranks if rank.node in ev.odd] or list(draft.ranks)
+    odd = [rank for rank in gang(draft) if rank.node in ev.odd] or gang(draft)
     for rank in odd:
         reason = f"{why}; the others wait for it" if ev.odd else why
         draft.set(rank.index, exit=Exit.SUSPECT, exit_reason=draft.cut(reason), hung=True)
