@@ -87,7 +87,7 @@ def _done(ranks: Sequence[Rank]) -> str:
         (NodeStatus.AVAILABLE, "released"),
         (NodeStatus.FAILED, "marked failed"),
         (NodeStatus.UNKNOWN, "not heard from"),
-        (NodeStatus.REBOOTING, "still rebooting"),
+        (NodeStatus.REBOOTING, "still in repair"),
     ):
         names = [r.node for r in ranks if r.node_status is status]
         if names:

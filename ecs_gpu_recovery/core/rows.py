@@ -200,7 +200,9 @@ def _let_go(node: Node, job: Job) -> Node:
         updated_at=job.updated_at,
         version=node.version + 1,
     )
-    if node.status is not NodeStatus.FAILED or job.status is JobStatus.FAILED:
+    rank = next((rank for rank in job.ranks if rank.node == node.name), None)
+    knew = rank is not None and rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
+    if node.status is not NodeStatus.FAILED or (knew and job.status is JobStatus.FAILED):
         return node
     message = messages.node_failed(node.name, node.findings, node.verdict, node.errands)
     return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))

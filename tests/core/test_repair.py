@@ -14,7 +14,8 @@ from ecs_gpu_recovery.core.effects import Notify, RebootNode
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import Condemnation, JobSpec, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
-from tests.core.story import POLICY, T0, Story, a_job_under_test, like, some_nodes
+from ecs_gpu_recovery.core.rows import held_node
+from tests.core.story import POLICY, T0, Story, a_job_under_test, a_new_job, like, some_nodes
 
 DAY = timedelta(days=1)
 GATED = replace(POLICY, post_reboot_check=True)
@@ -41,6 +42,33 @@ def test_the_third_within_a_week_is_not_and_ends_the_job(days: tuple[float, floa
     assert job.orders == [like(Notify, key="j/notify/failed")], "one message for both"
     assert "condemned 3 times within 7 days: Xid 79" in job.job.outcome
     assert job.node(0).condemned[-1].repair == ""
+
+
+def a_third_fault_before_the_first_start() -> Story:
+    past = tuple(
+        Condemnation(at=T0 - each, verdict=Verdict.REBOOT, outcome="cured") for each in (6 * DAY, DAY)
+    )
+    story = a_new_job(nodes=1, check=True, spec=JobSpec(failover="any"), condemned=past)
+    return story.check_starts(0).check_says(Verdict.REBOOT, 0, findings="Xid 79")
+
+
+def test_a_node_that_its_own_record_gave_up_is_not_condemned_again_before_the_first_start() -> None:
+    job = a_third_fault_before_the_first_start().sees_the_fleet()
+    told = [(entry.before, entry.after) for entry in job.job.timeline if entry.subject == "n0"][-2:]
+    assert told == [("PENDING_HEALTHCHECK", "REBOOTING"), ("REBOOTING", "FAILED")]
+    assert (job.status, job.node(0).status) == (JobStatus.FAILED, NodeStatus.FAILED)
+    assert job.orders == [like(Notify, key="j/notify/failed", node="n0")], "one message for both"
+    (message,) = (each for each in job.orders if isinstance(each, Notify))
+    assert message.done == "All tasks were stopped; n0 marked failed."
+
+
+def test_a_node_of_whose_failure_its_job_never_heard_tells_people_itself() -> None:
+    job = a_third_fault_before_the_first_start()
+    deaf = replace(job.job.ranks[0], node_status=NodeStatus.REBOOTING)
+    ended = replace(job.job, ranks=(deaf,), status=JobStatus.FAILED, version=job.job.version + 1)
+    free = held_node(job.node(0), ended)
+    assert free is not None
+    assert [order.effect for order in free.outbox] == [like(Notify, node="n0", key="node/n0/notify/1")]
 
 
 def test_what_is_older_than_a_week_does_not_count() -> None:

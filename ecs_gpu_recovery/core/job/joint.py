@@ -113,7 +113,8 @@ def _admit(draft: Draft) -> None:
     bad = [r for r in refused if r.verdict in (Verdict.REBOOT, Verdict.REPLACE, Verdict.LOST)]
     if bad == refused != [] and claim.may_swap(draft) and not draft.hopeless:
         for rank in bad:
-            _condemn(draft, rank)
+            if not rank.handed:  # else its own record decides, and may have given it up
+                _condemn(draft, rank)
             _look_at(draft, draft.ranks[rank.index])
         draft.look_at = draft.look_at or draft.now
         return
