@@ -32,7 +32,7 @@ function draw(chart, canvas) {
   const top = Math.max(...chart.lines.flatMap((line) => line.values.filter((value) => value !== null)), 0);
   return new uPlot({
     width: Math.max(200, canvas.clientWidth), height: 9 * rem, legend: { live: false }, cursor: { points: { show: false } },
-    scales: { x: { range: (_, first, last) => (first < last ? [first, last] : [first - 30, last + 30]) }, y: { range: [0, chart.unit === "%" ? 100 : (top || 1) * 1.1] } },
+    scales: { x: { range: (_, first, last) => (chart.at.length > 1 ? [first, last] : [chart.at[0] - 30, chart.at[0] + 30]) }, y: { range: [0, chart.unit === "%" ? 100 : (top || 1) * 1.1] } },
     axes: [{ ...axis, size: 2.2 * rem, space: 5 * rem, values: (_, moments) => moments.map((at) => clock.format(at * 1000)) }, { ...axis, size: 3.2 * rem }],
     series: [{}, ...chart.lines.map((line, i) => ({
       label: line.label, stroke: colour(COLOURS[i % COLOURS.length]), width: 1.75, dash: i % 2 ? [5, 3] : [], spanGaps: false,
