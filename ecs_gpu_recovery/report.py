@@ -24,10 +24,14 @@ EARLIER = "earlier"
 #: Which run it is, and how many may follow; for none, one and more. The texts are keys of the catalogues.
 RUNS = ("first run", "restarted once", "restarted {count} times")
 LEFT = ("no restart left", "1 restart left", "{count} restarts left")
+NEXT = "a restart waits for its nodes"
 
 
-def runs(attempt: int, left: int, *, ended: bool) -> list[tuple[str, int]]:
-    """Texts with their count. What is left is nobody's concern when the job has ended."""
+def runs(attempt: int, left: int, *, ended: bool, waits: bool = False) -> list[tuple[str, int]]:
+    """Texts with their count. What is left is nobody's concern when the job has ended. A restart that `waits` is spent,
+    and has not been made."""
+    if waits:
+        return [(RUNS[min(attempt - 1, 2)], attempt - 1), (NEXT, 1)]
     return [(RUNS[min(attempt, 2)], attempt), *([] if ended else [(LEFT[min(left, 2)], left)])]
 
 

@@ -31,6 +31,7 @@ ENDING = "The job is ending: {left} of {all} tasks still run."
 FIRST_CHECK = "Examining {all} nodes before the first start: {done} have answered."
 CHECKING = "Examining {all} nodes: {done} have answered."
 WAITS = "Waits for {left} of {all} nodes since {since}: {nodes}, or others that are free."
+HELD = "The reboot of {nodes} {why}. To see and answer it: gpu-recovery permits."
 AWAITING = "Waiting for {nodes}. Then all {all} ranks start again from the last checkpoint."
 RESTARTING = "Starting all ranks again: {done} of {all} run."
 STARTING = "Starting: {done} of {all} ranks run."
@@ -47,7 +48,19 @@ MEND = "Mend {nodes}: its page says how."
 FREE = "Free now: {free} of {all} nodes."
 READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
 SENTENCES = (
-    *(STOPPING, ENDING, FIRST_CHECK, CHECKING, WAITS, AWAITING, RESTARTING, STARTING, FINISHING, TRAINING),
+    *(
+        STOPPING,
+        ENDING,
+        FIRST_CHECK,
+        CHECKING,
+        WAITS,
+        HELD,
+        AWAITING,
+        RESTARTING,
+        STARTING,
+        FINISHING,
+        TRAINING,
+    ),
     *(TRAINING_ALONE, *ENDS.values()),
     *(MEND_AND_RETRY, MEND, READ_AND_RETRY, FREE),
 )
@@ -56,8 +69,9 @@ RECOVERY = ("Stop all ranks", "Check the nodes", "Repair", "Start again", "Train
 FIRST_START = ("Check the nodes", "Start", "Train")
 
 
-def now_doing(job: Job) -> Sentence:
-    """Read from the ranks, so it is true whatever the last line of the timeline says."""
+def now_doing(job: Job, nodes: Iterable[Node] = ()) -> Sentence:
+    """Read from the ranks, and from the nodes that were handed over where they are known: so it is true whatever the
+    last line of the timeline says."""
     count = len(job.ranks)
     live = sum(rank.live for rank in job.ranks)
     answered = sum(rank.verdict is not None for rank in job.ranks)
@@ -72,7 +86,7 @@ def now_doing(job: Job) -> Sentence:
             return Sentence(STOPPING, {"left": live, "all": count})
         return Sentence(CHECKING, {"done": answered, "all": count})
     if job.status is JobStatus.PENDING_RESTART:
-        return _waiting(job)
+        return _held(nodes) or _waiting(job)
     started = sum(rank.task_status is not None for rank in job.ranks)
     if job.status is JobStatus.RESTARTING:
         return Sentence(RESTARTING, {"done": started, "all": count})
@@ -82,6 +96,18 @@ def now_doing(job: Job) -> Sentence:
     if done:
         return Sentence(FINISHING, {"done": done, "all": count})
     return Sentence(TRAINING, {"all": count}) if count > 1 else Sentence(TRAINING_ALONE)
+
+
+def _held(nodes: Iterable[Node]) -> Sentence | None:
+    """A repair that only a person lets go on. What it waits for is written beside its order."""
+    waits = {
+        node.name: order.error
+        for node in nodes
+        for order in node.outbox
+        if node.held and order.key == node.reboot_key and order.error.startswith("waits for ")
+    }
+    why = next(iter(waits.values()), "")
+    return Sentence(HELD, {"nodes": names(list(waits)), "why": why}) if waits else None
 
 
 def _waiting(job: Job) -> Sentence:

@@ -127,7 +127,8 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
 
 def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequence[Node] = ()) -> None:
     out = console()
-    said = runs(job.attempt, job.restarts_left, ended=job.status.final)
+    waits = job.status is JobStatus.PENDING_RESTART
+    said = runs(job.attempt, job.restarts_left, ended=job.status.final, waits=waits)
     which = ", ".join(text.format(count=count) for text, count in said)
     out.print(f"[bold]{job.id}[/]  {styled(job.status)}  {which}")
     if job.outcome:
@@ -135,7 +136,7 @@ def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequ
     elif job.ending:
         out.print(f"  ending: {job.ending.why}", markup=False)
     if not job.status.final:
-        doing = now_doing(job)
+        doing = now_doing(job, handed)
         end = deadline(job, handed)
         until = f" At the latest {end:%H:%M:%S} UTC, in {_until(end, now)}." if end else ""
         out.print(f"  now          {doing.key.format(**doing.values)}{until}", markup=False)
@@ -149,6 +150,7 @@ def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequ
     if done.steps:
         loss = "" if done.loss is None else f", loss {done.loss:.4f}"
         out.print(f"  progress     step {done.steps}{loss}, {done.lost_steps} steps trained twice")
+    held = {node.name for node in handed if node.held}
     made = table("rank", "node", "node state", "task", "exit", "verdict")
     for rank in job.ranks:
         code = "" if rank.exit_code is None else str(rank.exit_code)
@@ -156,7 +158,7 @@ def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequ
         made.add_row(
             str(rank.index),
             plain(rank.node),
-            styled(_node_state(job, rank)),
+            styled("waits for a permit" if rank.node in held else _node_state(job, rank)),
             styled(rank.task_status or "-"),
             f"{rank.exit or ''} {code}".strip(),
             plain(verdict),

@@ -92,6 +92,7 @@ def doing(job: Job, nodes: Iterable[Node] = ()) -> dict[str, Any]:
     """What the system is doing for this job right now, until when at the latest, and why: its last move."""
     moves = [e for e in job.timeline if e.subject == "job" and e.before != e.after]
     last = moves[-1] if moves else None
+    nodes = list(nodes)
     return {
         "job": job.id,
         "status": job.status.value,
@@ -99,7 +100,7 @@ def doing(job: Job, nodes: Iterable[Node] = ()) -> dict[str, Any]:
         "evidence": last.evidence if last else "",
         "since": last.at.isoformat() if last else job.created_at.isoformat(),
         "ending": job.ending.why if job.ending else "",
-        "now": now_doing(job),
+        "now": now_doing(job, nodes),
         "deadline": end.isoformat() if (end := deadline(job, nodes)) else "",
         "calm": job.status is JobStatus.IN_PROGRESS and job.ending is None,
     }

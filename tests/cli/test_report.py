@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.cli.render import print_job
 from ecs_gpu_recovery.control.logs import progress_points
+from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
 from ecs_gpu_recovery.progress import LARGEST_WHOLE, Progress, Steps, effective_ratio, progress, read_progress
 from ecs_gpu_recovery.report import archived, phases, runs
+from tests.core.story import a_job_awaiting_reboot
 
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 
@@ -43,20 +46,33 @@ def a_job(moves: list[tuple[int, str, str, int]], status: JobStatus) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "left", "ended", "said"),
+    ("attempt", "left", "how", "said"),
     [
-        (0, 1, False, "first run, 1 restart left"),
-        (1, 0, False, "restarted once, no restart left"),
-        (2, 3, False, "restarted 2 times, 3 restarts left"),
-        (2, 0, False, "restarted 2 times, no restart left"),
-        (0, 1, True, "first run"),
+        (0, 1, {}, "first run, 1 restart left"),
+        (1, 0, {}, "restarted once, no restart left"),
+        (2, 3, {}, "restarted 2 times, 3 restarts left"),
+        (2, 0, {}, "restarted 2 times, no restart left"),
+        (0, 1, {"ended": True}, "first run"),
+        (1, 0, {"waits": True}, "first run, a restart waits for its nodes"),
     ],
 )
 def test_a_job_says_which_run_it_is_and_how_many_may_follow(
-    attempt: int, left: int, ended: bool, said: str
+    attempt: int, left: int, how: dict[str, bool], said: str
 ) -> None:
-    told = runs(attempt, left, ended=ended)
+    told = runs(attempt, left, **{"ended": False, **how})
     assert ", ".join(text.format(count=count) for text, count in told) == said
+
+
+def test_a_job_whose_repair_waits_for_a_permit_says_so_and_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waits = "waits for a thaw (frozen by ann: new driver)"
+    story = a_job_awaiting_reboot(nodes=2).permit_is(Answer.HELD, why=waits)
+    print_job(story.job, story.now, (), [story.node(0)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"The reboot of n0 {waits}. To see and answer it: gpu-recovery permits." in said
+    assert "0 n0 waits for a permit" in said
+    assert "PENDING_RESTART first run, a restart waits for its nodes" in said
 
 
 def test_steps_trained_twice_are_lost_and_the_resumed_step_is_told() -> None:

@@ -36,7 +36,7 @@ from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import Exit, JobStatus, NodeStatus, TaskStatus
 from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local import wiring
-from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, LEFT, PHASES, RUNS
+from ecs_gpu_recovery.report import EARLIER, FIRST_CHECK, LEFT, NEXT, PHASES, RUNS
 from tests.console.helpers import console, csrf_of, eventually, owners_client, still_state, submitted
 
 HTML = {"accept": "text/html"}
@@ -82,7 +82,9 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
     said |= {*pulses.MEANINGS, *pulses.MEANINGS.values()}
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= (
-        {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.SENTENCES, *RUNS, *LEFT}
+        {chart.key for chart in charts.CHARTS}
+        | set(map(str, Exit))
+        | {*status_text.SENTENCES, *RUNS, *LEFT, NEXT}
     )
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     said |= {*ledger.KINDS, *(cause for _, cause in ledger._CAUSES), "other"}

@@ -156,3 +156,22 @@ def test_an_ended_job_is_run_again_from_its_checkpoint(
         lambda: (found := client.get(f"/api/jobs/{again['id']}").json())["final"] and found, "it ends"
     )
     assert done["status"] == "COMPLETE"
+
+
+def test_a_repair_that_waits_in_a_frozen_fleet_is_called_so_on_the_page(
+    plane: tuple[Controller, httpx.Client],
+) -> None:
+    controller, client = plane
+    client.post("/api/fleet/freeze", json={"why": "new driver"})
+    job = submitted(client, steps=400)
+    path = f"/api/jobs/{job['id']}"
+    eventually(lambda: client.get(path).json()["progress"]["steps"] > 5, "it trains")
+    controller.parts.cluster.inject("node-2", "off-bus")
+    eventually(lambda: "Waits for a permit" in client.get(f"/jobs/{job['id']}").text, "its repair waits")
+    page = client.get(f"/jobs/{job['id']}").text
+    assert "The reboot of node-2 waits for a thaw (frozen by" in page
+    assert "first run · a restart waits for its nodes" in page
+    waiting = client.get("/api/fleet").json()["waiting"]
+    assert [(each["what"], each["node"]) for each in waiting] == [("reboot", "node-2")]
+    client.post(f"{path}/stop", json={"why": "seen"})
+    client.post("/api/fleet/thaw", json={"why": "it works"})

@@ -213,6 +213,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
         "ranks": renderer.render(
             "_ranks.html",
             job=view,
+            held={node.name for node in data["handed"] if node.held},
             pulses=data["pulses"],
             pictures=data["pictures"],
             meanings=pulses.MEANINGS,

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ... import report, status_text
-from ...core.model import NodeStatus
+from ...core.model import JobStatus, NodeStatus
 from ...jobkeys import LEVELS
 from ...masks import command_line
 from ...standing import BAD, BUSY, DRAINED, FREE
@@ -121,7 +121,8 @@ class Renderer:
         return self.text(said.key).format(**said.values)
 
     def runs(self, job: Mapping[str, Any]) -> str:
-        said = report.runs(job["attempt"], job["restarts_left"], ended=job["final"])
+        waits = job["status"] == JobStatus.PENDING_RESTART
+        said = report.runs(job["attempt"], job["restarts_left"], ended=job["final"], waits=waits)
         return " · ".join(self.text(text).format(count=count) for text, count in said)
 
     def render(self, template: str, **values: Any) -> str:
