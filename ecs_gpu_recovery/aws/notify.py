@@ -100,6 +100,10 @@ class SnsNotifier:
                 MessageAttributes={"key": {"DataType": "String", "StringValue": message.key[:256]}},
             )
 
+    def resolved(self, message: Notify) -> None:
+        """No mail: on the bus, for what had opened an incident there."""
+        self._also(message)
+
     def archive(self, record: str, order: Archive) -> None:
         self._archive.keep(record, order)
 

@@ -72,6 +72,7 @@ class Notify(Stored):
     node: str = ""
     owner: str = ""  #: who submitted the job that it is about
     team: str = ""  #: and whose it is, if that was said
+    resolved: bool = False  #: what was told under this key is over
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:

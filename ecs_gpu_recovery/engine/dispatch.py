@@ -75,6 +75,14 @@ class Dispatcher:
         node = self._node(record, name)
         return node if node.host else self._store.node(name)
 
+    def resolve(self, messages: Iterable[Notify], record: Job | Node) -> None:
+        """It stands beside what is decided: what goes wrong with it holds up nothing."""
+        for message in messages:
+            try:
+                self._notifier.resolved(owned(message, record) if isinstance(record, Job) else message)
+            except Transient as exc:
+                log.warning("nobody hears that it is over", extra={"key": message.key, "why": str(exc)})
+
 
 def _guarded(order: Order, at: datetime, act: Callable[[], Iterable[Fact]]) -> list[Fact]:
     effect = order.effect

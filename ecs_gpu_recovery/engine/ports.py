@@ -189,6 +189,9 @@ class Notifier(Protocol):
 
     def notify(self, message: Notify) -> None: ...
 
+    def resolved(self, message: Notify) -> None:
+        """What was told is over. For pagers and chats: nobody is called."""
+
     def archive(self, record: str, order: Archive) -> None: ...
 
 

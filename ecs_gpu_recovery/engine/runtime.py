@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from ..core import handover
+from ..core import handover, resolutions
 from ..core.effects import Order, StartTask
 from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
 from ..core.events import (
@@ -128,6 +128,7 @@ class Runtime:
         )
         self.store.create(step.job)
         say(step.job.timeline, step.job)
+        self._dispatcher.resolve(resolutions.run_again(job_id, spec), step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
         trouble: list[Exception] = []
@@ -205,6 +206,7 @@ class Runtime:
             self._send_first(moved.old, record, now, trouble, told, shown)
         record = self._send_all(records, record, moved.orders, now, trouble, moves)
         for each in moves:
+            self._dispatcher.resolve(resolutions.over(each.old, each.record), each.record)
             if isinstance(each.old, Job):
                 self._send_first(each.old, each.record, now, trouble, told, shown)
         self._label(moved_nodes(moves[0].old, record) | shown, trouble)

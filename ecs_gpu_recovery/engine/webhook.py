@@ -46,7 +46,8 @@ def payload(message: Notify, form: str, console: str = "") -> dict[str, Any]:
         return _slack(message, link, thread)
     if form == "teams":
         return _teams(message, link, thread)
-    return {**as_dict(message), "job": job, "link": link, "thread": thread, "text": _text(message, link)}
+    more = {"job": job, "link": link, "thread": thread, "status": "resolved" if message.resolved else "open"}
+    return {**as_dict(message), **more, "text": _text(message, link)}
 
 
 def _text(message: Notify, link: str) -> str:

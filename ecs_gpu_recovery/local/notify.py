@@ -52,6 +52,12 @@ class LocalNotifier:
         if self._webhook:
             self._post(payload(message, self._form, self._console))
 
+    def resolved(self, message: Notify) -> None:
+        """The pages see for themselves what is over."""
+        log.info("resolved", extra={"key": message.key, "subject": message.subject})
+        if self._webhook:
+            self._post(payload(message, self._form, self._console))
+
     def _post(self, body: dict[str, Any]) -> None:
         import http.client  # these two cost every command a tenth of its start, and few have a webhook
         import urllib.request

@@ -182,6 +182,8 @@ class People:
             "DCGM_HEALTH_CHECK_TASK": stack.outputs["HealthCheckTaskDefinition"],
             "SNS_TOPIC_ARN": stack.outputs["NotificationTopicArn"],
             "GUARD_TABLE_NAME": f"{stack.name}-{GUARD.name}",
+            "INCIDENT_BUS": "default",
+            "STACK_NAME": stack.name,
         }
         self.side: AwsSide = build(env, now=self.now, session=_Session(stack.server))
         self._ecs, self._ssm = stack.server.client("ecs"), stack.server.client("ssm")
@@ -252,12 +254,13 @@ class People:
         check: bool = False,
         restart_when_healthy: str = "never",
         failover: str = Failover.NONE,
+        retry_of: str = "",
     ) -> Job:
         definition = self.stack.outputs["TrainingTaskDefinition"]
         found = self._ecs.describe_task_definition(taskDefinition=definition)["taskDefinition"]
         container = found["containerDefinitions"][0]["name"]
         spec = JobSpec(name=job_id, task_def=definition, container=container, submitted_by="ann")
-        spec = replace(spec, failover=failover)
+        spec = replace(spec, failover=failover, retry_of=retry_of)
         return self.side.runtime.submit(
             job_id=job_id,
             cluster=self.stack.cluster,

@@ -172,6 +172,9 @@ class Inbox:
         self._night.world.note("told", message.key)
         self._night.after("notify", message.key)
 
+    def resolved(self, message: Notify) -> None:
+        """Nobody is called."""
+
     def archive(self, record: str, order: Archive) -> None:
         self._night.before("archive", order.key)
         self._night.after("archive", order.key)

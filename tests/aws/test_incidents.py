@@ -11,8 +11,10 @@ from typing import Any
 import boto3
 import pytest
 
-from ecs_gpu_recovery.aws.incidents import SOURCE, TYPE, IncidentBus, for_chat, told
+from ecs_gpu_recovery.aws.incidents import CHAT, SOURCE, TYPE, IncidentBus, for_chat, told
 from ecs_gpu_recovery.core.effects import Notify
+from ecs_gpu_recovery.core.model import JobSpec
+from ecs_gpu_recovery.core.resolutions import run_again
 from tests.stories.account import KEYS
 
 MESSAGE = Notify(
@@ -32,6 +34,14 @@ def test_an_event_names_the_job_its_owner_and_one_thread_for_all_that_is_said_of
     said = told(MESSAGE)
     assert (said["job"], said["owner"], said["team"], said["thread"]) == ("j", "ann", "vision", "job/j")
     assert told(replace(MESSAGE, key="j/notify/waits.1"))["thread"] == "job/j"
+
+
+def test_what_is_over_is_told_under_the_same_key_and_in_the_same_thread() -> None:
+    (over,) = run_again("j-2", JobSpec(retry_of="j", submitted_by="ann"))
+    opened, resolved = told(MESSAGE), told(over)
+    assert (opened["status"], resolved["status"]) == ("open", "resolved")
+    assert [resolved[part] for part in ("key", "thread")] == [opened[part] for part in ("key", "thread")]
+    assert resolved[CHAT]["content"]["title"] == "Resolved: Job j was run again as j-2"
 
 
 def test_a_chat_gets_what_its_schema_asks_for() -> None:

@@ -151,6 +151,13 @@ def test_healthy_gpus_fail_the_job_without_a_reboot(story: Story) -> None:
     assert "no GPU fault" in message
     (incident,) = story.server.wait_for(story.incidents)
     assert (incident["owner"], incident["thread"]) == ("ann", f"job/{story.name}")
+    again = Story(story.people, f"{story.name}-2", story.nodes)
+    again.people.submit(again.name, again.nodes, retry_of=story.name)
+    opened, resolved = story.server.wait_for(lambda: story.incidents()[1:] and story.incidents())
+    assert (opened["status"], resolved["status"]) == ("open", "resolved")
+    assert opened["key"] == resolved["key"], "a pager closes what it has opened"
+    again.complete()
+    assert again.end().status is JobStatus.COMPLETE
 
 
 def test_a_fault_that_a_reboot_does_not_cure_fails_the_gate_and_is_left_to_people(story: Story) -> None:

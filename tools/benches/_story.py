@@ -129,5 +129,8 @@ class SilentNotifier:
     def notify(self, message: Notify) -> None:
         return None
 
+    def resolved(self, message: Notify) -> None:
+        return None
+
     def archive(self, record: str, order: Archive) -> None:
         return None
