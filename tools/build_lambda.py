@@ -37,7 +37,7 @@ SHIPPED = frozenset({"aws", "core", "engine", "lambdas"})
 #: At the top, but only for a deployment.
 NOT_SHIPPED = frozenset({"ecs_gpu_recovery_stack.py"})
 #: The services that `aws/wiring.py` makes clients for.
-SERVICES = frozenset({"dynamodb", "ecs", "events", "logs", "s3", "sns", "ssm"})
+SERVICES = frozenset({"dynamodb", "ec2", "ecs", "events", "logs", "s3", "sns", "ssm"})
 #: What installers leave behind; it differs from one installation to the next.
 _TRACES = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _FOLDER = ROOT / "build" / "lambda"

@@ -21,6 +21,7 @@ from .definitions import Definitions
 from .errors import code_of, translated
 from .event_fields import family
 from .hang_look import HangLook
+from .machines import Machines
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .rate_limit import Pace
@@ -48,20 +49,21 @@ _NO_LABEL = frozenset({"TargetNotFoundException", "AttributeLimitExceededExcepti
 class EcsFleet:
     """The cluster as ECS and SSM show it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
         ecs: ECSClient,
         reboots: Reboots,
         looks: HangLook,
         logs: CloudWatchLogsClient,
+        machines: Machines,
         cluster: str,
         check_task: str,
         now: Callable[[], datetime],
         pace: Pace,
     ) -> None:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
-        self._reboots, self._looks = reboots, looks
+        self._reboots, self._looks, self._machines = reboots, looks, machines
         self._pace = pace
         self.definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self.definitions, check_task)
@@ -312,6 +314,7 @@ class EcsFleet:
         yield from self.see_instances({r.instance: r.node for r in held if r.instance}, shown)
         self._mend_labels([node_of(job, rank) for rank in held], shown)
         yield from self._see_tasks(job)
+        yield from self._machines.word_on(job, self._now())
 
     def _mend_labels(self, nodes: Sequence[Node], shown: Mapping[str, str]) -> None:
         """A label that was missed, or came late, is put right on the way: the answer shows it. It holds up nothing."""

@@ -25,6 +25,7 @@ from .hang_look import HangLook
 from .incidents import IncidentBus
 from .intake import Intake
 from .last_words import LastWords
+from .machines import Machines
 from .newcomers import Newcomers
 from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
@@ -143,6 +144,7 @@ def build(
         ),
         looks=HangLook(ssm, evidence, document=hang_document.name(stack), cluster=cluster),
         logs=client("logs"),
+        machines=Machines(client("ec2")),
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         now=now,

@@ -24,9 +24,9 @@ TASK_HANDLER, CHECK_MONITOR = "EcsTaskHandler", "DcgmTaskMonitor"
 INSTANCE_MONITOR, SWEEPER = "EcsInstanceMonitor", "RecoverySweeper"
 
 _NO_RESOURCE = (
-    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition, ssm:DescribeInstanceInformation, "
+    "ecs:ListTasks by startedBy, ecs:DescribeTaskDefinition, ssm:DescribeInstanceInformation, ec2:DescribeInstances, "
     "ssm:ListCommandInvocations and ssm:CancelCommand take no narrower resource. The first is bound to the cluster by "
-    "a condition; the next three read. With the last one the sweeper calls back reboots that were given up."
+    "a condition; the next four read. With the last one the sweeper calls back reboots that were given up."
 )
 #: Any function: load a record, move it with a condition, and bring the rows up to it.
 _ENGINE: Mapping[Table, tuple[str, ...]] = {
@@ -50,6 +50,7 @@ class Needs:
     hears_ranks: bool = False
     meets_nodes: bool = False  #: it records nodes that it sees for the first time
     counts_nodes: bool = False  #: and looks for those of which no event came
+    asks_ec2: bool = False  #: of machines that ECS does not hear from
 
 
 FUNCTIONS: Mapping[str, Needs] = {
@@ -69,6 +70,7 @@ FUNCTIONS: Mapping[str, Needs] = {
         hears_ranks=True,
         meets_nodes=True,
         counts_nodes=True,
+        asks_ec2=True,
     ),
 }
 
@@ -176,10 +178,16 @@ class Permissions:
         ]
 
     def _newcomers(self, needs: Needs) -> list[iam.PolicyStatement]:
-        """Nodes that nobody has recorded yet: which there are, and which of them have the tag."""
+        """Nodes that nobody has recorded yet: which there are, and which of them have the tag. And of those that are
+        missed, whether they are still there."""
         count = _allow("ecs:{ListContainerInstances}", self._arns(places.cluster))
         meet = _allow("ssm:{DescribeInstanceInformation}", ["*"])
-        return [*([count] if needs.counts_nodes else []), *([meet] if needs.meets_nodes else [])]
+        ask = _allow("ec2:{DescribeInstances}", ["*"])
+        return [
+            *([count] if needs.counts_nodes else []),
+            *([meet] if needs.meets_nodes else []),
+            *([ask] if needs.asks_ec2 else []),
+        ]
 
     def _daemon_names(self) -> list[Name]:
         why = "The newest revision is to run, on this cluster only."

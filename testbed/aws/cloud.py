@@ -96,6 +96,7 @@ class Cloud:
                 "ecs": tasks.actions | instances.actions,
                 "ssm": SsmActions(self.cluster, self.commands, self.documents).actions,
                 "logs": streams.actions,
+                "ec2": {"DescribeInstances": self._describe_machines},
             }
             if self._definitions is self._own:
                 self.actions["ecs"] |= {
@@ -121,6 +122,16 @@ class Cloud:
             answer = handler(data)
         self._woken.set()
         return answer
+
+    def _describe_machines(self, data: dict[str, Any]) -> dict[str, Any]:
+        """EC2's list of machines; of its filters only that by id."""
+        by_id = [each["Values"] for each in data.get("Filters", ()) if each["Name"] == "instance-id"]
+        found = [
+            {"InstanceId": node.host_id, "State": {"Name": node.ec2_state}}
+            for node in self.cluster.nodes.values()
+            if not (node.external or node.forgotten) and all(node.host_id in ids for ids in by_id)
+        ]
+        return {"Reservations": [{"Instances": [one]} for one in found]}
 
     def tags_of_host(self, host: str) -> dict[str, str]:
         """Of a machine, by its id; none for one that nobody knows."""

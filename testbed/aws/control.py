@@ -154,6 +154,11 @@ class Control:
         with self._cloud.lock:
             self._hosts.terminate(self._node(node))
 
+    def ec2_says(self, node: str, state: str) -> None:
+        """What EC2 calls the machine from now on. Its agent is another matter."""
+        with self._cloud.lock:
+            self._node(node).ec2_state = state
+
     def interrupt(self, node: str) -> None:
         """The EC2 instance is a Spot instance, and it is wanted back."""
         with self._cloud.lock:

@@ -173,6 +173,7 @@ class Hosts:
             return
         was_connected = node.connected
         node.terminated, node.up, node.connected = True, False, False
+        node.ec2_state = "terminated"
         node.inbox.clear()
         node.reports.clear()
         for task in list(self._cluster.live_on(node)):

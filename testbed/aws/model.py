@@ -162,6 +162,7 @@ class Node:
     # The host.
     up: bool = True
     terminated: bool = False
+    ec2_state: str = "running"  #: what EC2 says of the machine, whatever its agent does
     forgotten: bool = False  #: its host has registered anew: nobody speaks for this instance any more
     ssm_up: bool = True
     boots: int = 1

@@ -24,6 +24,7 @@ HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "re
 #: AWS knows no narrower resource for these.
 NO_RESOURCE = {
     *AGENTS,
+    "ec2:DescribeInstances",
     "ecs:DescribeTaskDefinition",
     "ecs:ListTasks",
     "ssm:CancelCommand",
@@ -203,6 +204,7 @@ def test_functions_differ_in_what_they_look_up(stack: Made) -> None:
 
 
 SERVICES = {
+    "ec2": "ec2",
     "client": "dynamodb",
     "ecs": "ecs",
     "logs": "logs",

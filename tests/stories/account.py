@@ -177,7 +177,9 @@ class Session:
     def client(self, name: str, config: Config | None = None) -> Any:
         if name == "s3":  # it signs addresses, and calls nothing
             return boto3.client("s3", config=config, **KEYS)
-        made = self._cloud.client(name) if name in ("ecs", "ssm", "logs") else self._account.client(name)
+        made = (
+            self._cloud.client(name) if name in ("ecs", "ssm", "logs", "ec2") else self._account.client(name)
+        )
         return _Wired(made, name, self._wire)
 
 

@@ -1,0 +1,76 @@
+"""What EC2 says of machines that ECS does not hear from: one that is off can't be running anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..core.events import Fact, NodeSeen, TaskEnded
+from ..core.model import Job, Rank
+
+log = logging.getLogger("ecs_gpu_recovery")
+#: Agents are away for a moment several times an hour: EC2 is asked of those only that stay away.
+ASKED_AFTER = timedelta(minutes=1)
+#: In these nothing runs any more. One that is stopping, or shutting down, may still have something to write.
+_OFF = frozenset({"terminated", "stopped"})
+_AT_ONCE = 100
+
+
+class Machines:
+    """Hosts by their ids. Those of ECS Anywhere (mi-...) are none of EC2's."""
+
+    def __init__(self, ec2: Any) -> None:
+        self._ec2 = ec2
+
+    def off(self, hosts: Iterable[str]) -> dict[str, str]:
+        """Those on which nothing can run, and what they are instead."""
+        ids = sorted({host for host in hosts if host.startswith("i-")})
+        parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
+        states = {host: state for part in parts for host, state in self._states(part)}
+        return {host: states[host] for host in ids if states.get(host) in _OFF}
+
+    def _states(self, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """By a filter: asked for by its id, one that EC2 has forgotten would refuse them all."""
+        request: dict[str, Any] = {"Filters": [{"Name": "instance-id", "Values": list(ids)}]}
+        while True:
+            reply = self._ec2.describe_instances(**request)
+            for reservation in reply.get("Reservations", []):
+                for one in reservation.get("Instances", []):
+                    yield one["InstanceId"], one["State"]["Name"]
+            if not reply.get("NextToken"):
+                return
+            request["NextToken"] = reply["NextToken"]
+
+    def word_on(self, job: Job, at: datetime) -> Iterator[Fact]:
+        """What it means for a job that a machine of it is off: its rank has ended, and need not be waited for."""
+        ranks = [rank for rank in job.ranks if _is_missed(rank, at)]
+        try:
+            off = self.off(rank.host for rank in ranks)
+        except Exception as exc:  # noqa: BLE001 - one more witness: without it a lost node is waited for, as ever
+            log.warning("EC2 could not be asked", extra={"job": job.id, "why": str(exc)})
+            return
+        for rank in ranks:
+            if rank.host not in off:
+                continue
+            why = f"EC2 says that {rank.host} is {off[rank.host]}"
+            if not rank.handed:
+                yield NodeSeen(
+                    at=at, node=rank.node, connected=False, gone=True, why=why, instance=rank.instance
+                )
+            yield TaskEnded(
+                at=at,
+                task_id=rank.task_id,
+                attempt=rank.task_attempt,
+                rank=rank.index,
+                exit_code=None,
+                reason=f"Host EC2 (instance {rank.host}) terminated. {why}",
+                stop_code="TerminationNotice",
+            )
+
+
+def _is_missed(rank: Rank, at: datetime) -> bool:
+    """Its task is not known to have ended, and its node has been silent for a while."""
+    silent = rank.away_since is not None and at - rank.away_since >= ASKED_AFTER
+    return silent and not rank.quiet and not rank.anew
