@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from testbed.nights.weather import TROUBLES
 
 Numbers = dict[str, int]
 Say = Callable[[str], None]
-PROCESSES = 2
+PROCESSES = os.cpu_count() or 2
 #: A deep world is cut short here, so that no one of them takes all the time.
 MOST_STATES = 40_000
 #: Nights that once ended badly. The tests run them all.

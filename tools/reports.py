@@ -33,7 +33,12 @@ def today() -> str:
 
 
 def reliability_page(numbers: Numbers, date: str) -> str:
-    took = f", {numbers['proof_seconds'] / 60:.0f} minutes on two cores" if "proof_seconds" in numbers else ""
+    cores = numbers.get("proof_cores", 2)
+    took = (
+        f", {numbers['proof_seconds'] / 60:.0f} minutes on {cores:.0f} cores"
+        if "proof_seconds" in numbers
+        else ""
+    )
     lines = [
         "<!-- Made by `make proof`. Change tools/reports.py, not this page. -->",
         "",

@@ -39,7 +39,7 @@ BENCH = {
 
 def test_the_page_of_the_proof_shows_only_what_was_measured() -> None:
     page = reports.reliability_page(PROOF, "2026-01-02")
-    assert "Measured on 2026-01-02 by `make proof`, 20 minutes on two cores." in page
+    assert "Measured on 2026-01-02 by `make proof`, 20 minutes on 2 cores." in page
     assert "| nights simulated | 10,000 | 2 |" in page
     assert "26 bugs were planted" in page
     assert "COMPLETE 9,000, FAILED 6,000" in page
