@@ -190,6 +190,7 @@ class Model:
         `job` is the record as the process knows it, where that is older than the one in the store. Rows that its
         commit has left to be written come before the orders.
         """
+        paid = False
         while True:
             job = job or state.job
             if job.owed:
@@ -199,7 +200,7 @@ class Model:
                     f"{label}; stalls before its rows",
                 )
                 state = self._pay(state, job) if orders else self._settle(state, job)
-                job = replace(job, owed=())
+                job, paid = replace(job, owed=()), True
             for k, order in enumerate(orders):
                 rest = tuple(orders[k:])
                 yield from self._stall(
@@ -226,8 +227,8 @@ class Model:
                 f"{label}; stalls after its last order",
             )
             before, (state, orders) = state, self.hear(state, facts)
-            state = self._noted(before, state, job)
-            job, facts = self.as_committed(before, state), ()
+            state = self._noted(before, state, job) if paid else state
+            job, facts, paid = self.as_committed(before, state), (), False
             if not orders:
                 break
         yield label, state
