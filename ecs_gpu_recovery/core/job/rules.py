@@ -330,7 +330,9 @@ def _ran_out(draft: Draft, rank: Rank) -> None:
         )
         draft.set(rank.index, exit=rank.exit or Exit.NEVER_STARTED, exit_reason=rank.exit_reason or why)
     elif status is JobStatus.PENDING_HEALTHCHECK and not rank.ended and not draft.preflight:
-        stuck = rank.connected and not rank.gone and not rank.anew
+        stuck = (
+            bool(rank.task_id) and rank.connected and not rank.gone and not rank.anew
+        )  # else nobody saw it run
         draft.set(rank.index, verdict=Verdict.LOST, findings="its task did not stop in time", stuck=stuck)
         draft.node(rank.index, NodeStatus.UNKNOWN, "its task did not stop in time")
     elif status is JobStatus.PENDING_RESTART and under_test(rank):
