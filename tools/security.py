@@ -34,7 +34,7 @@ MEANT: dict[tuple[str, str], str] = {
     ("B105", "ecs_gpu_recovery/aws/*"): "an empty page token of a list, no password",
     ("B106", "ecs_gpu_recovery/aws/adopt.py"): "an empty idempotency token, no password",
     ("B106", "ecs_gpu_recovery/core/job/draft.py"): "an empty idempotency token, no password",
-    ("B105", "ecs_gpu_recovery/console/views.py"): "an idempotency token that is left out of what people see",
+    ("B105", "ecs_gpu_recovery/masks.py"): "an idempotency token that is left out of what people see",
     ("B105", "ecs_gpu_recovery/console/access/auth.py"): "the prefix that every token begins with",
     ("B105", "ecs_gpu_recovery/control/remote_backend.py"): "names of environment variables",
     ("B104", "ecs_gpu_recovery/infra/console.py"): "inside its container, behind the load balancer's group",
