@@ -31,7 +31,6 @@ MEANT: dict[tuple[str, str], str] = {
     ("B311", "ecs_gpu_recovery/engine/records.py"): "how long a writer steps aside is no secret",
     ("B311", "ecs_gpu_recovery/examples/*"): "training data of an example",
     ("B311", "ecs_gpu_recovery/fleet_model/*"): "chance that can be repeated by its seed is the point",
-    ("B105", "ecs_gpu_recovery/aws/*"): "an empty page token of a list, no password",
     ("B106", "ecs_gpu_recovery/aws/adopt.py"): "an empty idempotency token, no password",
     ("B106", "ecs_gpu_recovery/core/job/draft.py"): "an empty idempotency token, no password",
     ("B105", "ecs_gpu_recovery/masks.py"): "an idempotency token that is left out of what people see",

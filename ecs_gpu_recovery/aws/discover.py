@@ -17,6 +17,7 @@ from ..core.model import Entry, Node, NodeStatus
 from ..engine.ports import Store
 from .errors import ForeignRecord, translated
 from .node_kind import devices, is_spare, kind_of
+from .pages import pages
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -41,15 +42,9 @@ def instances(ecs: ECSClient, cluster: str) -> Iterator[Mapping[str, Any]]:
 
 def listed(ecs: ECSClient, cluster: str) -> list[str]:
     """The ARN of each, a hundred a call."""
-    found: list[str] = []
-    more: dict[str, Any] = {}
-    while True:
-        with translated(f"listing the instances of {cluster}"):
-            page = ecs.list_container_instances(cluster=cluster, maxResults=100, **more)
-        found += page["containerInstanceArns"]
-        if not page.get("nextToken"):
-            return found
-        more = {"nextToken": page["nextToken"]}
+    doing, ask = f"listing the instances of {cluster}", ecs.list_container_instances
+    answer = pages(doing, ask, cluster=cluster, maxResults=100)
+    return [arn for page in answer for arn in page["containerInstanceArns"]]
 
 
 def described(ecs: ECSClient, cluster: str, arns: Sequence[str]) -> Iterator[Mapping[str, Any]]:

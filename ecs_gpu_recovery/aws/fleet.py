@@ -24,6 +24,7 @@ from .hang_look import HangLook
 from .machines import Machines
 from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
 from .overrides import commanded, overrides_of
+from .pages import pages
 from .rate_limit import Pace
 from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
 from .silence import LogSilence
@@ -168,18 +169,19 @@ class EcsFleet:
         """
         if running := self._find(started_by, instance, of):
             return running
-        more: dict[str, Any] = {}
-        while True:
-            with translated(f"looking for {started_by} among what has ended"):
-                ended = self._ecs.list_tasks(
-                    cluster=self._cluster, containerInstance=instance, desiredStatus="STOPPED", **more
-                )
-            tasks = self._describe([_id(arn) for arn in ended.get("taskArns", [])])
-            if task_id := _first(tasks, started_by, instance, of):
+        for task_ids in self._listed(
+            f"looking for {started_by} among what has ended",
+            containerInstance=instance,
+            desiredStatus="STOPPED",
+        ):
+            if task_id := _first(self._describe(task_ids), started_by, instance, of):
                 return task_id
-            if not ended.get("nextToken"):
-                return ""
-            more = {"nextToken": ended["nextToken"]}
+        return ""
+
+    def _listed(self, doing: str, **filters: str) -> Iterator[list[str]]:
+        """The ids of tasks, page by page."""
+        for page in pages(doing, self._ecs.list_tasks, cluster=self._cluster, **filters):
+            yield [_id(arn) for arn in page.get("taskArns", [])]
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
@@ -237,15 +239,8 @@ class EcsFleet:
         """Tasks that are meant to run there, but for our checks, daemons, and the one that its job could not stop."""
         if not node.instance:
             return []
-        found: list[str] = []
-        more: dict[str, Any] = {}
-        while True:
-            with translated(f"looking who runs on {node.name}"):
-                page = self._ecs.list_tasks(cluster=self._cluster, containerInstance=node.instance, **more)
-            found += [_id(arn) for arn in page.get("taskArns", []) if _id(arn) != node.task]
-            if not page.get("nextToken"):
-                break
-            more = {"nextToken": page["nextToken"]}
+        there = self._listed(f"looking who runs on {node.name}", containerInstance=node.instance)
+        found = [task_id for page in there for task_id in page if task_id != node.task]
         ours = {family(self._check_task), *self._reboots.beside}
         tasks = [(family(str(task.get("taskDefinitionArn", ""))), task) for task in self._describe(found)]
         return [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import keys
 from .discover import instances
 from .errors import translated
+from .pages import pages
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -109,18 +110,12 @@ def _why(task: Mapping[str, Any]) -> str:
 
 
 def _tasks(ecs: ECSClient, cluster: str, **filters: Any) -> Iterator[Mapping[str, Any]]:
-    page_token = ""
-    while True:
-        more: dict[str, Any] = {"nextToken": page_token} if page_token else {}
-        with translated(f"listing the agents of {cluster}"):
-            page = ecs.list_tasks(cluster=cluster, maxResults=100, **filters, **more)
+    doing = f"listing the agents of {cluster}"
+    for page in pages(doing, ecs.list_tasks, cluster=cluster, maxResults=100, **filters):
         if page["taskArns"]:
             with translated(f"describing the agents of {cluster}"):
                 found = ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"])
             yield from (dict(task) for task in found["tasks"])
-        page_token = page.get("nextToken", "")
-        if not page_token:
-            return
 
 
 def _start(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.events import Tick
 from ..core.model import Node
 from ..engine.runtime import Runtime
 from .discover import described, listed, record, sighting
-from .errors import translated
+from .pages import pages
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -68,14 +68,13 @@ class Newcomers:
         """The addresses of all machines with the tag. SSM lets no other filter stand beside that of a tag."""
         found: dict[str, str] = {}
         key, value = self._tag
-        more: dict[str, Any] = {}
-        while True:
-            with translated("asking SSM which machines are ours"):
-                reply = self._ssm.describe_instance_information(
-                    Filters=[{"Key": f"tag:{key}", "Values": [value]}], MaxResults=50, **more
-                )
-            rows = reply.get("InstanceInformationList", [])
+        for page in pages(
+            "asking SSM which machines are ours",
+            self._ssm.describe_instance_information,
+            following="NextToken",
+            Filters=[{"Key": f"tag:{key}", "Values": [value]}],
+            MaxResults=50,
+        ):
+            rows = page.get("InstanceInformationList", [])
             found.update({str(row["InstanceId"]): str(row.get("IPAddress", "")) for row in rows})
-            if not reply.get("NextToken"):
-                return found
-            more = {"NextToken": reply["NextToken"]}
+        return found

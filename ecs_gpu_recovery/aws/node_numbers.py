@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Transient
 from ..health.watch.node_metrics import DIMENSIONS, EVERY_S, NAMESPACE
-from .errors import translated
+from .pages import pages
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudwatch import CloudWatchClient
@@ -117,21 +117,17 @@ class NodeNumbers:
     def _answers(
         self, queries: Sequence[dict[str, Any]], wanted: Wanted
     ) -> Iterator[tuple[str, Mapping[float, float]]]:
-        more: dict[str, Any] = {}
-        while True:
-            with translated("reading the nodes' numbers"):
-                reply = self._client().get_metric_data(
-                    MetricDataQueries=queries,  # type: ignore[arg-type]
-                    StartTime=wanted.since,
-                    EndTime=wanted.until,
-                    **more,
-                )
-            for one in reply["MetricDataResults"]:
+        for page in pages(
+            "reading the nodes' numbers",
+            self._client().get_metric_data,
+            following="NextToken",
+            MetricDataQueries=queries,
+            StartTime=wanted.since,
+            EndTime=wanted.until,
+        ):
+            for one in page["MetricDataResults"]:
                 moments = (at.timestamp() for at in one["Timestamps"])
                 yield one["Id"], dict(zip(moments, one["Values"], strict=True))
-            if not (token := reply.get("NextToken")):
-                return
-            more = {"NextToken": token}
 
     def _names(self, wanted: Collection[str]) -> Mapping[str, Sequence[str]]:
         """What the hosts of the cluster call themselves, by container instance. One that is not known may be new."""
@@ -144,20 +140,17 @@ class NodeNumbers:
 
     def _listed(self) -> Mapping[str, Sequence[str]]:
         cluster, instance, node = DIMENSIONS
-        more: dict[str, Any] = {}
         found: dict[str, list[str]] = {}
-        while True:
-            with translated("listing the nodes' metrics"):
-                reply = self._client().list_metrics(
-                    Namespace=NAMESPACE,
-                    MetricName=_ALWAYS,
-                    Dimensions=[{"Name": cluster, "Value": self._cluster}],
-                    **more,
-                )
-            for metric in reply["Metrics"]:
+        for page in pages(
+            "listing the nodes' metrics",
+            self._client().list_metrics,
+            following="NextToken",
+            Namespace=NAMESPACE,
+            MetricName=_ALWAYS,
+            Dimensions=[{"Name": cluster, "Value": self._cluster}],
+        ):
+            for metric in page["Metrics"]:
                 said = {one["Name"]: one["Value"] for one in metric["Dimensions"]}
                 if set(said) == set(DIMENSIONS):
                     found.setdefault(said[instance], []).append(said[node])
-            if not (token := reply.get("NextToken")):
-                return found
-            more = {"NextToken": token}
+        return found

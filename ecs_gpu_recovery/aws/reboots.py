@@ -19,6 +19,7 @@ from ..core.events import Fact, RebootFailed, RebootProven
 from ..settings import REBOOT_DELIVERY
 from .errors import code_of, translated
 from .evidence import Evidence
+from .pages import pages
 from .reboot_document import arguments
 
 if TYPE_CHECKING:
@@ -120,22 +121,18 @@ class Reboots:
 
     def _on(self, host: str, now: datetime) -> Iterator[Mapping[str, Any]]:
         since = (now - REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")
-        more: dict[str, Any] = {}
-        while True:
-            with translated(f"looking for reboots of {host}"):
-                reply = self._ssm.list_command_invocations(
-                    InstanceId=host,
-                    MaxResults=50,
-                    Filters=[
-                        {"key": "DocumentName", "value": self._document},
-                        {"key": "InvokedAfter", "value": since},
-                    ],
-                    **more,
-                )
-            yield from (dict(found) for found in reply.get("CommandInvocations", []))
-            if not reply.get("NextToken"):
-                return
-            more = {"NextToken": reply["NextToken"]}
+        for page in pages(
+            f"looking for reboots of {host}",
+            self._ssm.list_command_invocations,
+            following="NextToken",
+            InstanceId=host,
+            MaxResults=50,
+            Filters=[
+                {"key": "DocumentName", "value": self._document},
+                {"key": "InvokedAfter", "value": since},
+            ],
+        ):
+            yield from (dict(found) for found in page.get("CommandInvocations", []))
 
     def look(self, command_id: str) -> list[Command]:
         """A command by its id, once per host, if it is ours. An id that SSM can't know is no command.

@@ -88,15 +88,6 @@ class AwsBackend(RecordsBackend):
             self._clients[service] = self._session.client(service)
         return self._clients[service]
 
-    def _metrics(self) -> Any:
-        """Charts are the least of a page: what is late is left out."""
-        from botocore.config import Config
-
-        if "cloudwatch" not in self._clients:
-            soon = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
-            self._clients["cloudwatch"] = self._session.client("cloudwatch", config=soon)
-        return self._clients["cloudwatch"]
-
     def close(self) -> None:
         """Nothing is kept open."""
 

@@ -262,10 +262,10 @@ def look(wanted: Wanted) -> tuple[set[str], set[Wanted]]:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name | ast.alias):
                 used.add(known.get(node.id if isinstance(node, ast.Name) else node.asname or node.name))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                holder = ast.unparse(node.func.value).rpartition(".")[2].strip("_")
-                if holder in SERVICES:
-                    words = node.func.attr.split("_")
+            elif isinstance(node, ast.Attribute):  # called here, or given to `pages`, which calls it
+                holder = ast.unparse(node.value).rpartition(".")[2].strip("_")
+                if holder in SERVICES and node.attr != "meta":  # of the client itself: no call
+                    words = node.attr.split("_")
                     made.add(f"{SERVICES[holder]}:{''.join(word.capitalize() for word in words)}")
     return made, {one for one in used if one is not None}
 
