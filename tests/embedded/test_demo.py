@@ -272,7 +272,6 @@ def test_a_demo_on_a_state_with_a_broken_node_says_so_at_once(tmp_path: Path) ->
 
     with live_controller(tmp_path, nodes=2, boot_seconds=1.5) as live:
         live.cluster.inject("node-2", "permanent")
-        live.side.ask_node("node-2", "check", why="")
         eventually(lambda: live.side.node("node-2").status is NodeStatus.FAILED, "node-2 failed")
     told = demo("--fault", "none", "--state", str(tmp_path))
     assert told.returncode == 4, told.stdout + told.stderr
