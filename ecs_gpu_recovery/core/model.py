@@ -313,7 +313,8 @@ class Budget(Stored):
     uncharged: tuple[int, ...] = ()  #: attempts that began because a node was to be taken away
     blind: int = 0  #: restarts on healthy nodes of a job that tells no progress, in its whole life
     repaired: bool = False  #: the last restart followed a repair or a loss
-    since: datetime | None = None  #: when the last restart was done
+    since: datetime | None = None  #: when the last restart was decided
+    started: datetime | None = None  #: when all of its ranks had been started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

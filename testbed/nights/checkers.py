@@ -268,11 +268,14 @@ class Judge:
             demand(fair, f"job {new.id} FAILED, though it came further than ever before")
 
     def _ran_long(self, job: Job) -> bool:
+        """All of its ranks, each from its first start: the record may tell of that later."""
         w = self._world.weather
-        began = self._entered.get((job.id, job.attempt, JobStatus.IN_PROGRESS), 0.0)
-        return (
-            bool(w.skew_s or w.jolt_s) or self._world.now - began >= w.policy.refill_after.total_seconds() - 1
-        )
+        began: dict[int, float] = {}
+        for task in self._world.tasks.values():
+            if (task.job, task.attempt, task.check) == (job.id, job.attempt, False):
+                began.setdefault(task.rank, task.began)
+        ran = self._world.now - max(began.values(), default=0.0)
+        return bool(w.skew_s or w.jolt_s) or ran >= w.policy.refill_after.total_seconds() - 1
 
     def _holds_alone(self, job: Job) -> None:
         names = frozenset() if job.status.final else frozenset(rank.node for rank in job.ranks)

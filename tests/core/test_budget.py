@@ -145,6 +145,14 @@ def test_without_a_marker_a_repair_that_held_half_an_hour_is_forgiven(
     assert broken(story, 1).status is status
 
 
+def test_the_time_that_a_restart_takes_is_no_time_that_the_repair_has_held() -> None:
+    story = a_running_job(2, policy=SEEDS).fails(0).stops().check_starts(0, 1)
+    story.check_says(Verdict.HEALTHY, 1).check_says(Verdict.REBOOT, 0).reboots(0)
+    assert story.status is JobStatus.RESTARTING
+    story.now += 20 * MINUTE
+    assert broken(story.starts().after(11 * MINUTE), 1).status is JobStatus.FAILED
+
+
 def test_with_a_marker_time_gives_nothing_back() -> None:
     story = broken(a_running_job(2, policy=SEEDS).gets_to(10)).after(timedelta(days=1))
     assert broken(story, 1).status is JobStatus.FAILED

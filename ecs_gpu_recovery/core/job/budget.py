@@ -77,10 +77,16 @@ def attempt_begun(draft: Draft) -> None:
     draft.budget = replace(draft.budget, since=draft.now)
 
 
+def attempt_started(draft: Draft) -> None:
+    draft.budget = replace(draft.budget, started=draft.now)
+
+
 def attempt_over(draft: Draft) -> None:
-    """Of a training that tells nothing, time must do: a repair that has held for so long was worth its restart."""
+    """Of a training that tells nothing, time must do: a repair that has held for so long was worth its restart. The
+    time it took to start is no such time."""
     spent = draft.budget
-    held = draft.now - spent.since if spent.since is not None and spent.repaired else None
+    times = [at for at in (spent.since, spent.started) if at is not None]
+    held = draft.now - max(times) if times and spent.repaired else None
     if draft.marker is None and held is not None and held >= draft.policy.refill_after:
         _refill(draft, 0)
 

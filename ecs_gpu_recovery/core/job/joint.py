@@ -278,6 +278,7 @@ def restarting(draft: Draft) -> None:
             if lost
             else f"every rank has been started again (attempt {draft.attempt})",
         )
+        budget.attempt_started(draft)
 
 
 def over(draft: Draft) -> None:
