@@ -141,6 +141,11 @@ def _as_if_thawed(record: FleetGuard, request: Request, policy: Policy, now: dat
     return _waits_for(replace(record, frozen=None), request, policy, now)
 
 
+def _all_after_a_thaw(record: FleetGuard, request: Request, policy: Policy, now: datetime) -> str:
+    """What has waited for a thaw has waited long enough."""
+    return _waits_for(record, replace(request, thawed=False), policy, now)
+
+
 def _count_each_time(
     record: FleetGuard, asked: Sequence[Request], policy: Policy, now: datetime
 ) -> tuple[FleetGuard, dict[str, Answer]]:
@@ -267,6 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("hand a node over twice", handover, "_taken", _hand_over_again),
     Mutant("reboot without a permit", Permits, "withheld", _ask_nobody),
     Mutant("reboot in a frozen fleet", guard, "waits_for", _as_if_thawed),
+    Mutant("let all go after a thaw", guard, "waits_for", _all_after_a_thaw, "storms"),
     Mutant("leave a broken node in a frozen fleet", Permits, "frozen", lambda permits: False, "storms"),
     Mutant("count no fault that nobody repairs", guard, "condemnations", lambda node, since: [], "storms"),
     Mutant("stop a gang without a permit", Permits, "tick", lambda permits, job, now: Tick(at=now)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.guard import CONDEMNED, REBOOT, STOP, FleetGuard
@@ -12,7 +13,8 @@ from ecs_gpu_recovery.core.policy import Policy
 from .violation import demand
 from .world import World
 
-#: How old the look at the fleet may be on which a process acts.
+#: How old the look at the fleet may be on which a process acts. It writes down when it decided, and may stand still
+#: before it writes: so two of its times can be this much farther apart than what was done, and no rule can know it.
 LIFE_S = 120.0
 
 
@@ -34,7 +36,9 @@ class PermitJudge:
             0.0  #: the last trip, and the begin of the last sweep that nothing hindered
         )
         self._frozen: float | None = None  #: since when
-        self._condemned: dict[tuple[str, object], float] = {}  #: faults that nobody repairs, and when
+        self._condemned: dict[
+            tuple[str, datetime], float
+        ] = {}  #: faults that nobody repairs, by when they were found; and when that was first seen in a record
 
     @property
     def frozen(self) -> bool:
@@ -69,7 +73,8 @@ class PermitJudge:
         since = max(
             self._thawed, self._froze, self._world.now - policy.freeze_within.total_seconds() + LIFE_S
         )
-        nodes = {node for (node, _), at in self._condemned.items() if since < at < begun}
+        late = self._world.stamp(since)
+        nodes = {node for (node, at), seen in self._condemned.items() if at > late and seen < begun}
         demand(
             self._clocks_differ or self._frozen is not None or len(nodes) <= policy.freeze_nodes,
             f"{sorted(nodes)} were condemned at once, and nothing is frozen",
@@ -128,7 +133,7 @@ class PermitJudge:
 
     def _not_too_many(self, policy: Policy) -> None:
         """Those that waited for a thaw, and those that came after it, each by themselves."""
-        lately = max(self._thawed, self._world.now - policy.freeze_within.total_seconds() + 1)
+        lately = max(self._thawed, self._world.now - policy.freeze_within.total_seconds() + LIFE_S)
         for waited in (False, True):
             nodes = {node for at, node, thawed in self._permits if at > lately and thawed is waited}
             demand(
