@@ -13,11 +13,11 @@ from itertools import product
 
 import pytest
 
-from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from tests.stories.account import Died
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, Plot
-from tests.stories.world import World, a_world
+from tests.stories.world import World, a_world, with_policy
 
 READS = {
     "get_item",
@@ -25,7 +25,9 @@ READS = {
     "query",
     "list_tasks",
     "describe_tasks",
+    "list_container_instances",
     "describe_container_instances",
+    "describe_instance_information",
     "describe_task_definition",
     "list_command_invocations",
 }
@@ -180,3 +182,53 @@ def test_a_death_while_a_job_is_submitted_leaves_no_node_behind(
                 world.until(lambda: set(world.node_statuses().values()) == {"AVAILABLE"})
             deaths += world.wire.deaths
     record_property("crash_points", deaths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """A machine joins, is seen for the first time, examined, repaired if need be, and is free, whoever dies."""
+
+    health: int = 0  #: what its first check says
+    events: bool = True  #: else nobody but the sweeper meets it
+    ends: NodeStatus = NodeStatus.AVAILABLE
+
+    def happens(self, *, after: int = 0) -> tuple[list[int], list[str], int]:
+        """The calls that write, what its timeline tells, and how often a process died."""
+        with a_world(policy=with_policy(admission_check=True, post_reboot_check=True)) as world:
+            world.events, world.wire.die_after = self.events, after
+            world.joins("n0", health=self.health)
+            world.until(lambda: self._over(world), minutes=60)
+            world.watch.check()
+            node = world.records().node("n0")
+            assert node.deadline is None
+            assert not world.tasks("check", live=True)
+            bad, told = self.ends is NodeStatus.FAILED, len(world.messages())
+            assert bad <= told <= (1 + world.wire.deaths) * bad, world.messages()
+            calls = [n for n, (_, action) in enumerate(world.wire.calls, 1) if action not in READS]
+            return calls, [f"{entry.after} {entry.why}" for entry in node.timeline], world.wire.deaths
+
+    def _over(self, world: World) -> bool:
+        node = next(iter(world.records().nodes()), None)
+        if node is None or node.status is not self.ends or node.outbox:
+            return False
+        return node.verdict is not None  # it is not free before it was examined
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        pytest.param(Admission(), id="healthy"),
+        pytest.param(Admission(events=False), id="healthy, met by the sweeper"),
+        pytest.param(Admission(health=1), id="repaired first"),
+        pytest.param(Admission(health=1, events=False), id="repaired first, met by the sweeper"),
+        pytest.param(Admission(health=2, ends=NodeStatus.FAILED), id="for a person"),
+    ],
+)
+def test_a_death_while_a_machine_is_admitted_changes_no_end(
+    admission: Admission, record_property: Recorder
+) -> None:
+    points, story, _ = admission.happens()
+    ends = [admission.happens(after=number) for number in points]
+    assert [told for _, told, _ in ends] == [story] * len(points)
+    assert {deaths for _, _, deaths in ends} == {1}
+    record_property("crash_points", len(points))

@@ -7,19 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from ecs_gpu_recovery.core.model import NodeStatus
-from tests.stories.world import CLUSTER, World, a_world, with_policy
+from tests.stories.world import World, a_world, with_policy
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     with a_world(policy=with_policy(admission_check=True)) as made:
         yield made
-
-
-def joins(world: World, name: str, *, tag: str = CLUSTER, gpus: int = 8, health: int = 0) -> None:
-    world.cloud.control.add_node(name=name, cluster=CLUSTER, gpus=gpus, attributes={"node_name": name})
-    world.cloud.control.tag_host(name, {"GpuRecovery": tag} if tag else {})
-    world.cloud.control.health(name, health)
 
 
 def known(world: World) -> dict[str, NodeStatus]:
@@ -29,7 +23,7 @@ def known(world: World) -> dict[str, NodeStatus]:
 @pytest.mark.parametrize("told", [True, False], ids=["by its event", "by the sweeper alone"])
 def test_a_new_machine_is_recorded_examined_and_free(world: World, told: bool) -> None:
     world.events = told
-    joins(world, "n0")
+    world.joins("n0")
     if told:
         world.pass_time(1)
         assert known(world) == {"n0": NodeStatus.PENDING_HEALTHCHECK}
@@ -43,13 +37,13 @@ def test_a_new_machine_is_recorded_examined_and_free(world: World, told: bool) -
 
 
 def test_one_that_could_not_be_tested_is_used_and_marked(world: World) -> None:
-    joins(world, "n0", health=3)
+    world.joins("n0", health=3)
     world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=10)
     assert world.records().node("n0").timeline[-1].why == "new, and not tested: the check gave no answer"
 
 
 def test_one_that_is_bad_is_repaired_before_its_first_job(world: World) -> None:
-    joins(world, "n0", health=1)
+    world.joins("n0", health=1)
     world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=30)
     assert [each.outcome for each in world.records().node("n0").condemned] == ["cured"]
 
@@ -58,13 +52,13 @@ def test_one_that_is_bad_is_repaired_before_its_first_job(world: World) -> None:
     "about", [{"gpus": 0}, {"tag": ""}, {"tag": "another"}], ids=["no GPU", "no tag", "another's"]
 )
 def test_machines_that_are_none_of_ours_are_left_alone(world: World, about: dict[str, object]) -> None:
-    joins(world, "n0", **about)  # type: ignore[arg-type]
+    world.joins("n0", **about)  # type: ignore[arg-type]
     world.until(lambda: world.cloud.agenda.now() % 300 < 10, minutes=10)
     assert known(world) == {}
 
 
 def test_while_nothing_is_new_a_look_is_one_list_call(world: World) -> None:
-    joins(world, "n0")
+    world.joins("n0")
     world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=10)
     world.tick()
     calls = len(world.wire.calls)

@@ -143,6 +143,12 @@ class World:
         discover(self.cloud.client("ecs"), self.cloud.client("ssm"), self.side.store, CLUSTER, self.now())
         return names
 
+    def joins(self, name: str, *, tag: str = CLUSTER, gpus: int = 8, health: int = 0) -> None:
+        """A machine that nobody has recorded; `health` is what its first check says."""
+        self.cloud.control.add_node(name=name, cluster=CLUSTER, gpus=gpus, attributes={"node_name": name})
+        self.cloud.control.tag_host(name, {"GpuRecovery": tag} if tag else {})
+        self.cloud.control.health(name, health)
+
     def submit(
         self,
         names: list[str],
