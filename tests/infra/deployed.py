@@ -158,6 +158,7 @@ def check_records(
     story: Story, status: JobStatus, *, attempt: int, nodes: tuple[str, ...], disbelieved: str = ""
 ) -> None:
     """The three tables, read as any other tool would. A node that restarted by itself told a false success."""
+    story.wait_for(lambda: not story.job().owed)  # rows may follow their record by a moment
     db = story.server.client("dynamodb")
     row = db.get_item(TableName="ecs_job", Key={"job_id": {"S": story.name}}, ConsistentRead=True)["Item"]
     assert (row["job_status"]["S"], row["retry"]["S"]) == (status, str(attempt))
