@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -45,17 +46,25 @@ def granted(permits: Permits | None) -> Permits:
     return permits
 
 
-def ask(permits: Permits, ask: str, name: str, *, by: str, why: str, at: datetime) -> FleetGuard:
-    """A person's word. `name` is what is allowed or refused: a key, a node or a job."""
+def ask(
+    permits: Permits, ask: str, name: str, *, by: str, why: str, at: datetime
+) -> tuple[FleetGuard, FleetGuard]:
+    """A person's word. `name` is what is allowed or refused: a key, a node or a job. The guard before it, and after."""
     if ask not in ASKS:
         raise NotFound(f"a fleet can be asked to {', '.join(ASKS)}, not to {ask}")
     if ask != "allow" and not why.strip():
         raise Refused("give a reason: the next person who looks at the fleet will ask for it")
-    return permits.change(
-        {
-            "freeze": partial(rules.freeze, by=by, why=why, at=at),
-            "thaw": partial(rules.thaw, by=by, why=why, at=at),
-            "allow": partial(rules.allow, name=name, by=by),
-            "refuse": partial(rules.refuse, name=name, by=by, why=why),
-        }[ask]
-    )
+    word: Callable[[FleetGuard], FleetGuard] = {
+        "freeze": partial(rules.freeze, by=by, why=why, at=at),
+        "thaw": partial(rules.thaw, by=by, why=why, at=at),
+        "allow": partial(rules.allow, name=name, by=by),
+        "refuse": partial(rules.refuse, name=name, by=by, why=why),
+    }[ask]
+    seen: list[FleetGuard] = []
+
+    def decide(guard: FleetGuard) -> FleetGuard:
+        seen.append(guard)
+        return word(guard)
+
+    new = permits.change(decide)
+    return seen[-1], new

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ..core import resolutions
 from ..core.errors import BadRecord, NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
 from ..core.model import Entry, Job, JobStatus, Node, Rank
@@ -179,7 +180,8 @@ class RecordsBackend(Backend):
     def ask_fleet(self, ask: str, *, name: str = "", why: str, by: str = "") -> permits.FleetView:
         by, at = by or self.who(), self.now()
         with self.plainly():
-            guard = permits.ask(permits.granted(self._runtime.permits), ask, name, by=by, why=why, at=at)
+            old, guard = permits.ask(permits.granted(self._runtime.permits), ask, name, by=by, why=why, at=at)
+        self._runtime.resolve(resolutions.answered(old, guard, asked=self.policy.repairs == "ask"))
         return permits.view(guard, self._runtime.policy, at)
 
     # -- reports -----------------------------------------------------------------------------------------------

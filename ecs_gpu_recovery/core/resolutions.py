@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from . import keys
 from .effects import Notify
+from .guard import FleetGuard
 from .job.hang import NOTED
 from .messages import headline
 from .model import Job, JobSpec, JobStatus, Node, NodeStatus
@@ -40,6 +41,22 @@ def _of_job(old: Job, new: Job) -> Iterator[Notify]:
         why = new.timeline[-1].why if new.timeline else ""
         what = f"Attempt {old.attempt} of job {old.id}, which may have hung, is over"
         yield _said(keys.job_may_hang(old.id, old.attempt), what, why)
+
+
+def answered(old: FleetGuard, new: FleetGuard, *, asked: bool) -> list[Notify]:
+    """By a person: a fleet that had frozen by itself, and, where each order is `asked` for, a yes or a no to one."""
+    told = []
+    if old.frozen is not None and new.frozen is None and not old.frozen.by:
+        why = f"{new.thawed_by}: {new.thawed_why}"
+        told = [_said(keys.frozen(new.cluster, new.trips), f"The fleet {new.cluster} was thawed", why)]
+    before = {each.key: each for each in old.requests}
+    for each in new.requests if asked and old.frozen is None else ():
+        was = before.get(each.key)
+        if was is not None and (was.allowed, was.refused) != (each.allowed, each.refused) and not each.person:
+            why = each.refused or f"allowed by {each.allowed}"
+            what = f"The {each.what} of {each.node or each.job} waits for nobody's yes"
+            told.append(_said(keys.permit_wanted(each.key), what, why, each.node))
+    return told
 
 
 def run_again(job_id: str, spec: JobSpec) -> list[Notify]:

@@ -75,7 +75,7 @@ class Dispatcher:
         node = self._node(record, name)
         return node if node.host else self._store.node(name)
 
-    def resolve(self, messages: Iterable[Notify], record: Job | Node) -> None:
+    def resolve(self, messages: Iterable[Notify], record: Job | Node | None = None) -> None:
         """It stands beside what is decided: what goes wrong with it holds up nothing."""
         for message in messages:
             try:

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from ..core import handover, resolutions
-from ..core.effects import Order, StartTask
+from ..core.effects import Notify, Order, StartTask
 from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
 from ..core.events import (
     Fact,
@@ -398,6 +398,10 @@ class Runtime:
                 record, orders = records.settle(moved, trouble), moved.orders
                 moves.append(moved)
         return record
+
+    def resolve(self, messages: Iterable[Notify]) -> None:
+        """Tell that what was told of the whole fleet is over."""
+        self._dispatcher.resolve(messages)
 
     def ask_permits(self, nodes: Iterable[Node], at: datetime, image: str = "") -> list[tuple[str, Fact]]:
         """For all reboots that these nodes order, together with the faults on them that none cures: if they are too

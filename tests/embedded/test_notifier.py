@@ -7,13 +7,15 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify
 from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.model import JobStatus
@@ -22,6 +24,7 @@ from ecs_gpu_recovery.local.notify import LocalNotifier
 from ecs_gpu_recovery.local.reads import SqliteReads
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import now
+from tests.console.test_fleet import a_storm
 from tests.embedded.helpers import eventually, live_controller
 
 MESSAGE = Notify(
@@ -184,6 +187,17 @@ def test_a_failed_job_is_told_to_a_webhook_that_refused_at_first(
             eventually(lambda: hook.got, "the message arrives")
             assert [message["key"] for message in hook.got] == ["job/notify/failed"]
             assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
+
+
+def test_a_pager_hears_that_a_frozen_fleet_was_thawed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with webhook() as hook:
+        monkeypatch.setenv("GPU_RECOVERY_WEBHOOK", hook.url)
+        with closing(LocalBackend(a_storm(tmp_path))) as side:
+            side.ask_fleet("thaw", why="each by itself", by="ann")
+        (told,) = hook.got
+        assert (told["key"], told["status"]) == (keys.frozen("embedded", 1), "resolved")
 
 
 def test_old_lines_of_a_timeline_are_kept_in_order_and_once(store: SqliteStore) -> None:
