@@ -17,6 +17,7 @@ from typing import Any
 
 from .core.model import Entry, Job, JobStatus, NodeStatus
 from .report import Phase, phases
+from .slow_nodes import Slow
 
 #: What time is spent on.
 TRAINING, CHECKING_FIRST, STOPPING, CHECKING = "training", "checking before the start", "stopping", "checking"
@@ -61,6 +62,7 @@ class Ledger:
     node_h: float = 0.0  #: of nodes in running gangs
     down_h: float = 0.0  #: of nodes under repair
     window_h: float = 0.0
+    slow: list[Slow] = field(default_factory=list)
 
     @property
     def total(self) -> float:
@@ -123,6 +125,7 @@ def view(ledger: Ledger, write_s: float) -> dict[str, Any]:
         "node_hours_between_failures": {"mean": mean, "low": low, "high": high},
         "checkpoint_every_s": ledger.checkpoint_interval(write_s),
         "spares": ledger.spares(),
+        "slow": [{**asdict(row), "until": row.until.isoformat()} for row in ledger.slow],
     }
 
 

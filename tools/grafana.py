@@ -199,6 +199,12 @@ HEALTH = (
         queries=((f"{_P}gpu_power_watts{_NODES}", "{{node}} GPU {{gpu}}"),),
     ),
     Panel(
+        title="GPU clock",
+        text="One that is held down slows its whole gang.",
+        unit="hertz",
+        queries=((f"{_P}gpu_clock_hertz{_NODES}", "{{node}} GPU {{gpu}}"),),
+    ),
+    Panel(
         title="Memory of node processes",
         text="Resident memory.",
         unit="bytes",

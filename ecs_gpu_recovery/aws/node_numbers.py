@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -41,16 +41,19 @@ class Wanted:
     nodes: tuple[tuple[str, str], ...]
     since: datetime
     until: datetime
+    every_s: int = 0  #: between two points; 0: as many as a line has
 
     def rounded(self, now: datetime) -> Wanted:
         """To whole periods, as CloudWatch keeps them. Whoever asks in the same minute asks for the same."""
         step = self.step(now)
         first, last = (int(at.timestamp()) // step * step for at in (self.since, self.until))
         begin, end = (datetime.fromtimestamp(at, UTC) for at in (first, last + step))
-        return Wanted(self.metrics, self.nodes, begin, end)
+        return replace(self, since=begin, until=end)
 
     def step(self, now: datetime) -> int:
         """Seconds between two points."""
+        if self.every_s:
+            return self.every_s
         finest = next((step for age, step in _COARSER if now - self.since > age), int(EVERY_S))
         share = (self.until - self.since).total_seconds() / POINTS
         return max(1, -(-int(share) // finest)) * finest

@@ -38,7 +38,7 @@ def report(
     from ..core.errors import Refused
     from ..ledger import view
     from . import render
-    from .opened import opened
+    from .opened import opened, remark
 
     try:
         stretch(since)
@@ -46,6 +46,7 @@ def report(
         raise typer.BadParameter(f"--{exc}") from exc
     with opened(backend, state) as side:
         ledger = ledger_of(side, job_id, since)
+        remark(side)
     render.emit_json(view(ledger, write_s)) if as_json else _tell(ledger, write_s)
 
 
@@ -62,6 +63,9 @@ def _tell(ledger: Ledger, write_s: float) -> None:
             f"  {row.gpu_hours:12,.2f} GPU hours  {row.times} x {row.cause}"
             + (f" ({where})" if where else "")
         )
+    for slow in ledger.slow:
+        lasted = f"{slow.hours} {'hour' if slow.hours == 1 else 'hours'}"
+        print(f"{slow.node} stands out in {slow.job}: {slow}; {lasted}, until {slow.until:%d %b %H:%M} UTC")
     mean, low, high = ledger.mean_time_to_failure()
     if not ledger.telling:
         print("how often a node fails: too little data yet")

@@ -22,6 +22,7 @@ from .incidents import Acknowledged
 from .live.snapshot import Shared, Snapshots
 from .live.stream import Hub
 from .live.stream_limits import EventStream, StreamLimits
+from .slow_nodes import SlowNodes
 from .submissions import Submissions
 
 
@@ -44,6 +45,7 @@ class Console:
     streams: StreamLimits = field(default_factory=StreamLimits)
     search: SearchLimits = field(default_factory=SearchLimits)
     letters: Letters = field(default_factory=Letters)
+    slow: SlowNodes = field(default_factory=SlowNodes)
 
     def moved(self) -> None:
         """A person changed something here: the next look is a new one."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from ..core.errors import Refused
+from ..core.errors import Refused, Transient
 from ..core.model import Job
 from ..ledger import Ledger, account
-from .backend import Backend
+from .backend import Backend, NotAllowed
 
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 #: So many jobs are asked for at once.
@@ -22,7 +22,14 @@ def ledger_of(side: Backend, job_id: str = "", since: str = "") -> Ledger:
     back = stretch(since or ("" if job_id else WEEK))
     now = side.now()
     begin = now - back if back else None
-    return account([side.job(job_id)] if job_id else _since(side, begin), now, begin)
+    jobs = [side.job(job_id)] if job_id else _since(side, begin)
+    ledger = account(jobs, now, begin)
+    first = min((job.created_at for job in jobs), default=now)
+    try:
+        ledger.slow = list(side.slow_nodes(jobs, max(first, begin) if begin else first, now))
+    except (NotAllowed, Transient) as exc:
+        side.remark = f"it can't be told which nodes stand out: {exc}"
+    return ledger
 
 
 def stretch(text: str) -> timedelta | None:

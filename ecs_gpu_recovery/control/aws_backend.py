@@ -25,6 +25,7 @@ from ..core.model import Job, JobSpec, Node
 from ..engine.reads import NodeChanges
 from ..environment import telling
 from ..jobfile import JobRequest
+from ..slow_nodes import BUSY, CLOCK, HOUR, POWER, Hours
 from . import aws_logs, aws_settings
 from .aws_definitions import Definitions
 from .aws_errors import Where, explained, of_answer
@@ -35,6 +36,8 @@ from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, ne
 DEFAULT_PORT = 29500
 #: How long a look at the whole cluster is good for.
 LOOK_AGAIN = timedelta(minutes=1)
+#: By which a gang is compared, as the watch calls them.
+_MEASURES = {"GpuUtilization": BUSY, "GpuPower": POWER, "GpuClock": CLOCK}
 
 
 class _OneByOne:
@@ -285,6 +288,12 @@ class AwsBackend(RecordsBackend):
     ) -> Numbers:
         with self.plainly():
             return self._numbers.read(Wanted(tuple(metrics), tuple(sorted(nodes.items())), since, until))
+
+    def hours(self, nodes: Mapping[str, str], since: datetime, until: datetime) -> Hours:
+        places = tuple(sorted((name, place) for name, place in nodes.items() if place))
+        with self.plainly():
+            told = self._numbers.read(Wanted(tuple(_MEASURES), places, since, until, every_s=int(HOUR)))
+        return {measure: told[metric] for metric, measure in _MEASURES.items()}
 
     def evidence(self, node: str) -> Sequence[Bundle]:
         """A page asks again and again, so a look is good for a minute. One list has room for a thousand reboots."""

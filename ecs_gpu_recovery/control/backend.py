@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..aws.dead_letters import Letter as Letter
     from ..aws.dead_letters import Seen as Seen
     from ..aws.dead_letters import Sent as Sent
+    from ..slow_nodes import Slow
     from .records import RecordsBackend
 
 STATE_VARIABLE = "GPU_RECOVERY_STATE"
@@ -81,6 +82,9 @@ class Backend(Protocol):
     def stop(self, job_id: str, *, why: str, by: str = "") -> Job: ...
     def nodes(self) -> Sequence[Node]: ...
     def node(self, name: str) -> Node: ...
+    def slow_nodes(self, jobs: Sequence[Job], since: datetime, until: datetime) -> Sequence[Slow]:
+        """Nodes that stood out in their gangs, by full hours."""
+
     def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node: ...
     def fleet(self) -> Mapping[str, Any]:
         """Whether the fleet is frozen, and what waits for a permit."""

@@ -27,6 +27,7 @@ from ..local.fleet import environment
 from ..local.gpus import FAULTS
 from ..local.prune import Pruned, prune
 from ..local.views import NodeRefused
+from ..slow_nodes import Hours
 from .backend import NO_LETTERS, Bundle, Enough, LogSource, never, whoami
 from .records import RecordsBackend
 from .submission import choose_nodes, claimed, must_be_new, must_be_unshared, new_job_id, with_failover
@@ -223,6 +224,11 @@ class LocalBackend(RecordsBackend):
             if isinstance(data, dict) and "verdict" in data:
                 read.append(data)
         return read
+
+    def hours(self, nodes: Mapping[str, str], since: datetime, until: datetime) -> Hours:
+        from ..metrics.hours import node_hours  # most commands never ask
+
+        return node_hours(self._state, nodes, since, until, self.limits.slow_busy)
 
     def evidence(self, node: str) -> Sequence[Bundle]:
         folder = self._state / KEPT_IN / self.node(node).name

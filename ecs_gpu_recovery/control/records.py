@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core import resolutions
 from ..core.errors import BadRecord, NotFound, Refused
@@ -23,14 +24,20 @@ from ..engine.ports import Page, Store, each
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in
 from ..engine.runtime import Runtime
 from ..environment import training_environment
+from ..slow_nodes import Hours, Slow, judge, ran
 from . import permits
 from .backend import Backend, LogSource, NotAllowed
+
+if TYPE_CHECKING:
+    from ..health.policy import Limits
 
 LIVE = tuple(status for status in JobStatus if not status.final)
 #: Of a state, so many jobs are looked at where all live ones can't be asked for at once.
 MOST_BY_STATE = 200
 #: Orders of so many records are looked at.
 MOST_DUE = 300
+#: With so many nodes of its gang one is compared on its page, where each costs a question.
+MOST_COMPARED = 32
 #: A record with an order to send waits for a moment before this.
 SOME_DAY = timedelta(days=3650)
 
@@ -60,6 +67,10 @@ class RecordsBackend(Backend):
         `nodes` has the container instance of each.
         """
         return None
+
+    def hours(self, nodes: Mapping[str, str], since: datetime, until: datetime) -> Hours:
+        """What the GPUs of nodes did in each hour; `nodes` has the container instance of each."""
+        return {}
 
     def plainly(self) -> AbstractContextManager[None]:
         """Errors inside leave as ours, in words that a person can act on."""
@@ -164,6 +175,28 @@ class RecordsBackend(Backend):
                 lambda: self._store.node(name).updated_at >= fact.at,
             )
             return self._store.node(name)
+
+    def slow_nodes(
+        self, jobs: Sequence[Job], since: datetime, until: datetime, near: str = ""
+    ) -> Sequence[Slow]:
+        """One question for all gangs that are large enough to tell."""
+        gangs = {job.id: ran(job, until, near, MOST_COMPARED if near else 0) for job in jobs}
+        gangs = {name: gang for name, gang in gangs.items() if len(gang) >= self.limits.slow_gang}
+        places = {
+            rank.node: rank.instance
+            for job in jobs
+            for rank in job.ranks
+            if any(last > since.timestamp() for _, last in gangs.get(job.id, {}).get(rank.node, ()))
+        }
+        hours = self.hours(places, since, until) if places else {}
+        return [each for name, gang in gangs.items() for each in judge(name, gang, hours, self.limits)]
+
+    @cached_property
+    def limits(self) -> Limits:
+        """By which nodes are compared."""
+        from ..health import policy
+
+        return policy.load().limits
 
     @property
     def policy(self) -> Policy:

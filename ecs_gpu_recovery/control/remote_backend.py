@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import math
 import os
 import secrets
 import ssl
@@ -17,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from ..core.model import Job, JobStatus, Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
 from ..jobfile import JobRequest, body_of
+from ..slow_nodes import Slow
 from .backend import Bundle, Enough, LogSource, never
 from .console_link import token_of
 
@@ -160,6 +162,13 @@ class RemoteBackend:
 
     def node(self, name: str) -> Node:
         return codec.told_node(self._get(f"/api/nodes/{quote(name, safe='')}"))
+
+    def slow_nodes(self, jobs: Sequence[Job], since: datetime, until: datetime) -> Sequence[Slow]:
+        """As its report tells them: of one job, or of all."""
+        hours = max(1, math.ceil((until - since) / timedelta(hours=1)))
+        only = jobs[0].id if len(jobs) == 1 else ""
+        told = self._get("/api/report", job=only, since=f"{min(hours, 9999)}h")["slow"]
+        return [Slow(**{**each, "until": datetime.fromisoformat(each["until"])}) for each in told]
 
     def ask_node(self, name: str, ask: str, *, why: str, level: str = "quick", by: str = "") -> Node:
         return codec.told_node(

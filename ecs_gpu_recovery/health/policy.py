@@ -105,6 +105,12 @@ class Limits:
     host_cores: float
     spin_cores: float
     best_half_life_s: float
+    slow_gang: float
+    slow_busy: float
+    slow_after_s: float
+    slow_power_share: float
+    slow_clock_share: float
+    slow_spread: float
 
 
 class Policy:

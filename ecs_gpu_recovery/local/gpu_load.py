@@ -19,6 +19,8 @@ LOAD_FILE, LOAD_VARIABLE = "gpu-load", "SIMULATED_GPU_LOAD"
 COMPUTE, COLLECTIVE, HOST = "k", "c", "h"
 #: Of an H100: watts at rest and at most, degrees at rest and under load.
 _WATTS, _DEGREES = (112, 680), (38, 66)
+#: Megahertz at rest and under load; one that is held down has no more than this share.
+_CLOCKS, _HELD_DOWN = {"busy": 1980, "flat": 1980, "idle": 345}, 0.55
 #: A GPU that spins burns little, always the same; a throttled one does what it may.
 _SPINS, _SLOW = 0.1, 0.4
 #: How long a number stays the same.
@@ -96,6 +98,7 @@ def _at_work(gpu: Json, at: float, load: str) -> Json:
         "utilization": {"busy": busy, "flat": 100, "idle": 0}[load],
         "memory_used_mib": round(gpu["memory_total_mib"] * (0.76 + 0.06 * own)),
         "power_w": round(_WATTS[0] + (_WATTS[1] - _WATTS[0]) * share),
+        "sm_mhz": round(_CLOCKS[load] * (_HELD_DOWN if slow and load == "busy" else 1)),
         "temperature_c": gpu["temperature_c"] if gpu["throttled"] else warm,
         "pcie_bytes_s": _BYTES_S[load],
     }

@@ -72,7 +72,7 @@ class NodePulses:
             return self._of_this_machine(), host_sample()
         state = measured(str(view.folder), at)
         host = HostSample(at=at, bytes_moved=0, busy_s=state["busy_s"])
-        known = ("index", "power_w", "utilization", "memory_used_mib", "pcie_bytes_s")
+        known = ("index", "power_w", "utilization", "sm_mhz", "memory_used_mib", "pcie_bytes_s")
         return [
             GpuSample.from_json({"at": at, **{key: gpu.get(key) for key in known}})
             for gpu in state["gpus"]

@@ -45,6 +45,7 @@ def _plain(data: Any) -> dict[str, Any]:
         "memory_total_mib": gpu.memory_total_mib,
         "temperature_c": gpu.temperature_c,
         "power_w": gpu.power_w,
+        "sm_mhz": gpu.sm_mhz,
         "throttled": any(reason in HELD_BY_HARDWARE for reason in gpu.clocks_held_by),
         "ecc_uncorrectable": gpu.ecc_uncorrectable,
     }

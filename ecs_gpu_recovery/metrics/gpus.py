@@ -127,6 +127,7 @@ def put_gpu(sample: Sample, node: str, gpu: dict[str, Any]) -> None:
     sample.put("gpu_memory_total_bytes", _times(gpu.get("memory_total_mib"), _MIB), **where)
     sample.put("gpu_temperature_celsius", gpu.get("temperature_c"), **where)
     sample.put("gpu_power_watts", gpu.get("power_w"), **where)
+    sample.put("gpu_clock_hertz", _times(gpu.get("sm_mhz"), 1e6), **where)
     sample.put("gpu_throttled", gpu.get("throttled"), **where)
     sample.put("gpu_ecc_uncorrectable_errors", gpu.get("ecc_uncorrectable"), **where)
 

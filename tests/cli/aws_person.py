@@ -118,8 +118,12 @@ class Metrics:
         told = [(datetime.fromtimestamp(line["_aws"]["Timestamp"] / 1000, UTC), line) for line in lines]
         name = metric["MetricName"]
         within = [(at, line[name]) for at, line in told if since <= at < until and name in line]
-        moments, values = zip(*within, strict=True) if within else ((), ())
-        return {"Id": query["Id"], "Timestamps": [*moments], "Values": [*values]}
+        period, by_period = query["MetricStat"]["Period"], dict[datetime, list[float]]()
+        for at, value in within:
+            begin = datetime.fromtimestamp(at.timestamp() // period * period, UTC)
+            by_period.setdefault(begin, []).append(value)
+        values = [sum(some) / len(some) for some in by_period.values()]
+        return {"Id": query["Id"], "Timestamps": [*by_period], "Values": values}
 
 
 class Bus:

@@ -14,6 +14,7 @@ from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.watch import node_metrics
 from ecs_gpu_recovery.health.watch.node_metrics import UNITS, NodeMetrics
+from ecs_gpu_recovery.health.watch.pulse import GpuPulse, NodePulse, State
 from ecs_gpu_recovery.health.watch.sinks import NotTold
 
 from .conftest import BUSY_MACHINE_S
@@ -29,6 +30,14 @@ BUSY = GpuState(
 )
 IDLE = GpuState(
     index=1, utilization=0, memory_used_mib=0, memory_total_mib=80_000, temperature_c=38, power_w=110
+)
+
+
+HELD = NodePulse(
+    state=State.MOVING,
+    since=0.0,
+    moved=True,
+    gpus=tuple(GpuPulse(index=i, state=State.MOVING, sm_mhz=mhz) for i, mhz in enumerate((1980.0, 1410.0))),
 )
 
 
@@ -51,12 +60,16 @@ def told(metrics: NodeMetrics) -> dict[str, Any]:
     return said
 
 
-def made(read: Callable[[Emit], None], place: Callable[[], dict[str, str]] = lambda: HERE) -> NodeMetrics:
-    return NodeMetrics(read, "n1", place, [Path("/"), Path("/not/there")], every_s=0.0)
+def made(
+    read: Callable[[Emit], None],
+    place: Callable[[], dict[str, str]] = lambda: HERE,
+    pulse: NodePulse | None = None,
+) -> NodeMetrics:
+    return NodeMetrics(read, "n1", place, [Path("/"), Path("/not/there")], every_s=0.0, pulse=lambda: pulse)
 
 
 def test_a_line_has_twelve_metrics_in_the_form_that_cloudwatch_reads() -> None:
-    line = told(made(two_gpus))
+    line = told(made(two_gpus, pulse=HELD))
     (group,) = line["_aws"]["CloudWatchMetrics"]
     assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < BUSY_MACHINE_S
     assert (group["Namespace"], group["Dimensions"]) == (
@@ -71,9 +84,9 @@ def test_a_line_has_twelve_metrics_in_the_form_that_cloudwatch_reads() -> None:
 
 
 def test_gpus_are_summed_up_and_told_one_by_one() -> None:
-    line = told(made(two_gpus))
-    found = [line[name] for name in ("GpuUtilization", "GpuMemory", "GpuTemperature", "GpuPower")]
-    assert found == [49, 50, 66, 760]
+    line = told(made(two_gpus, pulse=HELD))
+    names = ("GpuUtilization", "GpuMemory", "GpuTemperature", "GpuPower", "GpuClock")
+    assert [line[name] for name in names] == [49, 50, 66, 760, 1410]
     assert [gpu["power_w"] for gpu in line["gpus"]] == [650, 110]
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from ...control.accounts import ledger_of
 from ...ledger import Loss, view
+from ...slow_nodes import Slow
 from ..context import ConsoleArg
 from ..problems import RESPONSES
 from .models import Answer
@@ -36,6 +37,7 @@ class LedgerView(Answer):
     node_hours_between_failures: Between
     checkpoint_every_s: float | None
     spares: int
+    slow: list[Slow]
 
 
 @router.get("", **_shape(LedgerView))

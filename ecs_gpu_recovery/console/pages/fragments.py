@@ -313,7 +313,8 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     def read(side: RecordsBackend) -> dict[str, Any]:
         found = side.node(name)
         lines = side.jobs(None, 60, "").jobs
-        records = {record.id: record for record in side.some_jobs([line.id for line in lines])}
+        ids = dict.fromkeys([line.id for line in lines] + [found.job_id] * bool(found.job_id))
+        records = {record.id: record for record in side.some_jobs(list(ids))}
         earlier = side.earlier_entries(f"node/{name}")
         ran = [
             views.job_line(line)
@@ -324,6 +325,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),
+            "slow": console.slow.of(side, name, records.get(found.job_id)),
             "reports": side.reports(found, MOST_REPORTS),
             "kept": _kept(side, name, moves),
             "jobs": ran[:10],
@@ -334,7 +336,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     deeds = console.audit.entries(limit=20, subject=f"node/{name}")
     regions = {
         "title": renderer.render("_node_title.html", node=data["node"]),
-        "node": renderer.render("_node_head.html", node=data["node"]),
+        "node": renderer.render("_node_head.html", node=data["node"], slow=data["slow"]),
         "life": svg.node_diagram(
             data["node"]["status"],
             data["moves"],

@@ -15,6 +15,7 @@ from ... import report, status_text
 from ...core.model import JobStatus, NodeStatus
 from ...jobkeys import LEVELS
 from ...masks import command_line
+from ...slow_nodes import MEASURES
 from ...standing import BAD, BUSY, DRAINED, FREE
 from ..access.auth import Identity
 from ..api import charts
@@ -63,6 +64,7 @@ def environment(language: str) -> Environment:
     )
     found = translations(language)
     made.globals.update(_=found.gettext, gettext=found.gettext, ngettext=found.ngettext)
+    made.globals["measures"] = MEASURES
     return made
 
 

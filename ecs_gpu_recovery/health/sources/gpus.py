@@ -55,6 +55,7 @@ class GpuState:
     idle: bool | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    sm_mhz: float | None = None
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
     utilization: float | None = None

@@ -34,6 +34,7 @@ _HELD = {
 }
 _FABRIC = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 _MIB = 1024 * 1024
+_SM_CLOCK = 1
 
 
 def available() -> bool:
@@ -181,6 +182,7 @@ class _Device:
             "idle": pstate > 2 if isinstance(pstate, int) else None,
             "temperature_c": self._get("nvmlDeviceGetTemperature", 0),
             "power_w": power / 1000 if power is not None else None,
+            "sm_mhz": self._get("nvmlDeviceGetClockInfo", _SM_CLOCK),
             "memory_used_mib": round(memory.used / _MIB) if memory is not None else None,
             "memory_total_mib": round(memory.total / _MIB) if memory is not None else None,
             "utilization": rates.gpu if rates is not None else None,

@@ -30,11 +30,11 @@ UNITS = {
     "GpuMemory": "Percent",  # of the fullest
     "GpuTemperature": "None",  # of the hottest, in degrees Celsius
     "GpuPower": "None",  # of all together, in watts
+    "GpuClock": "None",  # of the slowest that a program holds, in megahertz
     "Cpu": "Percent",
     "Memory": "Percent",
     "Disk": "Percent",  # of the fullest file system
-    "DiskRead": "Bytes",
-    "DiskWritten": "Bytes",
+    "DiskMoved": "Bytes",  # read and written
     "NetworkReceived": "Bytes",
     "NetworkSent": "Bytes",
     "NetworkErrors": "Count",
@@ -94,7 +94,10 @@ class NodeMetrics:
         full = [100 - 100 * room.f_bavail / room.f_blocks for room in _rooms(self._disks) if room.f_blocks]
         shares = {"Cpu": 100 * busy / ticks} if ticks > 0 else {}
         shares |= {"Memory": 100 - 100 * free / total, **({"Disk": max(full)} if full else {})}
-        return shares | {name: count for name, count in moved.items() if count >= 0}
+        grown = {name: count for name, count in moved.items() if count >= 0}
+        if {"DiskRead", "DiskWritten"} <= grown.keys():
+            grown["DiskMoved"] = grown["DiskRead"] + grown["DiskWritten"]
+        return shares | grown
 
     def close(self) -> None:
         if self._child is not None:
@@ -110,7 +113,8 @@ def line(
     pulse: NodePulse | None = None,
 ) -> Line:
     seen = {gpu.index: gpu.to_json() for gpu in pulse.gpus} if pulse is not None else {}
-    values = {**_of_gpus(gpus), **host}
+    clocks = [gpu.sm_mhz for gpu in pulse.gpus if gpu.sm_mhz is not None] if pulse is not None else []
+    values = {**_of_gpus(gpus), **({"GpuClock": min(clocks)} if clocks else {}), **host}
     metrics = [{"Name": name, "Unit": unit} for name, unit in UNITS.items() if name in values]
     where = {"Namespace": NAMESPACE, "Dimensions": [DIMENSIONS], "Metrics": metrics}
     instance = place.get("containerInstanceArn", "").rpartition("/")[2]
