@@ -13,6 +13,7 @@ from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
+from ..core.witness import Named
 from ..engine.dispatch import node_of
 from ..environment import training_environment
 from ..settings import REBOOT_DELIVERY
@@ -234,6 +235,11 @@ class EcsFleet:
             keys.hang_stop(job.id, job.attempt),
             ((rank.node, self.host_of(rank), rank.task_id) for rank in ranks),
         )
+
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+        """Those that seem to be waited for are asked last: a rank that is stopped answers nothing."""
+        places = ((self.host_of(rank), rank.task_id) for rank in reversed(ranks))
+        return self._looks.named(places, job.ranks, self._now())
 
     def company(self, node: Node) -> Sequence[str]:
         """Tasks that are meant to run there, but for our checks, daemons, and the one that its job could not stop."""

@@ -1,16 +1,19 @@
 """Has hosts keep where the ranks of a gang that stands still wait, with the stack's own document, before it is stopped.
 
-What is found goes to the bucket of evidence, beside what is kept before reboots. Nobody waits for it, and nothing is
-decided by it: a look that can't be ordered costs only itself.
+What is found goes to the bucket of evidence, beside what is kept before reboots. What NCCL says is printed too, for it
+names the rank that the others wait for. Nobody waits for either, and a look that can't be ordered costs only itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ..core import keys
+from ..core.model import Rank
+from ..core.witness import Named
 from .errors import translated
 from .evidence import Evidence
 from .hang_document import arguments
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ecs_gpu_recovery")
 #: A host that SSM can't reach by then is not asked any more: the gang may have been stopped.
 _DELIVERY_S = 60
+#: A look that is older was at another hang. What one NCCL says is said of all ranks, so few are asked.
+_REMEMBERED, _MOST_ASKED = timedelta(hours=6), 4
 
 
 class HangLook:
@@ -44,9 +49,58 @@ class HangLook:
                     self._ssm.send_command(
                         InstanceIds=[host],
                         DocumentName=self._document,
-                        Comment=f"{self._says} {task}"[:100],
+                        Comment=self._comment(task),
                         TimeoutSeconds=_DELIVERY_S,
                         Parameters=arguments(self._document, own, task, address),
                     )
             except ClientError as exc:  # whatever the no is for, the hang is to be ended all the same
                 log.warning("nobody looks at a hang", extra={"node": node, "why": str(exc)})
+
+    def named(self, places: Iterable[tuple[str, str]], gang: Sequence[Rank], now: datetime) -> Named | None:
+        """What came back from these hosts and tasks: of the first whose NCCL has answered."""
+        for host, task in [(host, task) for host, task in places if host and task][:_MOST_ASKED]:
+            for said in self._answers(host, task, now):
+                if (found := named(said, gang)) is not None:
+                    return found
+        return None
+
+    def _comment(self, task: str) -> str:
+        return f"{self._says} {task}"[:100]
+
+    def _answers(self, host: str, task: str, now: datetime) -> list[str]:
+        """What the looks at a task printed, as much as SSM lists of it: 2,500 characters."""
+        with translated(f"reading what {host} has seen"):
+            reply = self._ssm.list_command_invocations(
+                InstanceId=host,
+                Details=True,
+                MaxResults=20,
+                Filters=[
+                    {"key": "DocumentName", "value": self._document},
+                    {"key": "InvokedAfter", "value": (now - _REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")},
+                ],
+            )
+        return [
+            str(plugin.get("Output", ""))
+            for found in reply.get("CommandInvocations", [])
+            if found.get("Comment") == self._comment(task)
+            for plugin in found.get("CommandPlugins", [])
+        ]
+
+
+def named(said: str, gang: Sequence[Rank]) -> Named | None:
+    """The nodes of the ranks that stand out, where NCCL numbers the gang's processes node by node, as launchers do.
+
+    None where it did not answer. A communicator of some of the ranks has numbers of its own, which say nothing here."""
+    from ..health.collective import ras  # few sweeps need it
+
+    try:
+        status = ras.parse(said)
+    except ras.NotToldError:
+        return None
+    odd = [
+        gang[each.rank * len(gang) // each.of].node
+        for each in status.odd
+        if each.of and each.of % len(gang) == 0 and each.rank < each.of
+    ]
+    some = tuple(dict.fromkeys(odd))
+    return Named(odd=some if len(some) < len(gang) else (), what=f"NCCL: {status.sentence()}"[:500])

@@ -64,4 +64,9 @@ done
 rm -f "$kept/pids"
 tar -czf "$kept.tar.gz" -C "$kept" .
 for_at_most 30 curl -fsS -m 25 -T "$kept.tar.gz" "$evidence"
+# SSM lists 2,500 characters of what is printed here. The sweeper reads there whom the ranks wait for.
+if [ -s "$kept/ras.txt" ]; then
+  sed -n -e '/^NCCL version/p' -e '/^Communicators/,$p' "$kept/ras.txt" | head -c 2300
+  echo
+fi
 echo "looked at task $task"

@@ -40,6 +40,14 @@ class Silence:
     what: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What the programs' own communication library says: the nodes of the ranks that the others wait for."""
+
+    odd: tuple[str, ...]
+    what: str
+
+
 def fresh(pulse: Pulse | None, now: datetime, policy: Policy) -> bool:
     return pulse is not None and now - pulse.at <= policy.witness_age
 

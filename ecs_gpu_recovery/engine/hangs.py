@@ -12,8 +12,8 @@ from ..core.errors import ClusterRefused, Transient
 from ..core.events import GangStalled
 from ..core.job import hang
 from ..core.job.table import decide
-from ..core.model import Job, JobStatus, Node
-from ..core.witness import Stall
+from ..core.model import Job, JobStatus, Node, Rank
+from ..core.witness import Named, Stall
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -56,8 +56,10 @@ class Hangs:
         gang = [held[rank.node] for rank in ranks if rank.node in held]
         whole = len(gang) == len(ranks)
         stall = witness.gang(gang, now, self._runtime.policy) if whole else None
+        named = None
         if stall is not None:
             self._keep(job, stall, now)
+            named = self._named(job, stall, now)
         since = stall.since if stall is not None else now - self._runtime.policy.first_progress
         silence = self._runtime.fleet.silence(job, since)
         if stall is None and silence is None:
@@ -72,8 +74,10 @@ class Hangs:
             still_until=stall.until if stall else None,
             spinning=stall is not None and stall.spinning,
             trained=stall is not None and stall.trained,
-            odd=(silence.odd if silence else ()) or (stall.odd if stall else ()),
-            what=stall.what if stall else "",
+            odd=(silence.odd if silence else ())
+            or (named.odd if named else ())
+            or (stall.odd if stall else ()),
+            what="; ".join(each.what for each in (named, stall) if each is not None),
             silent_since=silence.since if silence else None,
             patience=silence.patience if silence else timedelta(0),
             written=silence.what if silence else "",
@@ -86,13 +90,22 @@ class Hangs:
         early = now - stall.since < self._runtime.policy.silent_after
         if early or not stall.spinning or self._kept.get(job.id) == known:
             return
-        ranks = sorted(hang.gang(job), key=lambda rank: rank.node not in stall.odd)[:MOST_KEPT]
         try:
-            self._runtime.fleet.keep_hang(job, ranks)
+            self._runtime.fleet.keep_hang(job, _some(job, stall))
         except (Transient, ClusterRefused) as exc:
             log.warning("a hang was not looked at", extra={"job": job.id, "why": str(exc)})
         else:
             self._kept[job.id] = known
+
+    def _named(self, job: Job, stall: Stall, now: datetime) -> Named | None:
+        """Asked once it matters: what was ordered when the GPUs began to look suspicious has come back by then."""
+        if not stall.spinning or now - stall.since < self._runtime.policy.hang_after:
+            return None
+        try:
+            return self._runtime.fleet.waited_for(job, _some(job, stall))
+        except (Transient, ClusterRefused) as exc:
+            log.warning("nobody says who is waited for", extra={"job": job.id, "why": str(exc)})
+            return None
 
     def _permitted(self, job: Job, fact: GangStalled, now: datetime) -> GangStalled:
         """A gang that would be stopped though none of its ranks has ended needs a permit."""
@@ -102,3 +115,8 @@ class Hangs:
         key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
         held = self._runtime.permits.stop_withheld(job, f"it hangs: {fact.what}", now, key=key, since=since)
         return fact if held is None else replace(fact, withheld=held.why, tell=held.tell)
+
+
+def _some(job: Job, stall: Stall) -> list[Rank]:
+    """Those that the others seem to wait for, and some of those others."""
+    return sorted(hang.gang(job), key=lambda rank: rank.node not in stall.odd)[:MOST_KEPT]

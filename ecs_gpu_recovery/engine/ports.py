@@ -12,7 +12,7 @@ from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.guard import FleetGuard
 from ..core.model import Job, JobStatus, Node, Rank
-from ..core.witness import Silence
+from ..core.witness import Named, Silence
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -179,6 +179,9 @@ class Fleet(Protocol):
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         """Have it kept where ranks that stand still wait, while they do. Done twice, it is kept once."""
+
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+        """Whom the others wait for, as far as one of these ranks has told by now. Asked after `keep_hang`."""
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """The same for nodes that no job holds, each fact with its node's name."""

@@ -34,7 +34,7 @@ from ..core.model import (
     Rank,
     Verdict,
 )
-from ..core.witness import Silence
+from ..core.witness import Named, Silence
 from ..environment import RAS_PORT, telling, training_environment
 from . import evidence, gpu_load
 from .cluster import Cluster
@@ -175,6 +175,10 @@ class LocalFleet:
         for rank in ranks:
             with _answering(rank.node):
                 evidence.keep_stacks(self._cluster.task(rank.node, rank.task_id).folder)
+
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+        """Here it is seen which programs are stopped, and told with their silence."""
+        return None
 
     def _is_stopped(self, rank: Rank) -> bool:
         """Its program does not run any more, and has not ended."""

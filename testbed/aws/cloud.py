@@ -84,7 +84,7 @@ class Cloud:
             self.cluster = Cluster(
                 agenda=self.agenda, place=self.place, knobs=self.knobs, chance=chance, send=self._send
             )
-            streams = Streams()
+            streams = Streams(self.agenda.now)
             self.cluster.write_log = self.write_log or streams.write
             self.cluster.keep = self.keep or self.cluster.keep
             self.hosts = Hosts(self.cluster)

@@ -32,7 +32,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.tasks: dict[str, Task] = {}
         self._chance, self._send = chance, send
-        self.write_log: logs.Write = logs.Streams().write
+        self.write_log: logs.Write = logs.Streams(agenda.now).write
         self.kept: list[str] = []  #: addresses that hosts sent to what a reboot would wipe
         self.keep: Callable[[str], None] = self.kept.append
         self._live: dict[str, list[Task]] = {}

@@ -141,8 +141,10 @@ class RunCommand:
             kept = EVIDENCE_LINE.search(script)
             if kept is not None and marker["marker"] not in node.markers:
                 self._world.keep(kept["address"])
+            if marker["marker"] in node.markers:
+                return 0, "looked at before\n", ""
             node.markers[marker["marker"]] = node.boot_id
-            return 0, f"looked at task {look['task']}\n", ""
+            return 0, f"{node.nccl}\nlooked at task {look['task']}\n", ""
         if BOOT_ID_FILE in script:
             return 0, f"{node.boot_id}\n", ""
         return 127, "", "The simulator runs no shell and does not know this script.\n"

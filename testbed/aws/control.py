@@ -218,6 +218,10 @@ class Control:
         """What the next command on this host comes to, whatever it says."""
         self._node(node).script_results.append((exit_code, stdout, stderr))
 
+    def nccl(self, node: str, says: str) -> None:
+        """What the NCCL of whatever trains there answers, when a look at a hang asks it."""
+        self._node(node).nccl = says
+
     def ssm_agent(self, node: str, up: bool) -> None:
         """The SSM agent dies or is back, while the host runs on."""
         with self._cloud.lock:

@@ -42,18 +42,31 @@ def report(task: Task, code: int) -> str:
 class Streams:
     """The streams of one account, in process."""
 
-    def __init__(self) -> None:
-        self._lines: dict[tuple[str, str], list[str]] = {}
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "GetLogEvents": self.get_log_events
+            "GetLogEvents": self.get_log_events,
+            "FilterLogEvents": self.filter_log_events,
         }
 
     def write(self, group: str, stream: str, lines: list[str]) -> None:
-        self._lines.setdefault((group, stream), []).extend(lines)
+        at = round(self._now() * 1000)
+        written = self._lines.setdefault((group, stream), [])
+        written.extend({"timestamp": at, "message": line} for line in lines)
 
-    def get_log_events(self, data: dict[str, Any]) -> dict[str, Any]:
-        lines = self._lines.get((data["logGroupName"], data["logStreamName"]))
+    def _of(self, data: dict[str, Any], stream: str) -> list[dict[str, Any]]:
+        lines = self._lines.get((data["logGroupName"], stream))
         if lines is None:
             raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
-        some = lines[-int(data.get("limit", 10_000)) :]
-        return {"events": [{"timestamp": 0, "message": line} for line in some]}
+        begin, end = data.get("startTime", 0), data.get("endTime", float("inf"))
+        return [line for line in lines if begin <= line["timestamp"] < end]
+
+    def get_log_events(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {"events": self._of(data, data["logStreamName"])[-int(data.get("limit", 10_000)) :]}
+
+    def filter_log_events(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Of some streams together, oldest first; whole in one page."""
+        found = [line for stream in data["logStreamNames"] for line in self._of(data, stream)]
+        found.sort(key=lambda line: int(line["timestamp"]))
+        return {"events": found[: int(data.get("limit", 10_000))]}

@@ -173,6 +173,7 @@ class Node:
     health: int = 0  #: exit code of a health check
     verdicts: deque[int] = field(default_factory=deque)  #: of the next health checks, before `health` counts
     script_results: deque[tuple[int, str, str]] = field(default_factory=deque)  #: of the next commands
+    nccl: str = ""  #: what the NCCL of the task there says, if it is asked
     inbox: list[Callable[[], None]] = field(default_factory=list)  #: orders the agent has not got yet
     reports: list[Callable[[], None]] = field(default_factory=list)  #: what the agent has not told yet
     on_boot: list[Callable[[], None]] = field(default_factory=list)

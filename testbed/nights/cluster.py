@@ -29,7 +29,7 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.model import Job, Leave, Node, NodeStatus, Notice, Rank
-from ecs_gpu_recovery.core.witness import Silence
+from ecs_gpu_recovery.core.witness import Named, Silence
 from ecs_gpu_recovery.engine.dispatch import node_of
 
 from .world import Fault, Machine, Reboot, Task, Warned, World, verdict_of
@@ -216,6 +216,10 @@ class SimulatedCluster:
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         self._night.hangs.looked_at(job)
+
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+        self._night.before("look", f"whom {job.id} waits for")
+        return self._night.hangs.waited_for(job)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         self._night.before("look", "nodes")

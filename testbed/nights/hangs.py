@@ -12,8 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core.events import NodePulse, StopAsked
+from ecs_gpu_recovery.core.job import hang
 from ecs_gpu_recovery.core.model import Job
-from ecs_gpu_recovery.core.witness import FLAT, IDLE, MOVING, Silence
+from ecs_gpu_recovery.core.witness import FLAT, IDLE, MOVING, Named, Silence
 
 from .violation import demand
 from .world import Machine, Task
@@ -29,8 +30,8 @@ PERSON_S = 4 * 3600.0
 class Hangs:
     """What stands still tonight, and who says so."""
 
-    def __init__(self, night: Night, chance: Random) -> None:
-        self._night, self._world, self._chance = night, night.world, chance
+    def __init__(self, night: Night, chance: Random, nccl: Random) -> None:
+        self._night, self._world, self._chance, self._nccl = night, night.world, chance, nccl
         self._spins: dict[str, bool] = {}  #: tasks that stand still, and whether their GPUs spin
         self._dead: set[str] = set()  #: machines whose watch has died
         self._lying: dict[
@@ -42,6 +43,8 @@ class Hangs:
         self._mute: set[str] = set()  #: jobs that write nothing
         self._looked: set[tuple[str, int]] = set()  #: attempts of which it was kept where they stand
         self._ended: set[tuple[str, int]] = set()  #: attempts that were ended because they hung
+        #: By attempt: every answer to the question whom the others wait for. Often there is none.
+        self._named: dict[tuple[str, int], set[tuple[str, ...]]] = {}
         if night.weather.hangs:
             self._world.on_run = self._runs
             for machine in self._world.machines.values():
@@ -142,7 +145,38 @@ class Hangs:
     def looked_at(self, job: Job) -> None:
         self._looked.add((job.id, job.ranks[0].task_attempt))
 
+    def waited_for(self, job: Job) -> Named | None:
+        """The NCCL of a rank knows whose GPUs do not come; now and then nobody has heard it yet."""
+        attempt = job.ranks[0].task_attempt
+        tasks = [self._world.tasks.get(rank.task_id) for rank in job.ranks]
+        odd = tuple(
+            task.machine.name for task in tasks if task is not None and task.alive and task.still >= 0
+        )
+        heard = odd if len(odd) < len(tasks) and self._nccl.random() < 0.6 else ()
+        self._named.setdefault((job.id, attempt), set()).add(heard)
+        return Named(odd=heard, what="NCCL") if heard else None
+
     def committed(self, old: Job | None, new: Job) -> None:
+        self._trains_again(old, new)
+        self._stopped(old, new)
+
+    def _trains_again(self, old: Job | None, new: Job) -> None:
+        """Who was told that a job may hang hears that it does not: once, and only if that is so."""
+        before = old.timeline if old is not None else ()
+        fresh = [entry for entry in new.timeline if entry.why == hang.HEALED and entry not in before]
+        for entry in fresh:
+            said = [each.why for each in new.timeline if each.attempt == entry.attempt]
+            demand(said.count(hang.HEALED) == 1, f"{new.id} was said twice to train again")
+            demand(hang.NOTED in said, f"{new.id} was said to train again, and nobody had worried")
+            hung = self._world.hung_since(new.id, new.ranks[0].task_attempt)
+            patience = self._night.weather.policy.hang_after.total_seconds()
+            demand(
+                hung is None or self._world.now - hung < patience,
+                f"{new.id} was said to train again, and it hangs",
+            )
+            self._world.struck["trains again"] += 1
+
+    def _stopped(self, old: Job | None, new: Job) -> None:
         """A gang may be stopped for a hang only if it truly stands still, and has for long enough."""
         if old is None or not any(rank.hung for rank in new.ranks) or any(rank.hung for rank in old.ranks):
             return
@@ -159,6 +193,11 @@ class Hangs:
         self._ended.add((new.id, attempt))
         odd = {rank.index for rank in new.ranks if rank.hung}
         frozen = {task.rank for task in mine if task.still >= 0}
+        answers = self._named.get((new.id, attempt), set())
+        demand(bool(answers), f"{new.id} was stopped, and nobody was asked whom it waits for")
+        if () not in answers:
+            blamed = tuple(rank.node for rank in new.ranks if rank.hung)
+            demand(blamed in answers, f"{new.id}: {answers} was named, and {blamed} is blamed")
         if len(odd) < len(new.ranks):
             demand(bool(odd & frozen), f"{new.id}: rank {odd} is blamed, {frozen} stands still")
         self._world.struck["hang ended"] += 1

@@ -251,6 +251,20 @@ def _whoever_speaks(nodes: Sequence[Node], now: datetime, policy: Policy) -> wit
     return _gang([node for node in nodes if witness.fresh(node.pulse, now, policy)], now, policy)
 
 
+def _blame_all(draft: Draft, ev: GangStalled) -> None:
+    """Whoever was named."""
+    _stop(draft, replace(ev, odd=()))
+
+
+_stop = hang.stop
+
+
+def _heal_again(draft: Draft, evidence: str) -> None:
+    """Each time that it is seen to train."""
+    if draft.reported(hang.NOTED):
+        draft.note("job", draft.status, draft.status, hang.HEALED, evidence)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("drop the version condition", MemoryStore, "commit", _commit_anyway),
     Mutant(
@@ -323,6 +337,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("believe one witness of a hang", hang, "two_witnesses", _one_witness, "hangs"),
     Mutant("take a silent node for a witness", witness, "gang", _whoever_speaks, "hangs"),
     Mutant("look for no hang", Hangs, "look", lambda hangs, job, nodes, now: None, "hangs"),
+    Mutant("ask nobody whom a gang waits for", Hangs, "_named", lambda hangs, job, stall, now: None, "hangs"),
+    Mutant("blame every rank for a hang", hang, "stop", _blame_all, "hangs"),
+    Mutant("say that a job trains which hangs", witness, "works", lambda nodes, since: True, "hangs"),
+    Mutant("say again and again that a job trains", hang, "heals", _heal_again, "hangs"),
     Mutant("let what was not sent run out", Draft, "never_sent", lambda draft, rank: False),
 )
 

@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.aws import hang_document
+from ecs_gpu_recovery.aws.hang_look import named
+from ecs_gpu_recovery.core.witness import Named
+from ecs_gpu_recovery.health.collective import ras
 from testbed.aws.documents import Documents
 from testbed.aws.requests import ApiError
 from tests.aws.shell_host import BUCKET, Host
 from tests.aws.test_reboot_script import Bucket, bucket  # noqa: F401 (a fixture)
+from tests.core.story import a_running_job
 
+RANKS = a_running_job(nodes=2).job.ranks
 DOCUMENT, TASK = hang_document.name("Stack"), "0123456789abcdef0123456789abcdef"
 DOCKER = f"""case "$1" in
   ps) echo theirs; echo ours;;
@@ -32,6 +37,7 @@ class Nccl:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.says = (Path(__file__).parents[1] / "health" / "ras" / "stopped.txt").read_text()
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
 
@@ -41,7 +47,7 @@ class Nccl:
         except OSError:
             return  # nobody asked
         with peer, peer.makefile("rwb") as line:
-            for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", b"NCCL version 2.28.9\nRank 1 is missing\n"):
+            for answer in (b"SERVER PROTOCOL 2\n", b"OK\n", self.says.encode()):
                 self.heard.append(line.readline().decode().strip())
                 line.write(answer)
                 line.flush()
@@ -83,19 +89,49 @@ def test_where_a_task_waits_and_what_its_nccl_says_is_sent_away(
     nccl: Nccl,
 ) -> None:
     host = a_host(tmp_path, nccl)
-    assert host.shell(script(bucket.address)) == (0, f"looked at task {TASK}")
+    code, said = host.shell(script(bucket.address))
+    assert (code, said.splitlines()[-1]) == (0, f"looked at task {TASK}")
+    assert named(said, RANKS) == Named(odd=("n1",), what=f"NCCL: {ras.parse(nccl.says).sentence()}")
     files = bucket.files()
     assert set(files) == {"stacks.txt", "ras.txt", "flight-recorder"}
     assert f"process {os.getpid()}: python train.py" in files["stacks.txt"]
     assert "python: T in do_signal_stop" in files["stacks.txt"]
     assert "at all_reduce" in files["stacks.txt"]
-    assert files["ras.txt"] == "NCCL version 2.28.9\nRank 1 is missing\n"
+    assert files["ras.txt"] == nccl.says
     assert files["flight-recorder"] == "last collective: 7\n"
     assert nccl.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 15", "VERBOSE STATUS"]
     bucket.kept.clear()
     assert host.shell(script(bucket.address)) == (0, "looked at before")
     assert not bucket.kept
     assert not list(tmp_path.glob("tmp.*")), "nothing is left on the host"
+
+
+def test_of_a_long_answer_as_much_is_printed_as_ssm_lists(
+    tmp_path: Path,
+    bucket: Bucket,  # noqa: F811
+    nccl: Nccl,
+) -> None:
+    gone = "  Rank {} -- GPU 0 managed by process 498 on node 127.0.0.1"
+    nccl.says = nccl.says.replace(gone.format(1), "\n".join(gone.format(rank) for rank in range(100, 200)))
+    nccl.says = nccl.says.replace("         2         1   RUNNING", "       200       100   RUNNING")
+    _, said = a_host(tmp_path, nccl).shell(script(bucket.address))
+    assert 2000 < len(said) < 2500
+    found = named(said, RANKS)
+    assert found is not None
+    assert found.odd == ("n1",), "of the second half of the ranks"
+
+
+@pytest.mark.parametrize(
+    ("size", "rank", "odd"),
+    [(2, 0, ("n0",)), (16, 7, ("n0",)), (16, 8, ("n1",)), (3, 1, ()), (2, 5, ()), (0, 1, ())],
+)
+def test_a_rank_is_on_the_node_that_its_number_says_where_the_whole_gang_is_numbered(
+    nccl: Nccl, size: int, rank: int, odd: tuple[str, ...]
+) -> None:
+    said = nccl.says.replace("         2         1   RUNNING", f"{size:10}         1   RUNNING")
+    found = named(said.replace("Rank 1 --", f"Rank {rank} --"), RANKS)
+    assert found is not None
+    assert found.odd == odd
 
 
 def test_what_hangs_or_is_missing_costs_its_own_answer_only(

@@ -124,6 +124,9 @@ class ModelFleet:
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         """The model has no evidence."""
 
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """The model names no rank."""
+
     def observe_job(self, job: Job) -> Iterable[Fact]:
         self._behind.state = self._behind.state.with_job(job)
         return self._behind.model.cluster.observe(self._behind.state)

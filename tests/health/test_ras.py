@@ -34,6 +34,67 @@ def test_an_error_that_nccl_reports_is_kept_beside_it() -> None:
     assert ras.parse((SAMPLES / "killed.txt").read_text()).errors == ("rank 0 reports Remote process error",)
 
 
+#: As NVIDIA's guide shows it: most ranks are only counted.
+GUIDE = """NCCL version 2.24.3 compiled with CUDA 12.4
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  MISMATCH
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different {kind} operation counts
+"""
+ON = "-- GPU {} managed by process {} on node 172.16.64.{}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "odd"),
+    [
+        (
+            [
+                "  26 ranks have launched up to operation 6650",
+                "  6 ranks have launched up to operation 6649",
+                *(f"  Rank {rank} {ON.format(rank, 483072 + rank, 210)}" for rank in (0, 2, 3, 4, 5, 7)),
+            ],
+            {0: 1, 2: 1, 3: 1, 4: 1, 5: 1, 7: 1},
+        ),
+        (
+            [
+                "  31 ranks have launched up to operation 64",
+                f"  Rank 7 has launched up to operation 60 {ON.format(3, 9, 211)}",
+            ],
+            {7: 4},
+        ),
+        (
+            [
+                "  30 ranks have launched up to operation 64",
+                "  2 ranks have not launched any operations",
+                *(f"  Rank {rank} {ON.format(0, 9, 212)}" for rank in (8, 9)),
+            ],
+            {8: 64, 9: 64},
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["collective", "AllReduce"])
+def test_ranks_that_are_only_counted_are_those_that_wait(
+    kind: str, lines: list[str], odd: dict[int, int]
+) -> None:
+    found = ras.parse(GUIDE.format(kind=kind) + "\n".join(lines)).odd
+    assert {o.rank: o.why for o in found} == {
+        rank: f"is {behind} collectives behind" for rank, behind in odd.items()
+    }
+    assert {o.of for o in found} == {32}
+
+
+def test_ranks_in_another_state_are_not_missing() -> None:
+    text = GUIDE.format(kind="x").replace("x operation counts", "status")
+    text += f"  31 ranks have status RUNNING\n  Rank 3 has status FINALIZE {ON.format(0, 1, 1)}\n"
+    text += f"  2 ranks have status INIT\n  Rank 4 {ON.format(0, 1, 1)}\n  Rank 5 {ON.format(0, 1, 1)}\n"
+    assert ras.parse(text).odd == ()
+
+
 def comm(*counts: int) -> dict[str, object]:
     ranks = [
         {"rank": i, "host": f"10.0.0.{i}", "pid": 100 + i, "collective_counts": {"AllReduce": count}}

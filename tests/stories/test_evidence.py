@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from botocore.exceptions import UnknownServiceError
 
 from ecs_gpu_recovery.aws import hang_document, reboot_document
+from ecs_gpu_recovery.aws.fleet import ROLE
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import NodePulse
-from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.status_text import FINISHING, deadline, now_doing
-from tests.stories.world import DOCUMENT, World
+from tests.stories.world import DOCUMENT, TRAIN, World, container
 
 BUCKET = "stack-evidence-1"
 LOOK = hang_document.name("EcsGpuRecoveryStack")
@@ -51,6 +53,60 @@ def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(wor
     ]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert not any(rank.hung for rank in world.job().ranks)
+
+
+TRAINING_LOG = {
+    "logConfiguration": {
+        "logDriver": "awslogs",
+        "options": {"awslogs-group": "/gpu/train", "awslogs-stream-prefix": "rank"},
+    }
+}
+ANSWERS = Path(__file__).parents[1] / "health" / "ras"
+
+
+def hangs(world: World, *says: str, minutes: int = 12) -> Job:
+    """A gang whose ranks have written, and then neither write nor work. `says`: what the NCCL of each answers."""
+    keeping(world)
+    definition = {**container("main", 8), **TRAINING_LOG}
+    world.cloud.client("ecs").register_task_definition(family=TRAIN, containerDefinitions=[definition])
+    names = world.add_nodes(len(says))
+    world.submit(names, task_def=f"{TRAIN}:2")
+    for rank, said in zip(world.job().ranks, says, strict=True):
+        world.cloud.cluster.write_log("/gpu/train", f"rank/main/{rank.task_id}", ["step 1"])
+        world.cloud.control.nccl(rank.node, said)
+    world.pass_time(60)
+    since = world.now()
+    for _ in range(minutes):
+        stands_still(world, since)
+        world.tick()
+        world.pass_time(60)
+    return world.job()
+
+
+#: What the NCCL of each rank answers, and who is blamed, how deep each node is examined then.
+WORDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "a stopped rank answers nothing, and the other says so": (("stopped", ""), "n1"),
+    "a rank that lags says so itself": (("asleep", "asleep"), "n1"),
+    "nobody stands out": (("endless", "endless"), ""),
+    "nobody answers": (("", ""), ""),
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_the_rank_that_nccl_names_is_blamed_and_its_node_examined_deeper(world: World, what: str) -> None:
+    answers, odd = WORDS[what]
+    job = hangs(world, *((ANSWERS / f"{name}.txt").read_text() if name else "" for name in answers))
+    assert ("rank 1 on n1 hung" if odd else "the whole gang hung") in job.outcome
+    assert [rank.node for rank in job.ranks if rank.hung] == ([odd] if odd else ["n0", "n1"])
+    (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
+    assert seen.evidence.startswith("NCCL: rank 1 (process ") is bool(odd)
+    assert levels(world) == {"n0": "2" if odd else "3", "n1": "3"}
+
+
+def levels(world: World) -> dict[str, str]:
+    """How deep each node is examined."""
+    found = world.cloud.control.tasks(env={ROLE: "check"})
+    return {task["node"]: task["env"]["GPU_HEALTH_LEVEL"] for task in found}
 
 
 def test_who_was_told_that_a_job_may_hang_is_told_when_it_trains_again(world: World) -> None:

@@ -109,6 +109,9 @@ class SilentFleet:
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         """Nobody reads it here."""
 
+    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """Nobody is asked."""
+
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         return ()
 

@@ -13,7 +13,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,12 @@ _RANK = re.compile(
     r"^\s*Ranks? (?P<rank>\d+)(?P<what>[^-]*)-- .*managed by process (?P<pid>\d+) on node (?P<host>\S+)",
     re.MULTILINE,
 )
-_COMM = re.compile(r"^#\S+ \((?P<hash>[0-9a-f]+)\) (?P<errors>[A-Z,]+)$", re.MULTILINE)
-_LAUNCHED = re.compile(r"has launched up to operation (\d+)")
+_COMM = re.compile(r"^#(?P<group>\d+)-\S+ \((?P<hash>[0-9a-f]+)\) (?P<errors>[A-Z,]+)$", re.MULTILINE)
+#: A row of the table of communicators: its group, and how many ranks each of them has.
+_ROW = re.compile(r"^ *(\d+) +\d+ +\S+ +\S+ +(\d+) +\d+ +[A-Z,/]+ +[A-Z,]+ *$", re.MULTILINE)
+_LAUNCHED = re.compile(r"launched up to operation (\d+)")
+#: Ranks that have come as far as each other are counted; those of them that stand out are listed below.
+_ALIKE = re.compile(r"^\s*(\d+) ranks have (?:not )?launched")
 _KIND = re.compile(r"different (\w+) operation counts")
 
 
@@ -46,6 +50,7 @@ class Odd:
     host: str
     pid: int
     why: str
+    of: int = 0  #: how many ranks that communicator has, where it is told
 
 
 @dataclass(slots=True)
@@ -57,6 +62,9 @@ class _Seen:
     counts: dict[str, int] = field(default_factory=dict)
     missing: str = ""
     error: str = ""
+
+
+_Ranks = dict[int, _Seen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +125,8 @@ def parse(text: str) -> Status:
 
 
 def _from_json(data: Mapping[str, Any]) -> Status:
-    groups: list[dict[int, _Seen]] = []
+    groups: list[_Ranks] = []
+    sizes: list[int] = []
     for comm in data["communicators"]:
         ranks: dict[int, _Seen] = {}
         for row in comm.get("ranks", ()):
@@ -132,52 +141,77 @@ def _from_json(data: Mapping[str, Any]) -> Status:
             why = "is gone" if status.get("considered_dead") else "does not answer"
             ranks[int(row["rank"])] = _Seen(str(row.get("host", "")), int(row.get("pid", 0)), missing=why)
         groups.append(ranks)
-    return _judge(groups, str(data.get("nccl_version", "")))
+        sizes.append(int(comm.get("size", 0)))
+    return _judge(groups, sizes, str(data.get("nccl_version", "")))
 
 
 def _from_text(text: str) -> Status:
     """Only what is wrong is listed there: a communicator that is not named is as it should be."""
-    groups: dict[str, dict[int, _Seen]] = {}
+    groups: dict[str, _Ranks] = {}
+    sizes: dict[str, int] = {}
+    rows = {group: int(size) for group, size in _ROW.findall(text)}
     heads = list(_COMM.finditer(text))
     ends = [head.start() for head in heads[1:]] + [len(text)]
     for head, end in zip(heads, ends, strict=False):
         ranks = groups.setdefault(head["hash"], {})
+        sizes[head["hash"]] = rows.get(head["group"], 0)
         for paragraph in re.split(r"\n\s*\n", text[head.end() : end]):
             _paragraph(paragraph, ranks)
     version = re.search(r"NCCL version (\S+)", text)
-    return _judge(list(groups.values()), version[1] if version else "")
+    return _judge(list(groups.values()), list(sizes.values()), version[1] if version else "")
 
 
-def _paragraph(text: str, ranks: dict[int, _Seen]) -> None:
-    kind = _KIND.search(text)
+def _paragraph(text: str, ranks: _Ranks) -> None:
+    if kind := _KIND.search(text):
+        _counts(text, kind[1], ranks)
+        return
     for row in _RANK.finditer(text):
         seen = ranks.setdefault(int(row["rank"]), _Seen(row["host"], int(row["pid"])))
         what = row["what"].strip()
-        if kind:
-            launched = _LAUNCHED.search(what)
-            seen.counts[kind[1]] = int(launched[1]) if launched else 0
-        elif what.startswith("reported"):
+        if what.startswith("reported"):
             seen.error = what.replace("reported", "reports", 1)
-        elif not what:
+        elif not what and ("Missing" in text or "considered dead" in text):
             seen.missing = "is gone" if "considered dead" in text else "does not answer"
 
 
-def _judge(groups: Sequence[dict[int, _Seen]], version: str) -> Status:
+def _counts(text: str, kind: str, ranks: _Ranks) -> None:
+    """How far each has come. Of ranks that are only counted, not named, so many are noted below zero."""
+    group, unnamed = 0, dict[int, int]()
+    for line in text.splitlines():
+        launched = _LAUNCHED.search(line)
+        count = int(launched[1]) if launched else 0
+        if alike := _ALIKE.match(line):
+            group, unnamed[count] = count, int(alike[1])
+        elif row := _RANK.match(line):
+            told = count if row["what"].strip() else group
+            seen = ranks.setdefault(int(row["rank"]), _Seen(row["host"], int(row["pid"])))
+            seen.counts[kind] = told
+            unnamed[told] = unnamed.get(told, 1) - 1
+    below = min([0, *ranks])
+    for count, number in unnamed.items():
+        for _ in range(number):
+            below -= 1
+            ranks[below] = _Seen("", 0, {kind: count})
+
+
+def _judge(groups: Sequence[_Ranks], sizes: Sequence[int], version: str) -> Status:
     """The largest communicator that shows anything is the whole gang, or the nearest to it."""
     errors = [f"rank {rank} {seen.error}" for ranks in groups for rank, seen in ranks.items() if seen.error]
-    for ranks in sorted(groups, key=len, reverse=True):
+    told = tuple(dict.fromkeys(errors))
+    for ranks, size in sorted(zip(groups, sizes, strict=True), key=lambda each: len(each[0]), reverse=True):
         if odd := [*_missing(ranks)] or [*_lagging(ranks)]:
-            return Status(odd=tuple(odd), errors=tuple(dict.fromkeys(errors)), version=version)
-    return Status(errors=tuple(dict.fromkeys(errors)), version=version)
+            named = tuple(replace(each, of=size) for each in odd)
+            return Status(odd=named, errors=told, version=version)
+    return Status(errors=told, version=version)
 
 
-def _missing(ranks: Mapping[int, _Seen]) -> Iterable[Odd]:
+def _missing(ranks: _Ranks) -> Iterable[Odd]:
     for rank, seen in sorted(ranks.items()):
         if seen.missing:
             yield Odd(rank=rank, host=seen.host, pid=seen.pid, why=seen.missing)
 
 
-def _lagging(ranks: Mapping[int, _Seen]) -> Iterable[Odd]:
+def _lagging(ranks: _Ranks) -> Iterable[Odd]:
     """Those whose counts differ from what most have; where no count is more common, those that launched fewest."""
     counted = {rank: seen for rank, seen in ranks.items() if seen.counts}
     same = Counter(tuple(sorted(seen.counts.items())) for seen in counted.values())
@@ -186,10 +220,12 @@ def _lagging(ranks: Mapping[int, _Seen]) -> Iterable[Odd]:
     (most, number), (_, second) = same.most_common(2)
     fewest = min(sum(seen.counts.values()) for seen in counted.values())
     for rank, seen in sorted(counted.items()):
+        if rank < 0:
+            continue
         total = sum(seen.counts.values())
         differs = tuple(sorted(seen.counts.items())) != most if number > second else total == fewest
         if differs:
-            behind = max(sum(s.counts.values()) for s in counted.values()) - total
+            behind = max(sum(s.counts.get(k, 0) for k in seen.counts) for s in counted.values()) - total
             why = f"is {behind} collectives behind" if behind else "launched other collectives than the rest"
             yield Odd(rank=rank, host=seen.host, pid=seen.pid, why=why)
 
