@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 from typing import Annotated
 
@@ -12,7 +14,7 @@ from .cli import evidence, fleet, jobs, ledger, letters, nodes, simulate, system
 from .core.errors import NotFound, RecoveryError, Refused, Transient
 from .serve import console, embedded
 
-#: What a script can rely on. Errors are one text on standard error, with --json too.
+#: What a script can rely on. Errors go to standard error: one text, or with --json one object on the last line.
 EXIT_CODES = {
     0: "done",
     1: "the job, the check or the demo did not end well",
@@ -20,6 +22,14 @@ EXIT_CODES = {
     3: "no such job or node",
     4: "refused; the message says why and what to do",
     5: "not reachable now; try again",
+}
+#: What to do, where the error itself does not say it.
+_HINTS = {
+    1: "gpu-recovery doctor",
+    2: "gpu-recovery --help   |   gpu-recovery COMMAND --help",
+    3: "gpu-recovery jobs   |   gpu-recovery nodes",
+    4: "the error says why and what to do",
+    5: "try again; if it stays so:  gpu-recovery doctor",
 }
 app = typer.Typer(
     name="gpu-recovery",
@@ -66,14 +76,13 @@ def main(
 def run() -> None:
     """The entry point: errors we raise on purpose become one clear line and an exit code."""
     try:
-        app()
+        sys.exit(app(standalone_mode=not _for_a_script()))
+    except typer.TyperException as exc:  # only where a script asks: a person is shown the usage as well
+        _complain(exc.format_message(), exc.exit_code)
+    except typer.Abort:
+        _complain("ended before it was done", 1)
     except NotFound as exc:
-        there = (
-            ""
-            if "gpu-recovery " in str(exc)
-            else ". What there is:  gpu-recovery jobs   |   gpu-recovery nodes"
-        )
-        _complain(f"{exc}{there}", 3)
+        _complain(exc if "gpu-recovery " in str(exc) else f"{exc}. What there is:  {_HINTS[3]}", 3)
     except Refused as exc:
         _complain(exc, 4)
     except Transient as exc:
@@ -84,8 +93,17 @@ def run() -> None:
         _complain(exc, 5)
 
 
+def _for_a_script() -> bool:
+    """Behind `--` are the words of the job's own command."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+
+
 def _complain(what: object, code: int) -> None:
-    typer.echo(f"gpu-recovery: {what}", err=True)
+    if _for_a_script():
+        told = {"error": str(what), "hint": _HINTS[code], "exit_code": code}
+        typer.echo(json.dumps(told, ensure_ascii=False), err=True)
+    else:
+        typer.echo(f"gpu-recovery: {what}", err=True)
     sys.exit(code)
 
 

@@ -56,6 +56,10 @@ def commands_page() -> str:
     parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
+    parts.append(
+        "\nErrors go to standard error. With `--json` its last line is one object, with `error`, `hint` (what to do) and"
+        " `exit_code`.\n"
+    )
     return "".join(parts)
 
 

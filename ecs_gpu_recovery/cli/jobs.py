@@ -60,7 +60,7 @@ def submit(
     --checkpoint-dir /fsx/run7 --log-group /gpu/train -- torchrun train.py
     """
     from .. import jobfile, own_script
-    from ..core.errors import Refused
+    from ..core.errors import RecoveryError, Refused
     from . import render
     from .opened import opened, remark
 
@@ -89,8 +89,7 @@ def submit(
             if not wait and not _refused_start(job):
                 _say_how_to_follow(job.id, backend, state)
         if not wait and (why := _refused_start(job)):
-            print(f"gpu-recovery: {job.id} could not be started: {why}", file=sys.stderr)
-            raise typer.Exit(1)
+            raise RecoveryError(f"{job.id} could not be started: {why}")
         if wait:
             _watch(side, job.id, quiet=as_json)
             job = side.job(job.id)

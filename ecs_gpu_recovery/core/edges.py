@@ -107,7 +107,7 @@ NODE = _edges(
     (N.FAILED, N.REBOOTING, "a person asked for a reboot", True),
     (N.FAILED, N.PENDING_HEALTHCHECK, "a person asked for a check", True),
     (N.FAILED, N.AVAILABLE, "a person released it, with a reason", True),
-    (N.UNKNOWN, N.AVAILABLE, "heard from again", True),
+    (N.UNKNOWN, N.AVAILABLE, "heard from, for the first time or again", True),
     (N.UNKNOWN, N.FAILED, "a lost node did not come back in time", True),
     (N.UNKNOWN, N.REBOOTING, "its task could not be stopped, or a person asked for a reboot", True),
     (N.UNKNOWN, N.PENDING_HEALTHCHECK, "a person asked for a check", True),

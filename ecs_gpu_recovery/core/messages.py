@@ -39,8 +39,7 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     broken = [r.node for r in bad if r.node not in curable]
     advice = [_reboot(curable)] if curable else []
     if broken:
-        names = ", ".join(broken)
-        advice.append(f"Look at {names}. When repaired: gpu-recovery node release {broken[0]} --why '...'.")
+        advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
     if not bad:
         advice.append(f"Read the logs: gpu-recovery logs {job_id}.")
     advice.append(f"Then run the job again: gpu-recovery retry {job_id}.")
@@ -61,6 +60,14 @@ def _reboot(nodes: Sequence[str]) -> str:
         f"Reboot {', '.join(nodes)} once: gpu-recovery node reboot {nodes[0]} --why '...' --wait."
         f" Then check it: gpu-recovery node check {nodes[0]} --wait."
         " If the fault is there again, or it does not come back, have it replaced."
+    )
+
+
+def _mended(node: str) -> str:
+    """Only a check proves a repair; who can't wait for one may say so."""
+    return (
+        f"When repaired or replaced, check it: gpu-recovery node check {node} --why '...' --wait. Healthy, it is free"
+        f" again. To give it back untested: gpu-recovery node release {node} --why '...'."
     )
 
 
@@ -169,7 +176,6 @@ def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
 
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
-    repair = f"Repair or replace it, then: gpu-recovery node release {node} --why '...'."
     return Notify(
         key=keys.node_failed(node, errand),
         subject=headline(f"Node {node} failed: {why}"),
@@ -177,7 +183,7 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
         evidence=f"verdict {verdict}" if verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
         node=node,
-        next=f"{_reboot([node]) if verdict is Verdict.REBOOT else repair} More: docs/runbooks/unhealthy-nodes.md",
+        next=f"{_reboot([node]) if verdict is Verdict.REBOOT else _mended(node)} More: docs/runbooks/unhealthy-nodes.md",
     )
 
 

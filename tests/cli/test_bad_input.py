@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import sqlite3
@@ -284,3 +285,28 @@ def test_submit_waits_until_enough_nodes_are_free_and_not_for_more_than_there_ar
     assert "the job waits for 1 of 2 nodes: 1 are free" in told.err
     never = here("submit", "--any", 4, "--check", "none", "--wait", "--", "true")
     refused(never, "it wants 4 nodes, and the fleet has 3 that fit, so waiting does not help")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "error", "hint"),
+    [
+        ("job --json", 2, "Missing argument", "COMMAND --help"),
+        ("nope --json", 2, "No such command", "gpu-recovery --help"),
+        ("node show --json --nope n", 2, "No such option: --nope", "COMMAND --help"),
+        ("job nothing --json", 3, "nothing", "gpu-recovery jobs"),
+        ("submit --any 99 --json -- true", 4, "it wants 99 free nodes", "the error says why"),
+        ("nodes --json --backend https://127.0.0.1:1", 5, "can't be reached", "try again"),
+    ],
+)
+def test_a_script_is_told_what_is_wrong_in_one_object(
+    here: Command, line: str, code: int, error: str, hint: str
+) -> None:
+    told = here(*line.split())
+    refused(told, code=code)
+    what = json.loads(told.err)
+    assert (what["exit_code"], error in what["error"], hint in what["hint"]) == (code, True, True), what
+    assert here(*line.replace("--json ", "").split()).code == code, "as it is for a person"
+
+
+def test_the_words_of_a_jobs_own_command_ask_for_no_json(here: Command) -> None:
+    refused(here("submit", "--any", "99", "--", "true", "--json"), "gpu-recovery: ")

@@ -63,3 +63,27 @@ def test_a_rank_that_fell_over_another_is_not_named() -> None:
 def test_out_of_memory_names_the_limit_and_what_was_used(reason: str, limit: int, words: str) -> None:
     starved = rank(exit=Exit.OUT_OF_MEMORY, exit_reason=reason)
     assert causes.not_run(starved, limit) == f"rank 1 on node-2 ran out of memory{words}"
+
+
+def test_the_evidence_of_each_node_is_its_own() -> None:
+    cold = "DCGM: all tests passed"
+    found = [
+        rank(0, findings=cold),
+        rank(1, findings="Xid 79: fallen off the bus", verdict=Verdict.REBOOT),
+        rank(2, findings="persistence mode is off"),
+        rank(3, findings=cold),
+        rank(4, verdict=Verdict.INCONCLUSIVE),
+    ]
+    assert causes.verdicts(found) == (
+        "node-2: reboot (Xid 79: fallen off the bus); node-5: inconclusive; "
+        f"node-1, node-4: healthy ({cold}); node-3: healthy (persistence mode is off)"
+    )
+    assert causes.not_brought_back([rank(0, findings="too late"), rank(1, findings="no GPU")]) == (
+        "node-1 could not be brought back: too late; node-2 could not be brought back: no GPU"
+    )
+
+
+def test_what_each_rank_said_last_is_told_by_its_node_where_they_differ() -> None:
+    oom, peer = rank(0, last_words="CUDA out of memory"), rank(1, last_words="connection reset")
+    assert causes.last_words([oom, rank(2, last_words="CUDA out of memory")]) == "CUDA out of memory"
+    assert causes.last_words([oom, peer, rank(3)]) == "node-1: CUDA out of memory; node-2: connection reset"

@@ -37,8 +37,9 @@ def test_a_stopped_rank_on_a_bad_node_is_no_innocent() -> None:
     ("verdict", "attempt", "steps"),
     [
         (Verdict.REBOOT, 1, ["node reboot n0", "node check n0 --wait", "have it replaced", "retry j"]),
-        (Verdict.REBOOT, 2, ["Look at n0", "node release n0", "retry j"]),  # its reboot was tried, in vain
-        (Verdict.REPLACE, 1, ["Look at n0", "node release n0", "retry j"]),
+        # its reboot was tried, in vain
+        (Verdict.REBOOT, 2, ["Look at n0", "node check n0", "untested", "node release n0", "retry j"]),
+        (Verdict.REPLACE, 1, ["Look at n0", "node check n0", "untested", "node release n0", "retry j"]),
     ],
 )
 def test_a_node_is_given_back_only_after_what_cures_it(
@@ -54,7 +55,8 @@ def test_a_free_node_that_needs_a_reboot_is_not_to_be_released() -> None:
     curable = node_failed("n0", "the check says reboot: Xid 79", Verdict.REBOOT, 1).next
     assert "gpu-recovery node reboot n0" in curable
     assert "release" not in curable
-    assert "gpu-recovery node release n0" in node_failed("n0", "broken", Verdict.REPLACE, 1).next
+    broken = node_failed("n0", "broken", Verdict.REPLACE, 1).next
+    assert 0 < broken.find("gpu-recovery node check n0") < broken.find("gpu-recovery node release n0")
 
 
 def test_a_subject_is_cut_between_two_words() -> None:

@@ -296,6 +296,13 @@ def test_a_node_heard_from_again_is_available() -> None:
     assert Machine(status=UNKNOWN, connected=False).seen().status is AVAILABLE
 
 
+def test_a_new_node_is_not_said_to_be_heard_from_again() -> None:
+    node = Machine(replace(POLICY, admission_check=False), status=UNKNOWN, connected=False, fresh=True).seen()
+    assert [line.why for line in node.node.timeline] == ["heard from for the first time"]
+    node.seen(connected=False).after(POLICY.node_lost_after)
+    assert node.seen().node.timeline[-1].why == "heard from again"
+
+
 def test_a_node_that_comes_back_with_a_gpu_missing_stays_unknown() -> None:
     assert Machine(status=UNKNOWN, connected=False).seen(gpus=7).status is UNKNOWN
 

@@ -129,18 +129,36 @@ def stopped(marker: Marker | None) -> str:
 
 
 def verdicts(ranks: Iterable[Rank]) -> str:
-    """What was found, the bad news first; healthy nodes are only counted up by name."""
-    ranks = list(ranks)
-    said = [
-        f"{r.node}: {r.verdict}" + (f" ({r.findings})" if r.findings else "")
-        for r in ranks
-        if r.verdict is not Verdict.HEALTHY
-    ]
-    healthy = [r for r in ranks if r.verdict is Verdict.HEALTHY]
-    found = [r.findings for r in healthy if r.findings]
-    if healthy:
-        said.append(f"{names(healthy)}: healthy" + (f" ({say(found)})" if found else ""))
-    return "; ".join(said)[:2000]
+    """What was found, the bad news first; nodes of which the same is to be told are named together."""
+    ranks = sorted(ranks, key=lambda rank: rank.verdict is Verdict.HEALTHY)
+    return "; ".join(
+        f"{names(alike)}: {alike[0].verdict}" + (f" ({alike[0].findings})" if alike[0].findings else "")
+        for alike in _alike(ranks)
+    )[:2000]
+
+
+def not_brought_back(ranks: Iterable[Rank]) -> str:
+    return "; ".join(
+        f"{names(alike)} could not be brought back: {say([alike[0].findings])}" for alike in _alike(ranks)
+    )[:2000]
+
+
+def _alike(ranks: Iterable[Rank]) -> list[list[Rank]]:
+    """Ranks with the same verdict and the same findings together: each node's evidence stays its own."""
+    groups: dict[tuple[Verdict | None, str], list[Rank]] = {}
+    for rank in ranks:
+        groups.setdefault((rank.verdict, rank.findings), []).append(rank)
+    return list(groups.values())
+
+
+def last_words(ranks: Sequence[Rank]) -> str:
+    """What those that failed said last, and what the cluster says of their end; each by its node if they differ."""
+    said: dict[str, list[Rank]] = {}
+    for rank in ranks:
+        said.setdefault(say((rank.last_words, rank.exit_reason)), []).append(rank)
+    said.pop("", None)
+    several = len(said) > 1
+    return "; ".join(f"{names(who)}: {what}" if several else what for what, who in said.items())[:2000]
 
 
 def names(ranks: Iterable[Rank]) -> str:

@@ -61,10 +61,9 @@ def running(draft: Draft) -> None:
 
 def _examine(draft: Draft, suspects: list[Rank]) -> None:
     """One dead rank hangs the collective: stop them all, and test every node once its task has ended."""
-    said = [r.last_words for r in suspects] + [r.exit_reason for r in suspects]
     draft.ending = None
     budget.attempt_over(draft)
-    draft.move(JobStatus.PENDING_HEALTHCHECK, causes.fate(suspects, draft.ranks), causes.say(said))
+    draft.move(JobStatus.PENDING_HEALTHCHECK, causes.fate(suspects, draft.ranks), causes.last_words(suspects))
     hung = any(rank.hung for rank in suspects)
     for rank in list(draft.ranks):
         if rank.exit is Exit.LOST:
@@ -226,11 +225,7 @@ def awaited(draft: Draft) -> None:
         failed = [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]
         failed = [r for r in failed if r.index in draft.hopeless or not claim.may_move(draft)]
         if failed:
-            end(
-                draft,
-                JobStatus.FAILED,
-                f"{causes.names(failed)} could not be brought back: {causes.say(r.findings for r in failed)}",
-            )
+            end(draft, JobStatus.FAILED, causes.not_brought_back(failed))
         claim.wait(draft)
     if draft.ending is not None:
         _close_when_quiet(draft)

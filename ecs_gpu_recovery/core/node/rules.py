@@ -27,7 +27,7 @@ from ..events import (
     Tick,
 )
 from ..guard import open_fault
-from ..model import Hold, Leave, NodeStatus, Notice, Pulse, Verdict
+from ..model import Hold, Leave, Node, NodeStatus, Notice, Pulse, Verdict
 from . import repair
 from .draft import NodeDraft
 
@@ -273,7 +273,7 @@ def settle(d: NodeDraft) -> None:
     elif node.status is NodeStatus.UNKNOWN and node.fit and node.anew:
         _examine(d, "registered again; examined before it is used")
     elif node.status is NodeStatus.UNKNOWN and node.fit and not node.task:
-        d.well("heard from again")
+        d.well("heard from for the first time" if _never_met(node) else "heard from again")
     elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None and not repair.held(d):
         _examined(d, node.verdict)
     if d.node.status is not NodeStatus.AVAILABLE or not _may_be_examined(d):
@@ -283,6 +283,11 @@ def settle(d: NodeDraft) -> None:
     elif d.node.suspected:
         seen = d.node.suspected.partition(" | ")[0]
         _examine(d, "a fault was seen on it; examined before a job gets it", seen)
+
+
+def _never_met(node: Node) -> bool:
+    """Whether nobody has heard from it since it was entered."""
+    return node.fresh and all(line.before == line.after for line in node.timeline)
 
 
 def _may_be_examined(d: NodeDraft) -> bool:
