@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 
+from .core.job.claim import MOVED
 from .core.model import Entry, Job, JobStatus
 
 #: How people call the states when they ask where the time went.
@@ -102,22 +103,38 @@ class Stretch:
 
 
 def lanes(job: Job, now: datetime, earlier: Iterable[Entry] = ()) -> dict[str, list[Stretch]]:
-    """What each node of the job did and when, in the order of the ranks; as far as the entries reach."""
-    end = job.updated_at if job.status.final else now
-    moves: dict[str, list[Entry]] = {rank.node: [] for rank in job.ranks}
+    """What each node did and when while it was the job's, in the order of the ranks; as far as the entries reach.
+
+    A node that a rank has left stands before the one that the rank went to, and each has its own part of the time.
+    """
+    marks: dict[str, list[tuple[datetime, str]]] = {rank.node: [] for rank in job.ranks}
+    moved, joined = list[tuple[str, str]](), set[str]()
     for entry in (*earlier, *job.timeline):
-        if entry.subject in moves and entry.before != entry.after:
-            moves[entry.subject].append(entry)
-    found: dict[str, list[Stretch]] = {}
-    for node, entries in moves.items():
-        found[node] = []
-        if entries and entries[0].before:
-            start = min(job.created_at, entries[0].at)
-            found[node].append(Stretch(status=entries[0].before, start=start, end=entries[0].at))
-        for entry, nxt in zip_longest(entries, entries[1:]):
-            until = max(nxt.at if nxt is not None else end, entry.at)
-            found[node].append(Stretch(status=entry.after, start=entry.at, end=until))
-    return found
+        of_node = marks.setdefault(entry.subject, [])
+        if entry.subject == "job" and (move := MOVED.match(entry.why)):
+            moved.append((move[1], move[2]))
+            joined.add(move[2])
+            marks.setdefault(move[1], []).append((entry.at, ""))
+        elif entry.subject in joined:  # what it was before was not the job's time
+            joined.discard(entry.subject)
+            of_node.append((entry.at, entry.after))
+        elif entry.before != entry.after:
+            if not of_node and entry.before:
+                of_node.append((min(job.created_at, entry.at), entry.before))
+            of_node.append((entry.at, entry.after))
+    order = [rank.node for rank in job.ranks]
+    for left, taken in reversed(moved):
+        if left not in order:
+            order.insert(order.index(taken), left)
+    return {node: _stretches(marks[node], job.updated_at if job.status.final else now) for node in order}
+
+
+def _stretches(marks: list[tuple[datetime, str]], end: datetime) -> list[Stretch]:
+    return [
+        Stretch(status=status, start=at, end=max(nxt[0] if nxt is not None else end, at))
+        for (at, status), nxt in zip_longest(marks, marks[1:])
+        if status
+    ]
 
 
 _ARCHIVED = re.compile(r"(\S+) (\S+) ([A-Z_]*)->([A-Z_]*) ?(.*)")

@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from .core.edges import JOB
+from .core.job.claim import MOVED
 from .core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
 
 #: So many names are told; of more, the number.
 MOST_NAMES = 4
 #: Entries of the same kind are one line if they are so close together.
 CLOSE_S = 3.0
-_MOVED = re.compile(r"rank \d+ moved from \S+ to \S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def recoveries(moves: Iterable[Entry]) -> list[Recovery]:
         if move.subject != "job":
             continue
         if move.before == move.after:
-            moved += [move.why] if _MOVED.fullmatch(move.why) else []
+            moved += [move.why] if MOVED.fullmatch(move.why) else []
             continue
         if (move.before, move.after) == (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK):
             began, why, moved = move.at, move.why, []
@@ -226,3 +226,15 @@ def _rule(entry: Mapping[str, Any]) -> str:
     """The line of the transition table that a move of a job followed."""
     edge = JOB.get((entry["before"], entry["after"])) if entry["subject"] == "job" else None
     return edge.why if edge is not None and edge.why != entry["why"] else ""
+
+
+def items_of(text: str) -> list[str]:
+    """Evidence as one line for each thing that was found: it is joined by semicolons, outside of brackets."""
+    found, depth = [""], 0
+    for part in re.split(r"([();] ?)", text):
+        depth += {"(": 1, ")": -1}.get(part.strip(), 0)
+        if part.strip() == ";" and depth <= 0:
+            found.append("")
+        else:
+            found[-1] += part
+    return [line.strip() for line in found if line.strip()]

@@ -57,7 +57,7 @@ def commands_page() -> str:
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
     parts.append(
-        "\nErrors go to standard error. With `--json` its last line is one object, with `error`, `hint` (what to do) and"
+        "\nErrors go to standard error. With `--json` its last line is one object: `error`, `hint` (what to do),"
         " `exit_code`.\n"
     )
     return "".join(parts)

@@ -46,7 +46,7 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     return Notify(
         key=keys.job_failed(job_id),
         subject=headline(f"Job {job_id} failed: {why}"),
-        happened=f"Job {job_id} failed in attempt {attempt}: {why}.",
+        happened=f"Job {job_id} failed in {f'attempt {attempt}' if attempt else 'its first run'}: {why}.",
         evidence="; ".join(evidence)[:4000],
         done=_done(ranks),
         next=f"{' '.join(advice)} More: docs/runbooks/job-failed.md",
@@ -176,6 +176,7 @@ def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
 
 def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
     """A node that no job holds needs a person."""
+    advice = _reboot([node]) if verdict is Verdict.REBOOT else _mended(node)
     return Notify(
         key=keys.node_failed(node, errand),
         subject=headline(f"Node {node} failed: {why}"),
@@ -183,7 +184,7 @@ def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> No
         evidence=f"verdict {verdict}" if verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
         node=node,
-        next=f"{_reboot([node]) if verdict is Verdict.REBOOT else _mended(node)} More: docs/runbooks/unhealthy-nodes.md",
+        next=f"{advice} More: docs/runbooks/unhealthy-nodes.md",
     )
 
 

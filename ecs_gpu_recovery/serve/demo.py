@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from ..cli.render import console, emit_json, styled
+from ..cli.render import console, emit_json, plain, styled
 from ..control.local_backend import LocalBackend
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
@@ -30,7 +30,7 @@ from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..progress import Progress, effective_ratio, read_progress
 from ..report import phases
-from ..status_text import WAITS, now_doing
+from ..status_text import WAITS, items_of, now_doing
 from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
 
@@ -215,11 +215,6 @@ def _end_early(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _plain(text: str) -> str:
-    """Rich reads square brackets as markup."""
-    return text.replace("[", "(").replace("]", ")")
-
-
 def news(job: Job, told: set[Any]) -> Iterator[str]:
     """New lines of the timeline, marked up; nodes that did the same thing at once share a line."""
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -232,12 +227,10 @@ def news(job: Job, told: set[Any]) -> Iterator[str]:
     for (subject, before, after, why, evidence), names in groups.items():
         move = styled(after) if before in ("", after) else f"{styled(before)} -> {styled(after)}"
         if subject:
-            yield f"[bold]job[/]  {move}: {_plain(why)}"
-            yield from (
-                f"       [dim]{_plain(part)}[/]" for part in (evidence.split("; ") if evidence else [])
-            )
+            yield f"[bold]job[/]  {move}: {plain(why)}"
+            yield from (f"       [dim]{plain(part)}[/]" for part in items_of(evidence))
         else:
-            yield f"       {', '.join(names)}  {move}: [dim]{_plain(why)}[/]"
+            yield f"       {', '.join(names)}  {move}: [dim]{plain(why)}[/]"
 
 
 class _Show:
@@ -418,7 +411,7 @@ class _Show:
             return 0 if good else 1
         out = self._out
         out.print()
-        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {_plain(job.outcome)}")
+        out.print(f"[bold]{job.id}[/] is {styled(job.status)}: {plain(job.outcome)}")
         for phase in phases(job, now()):
             out.print(
                 f"  {phase.seconds:6.1f} s  {phase.name}"

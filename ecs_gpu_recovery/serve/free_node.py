@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..cli.render import emit_json, styled
+from ..cli.render import emit_json, plain, styled
 from ..core.errors import RecoveryError
 from ..core.model import Node, NodeStatus
 from ..local.wiring import Embedded
@@ -31,8 +31,8 @@ def play(parts: Embedded, fault: str, says: str, say: Say, rest: Callable[[], No
             move = styled(entry.after)
             if entry.before not in ("", entry.after):
                 move = f"{styled(entry.before)} -> {move}"
-            said = ": ".join(filter(None, (entry.why, entry.evidence))).replace("[", "(").replace("]", ")")
-            say(f"{victim}  {move}: [dim]{said}[/]")
+            said = ": ".join(filter(None, (entry.why, entry.evidence)))
+            say(f"{victim}  {move}: [dim]{plain(said)}[/]")
         told = len(node.timeline)
         if node.condemned and node.status in AT_REST and not node.outbox:
             return node, time.monotonic() - began

@@ -11,10 +11,9 @@ import pytest
 from ecs_gpu_recovery import status_text
 from ecs_gpu_recovery.console import incidents, views
 from ecs_gpu_recovery.console.pages import fragments, svg
-from ecs_gpu_recovery.console.pages.render import items_of
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
-from ecs_gpu_recovery.status_text import grouped, now_doing
+from ecs_gpu_recovery.status_text import grouped, items_of, now_doing
 from tests.core.story import (
     MINUTE,
     T0,
@@ -169,6 +168,19 @@ def test_the_picture_shows_what_each_node_did_while_the_job_recovered() -> None:
     picture = svg.attempts_picture(phases(job, T0 + MINUTE), found, str, "title")
     assert picture.count('class="lane"') == 3
     assert picture.count('<line class="attempt"') == 1, "one mark, where the second attempt begins"
+
+
+def test_after_a_move_each_node_has_its_own_part_of_the_time() -> None:
+    job = a_waiting_job().has_also(spare()).sees_the_fleet().check_of("s0", Verdict.HEALTHY).starts().job
+    timeline = tuple(replace(entry, at=T0 + number * MINUTE) for number, entry in enumerate(job.timeline))
+    move = next(entry.at for entry in timeline if entry.why == "rank 1 moved from n1 to s0")
+    found = lanes(replace(job, timeline=timeline), timeline[-1].at + MINUTE)
+    assert list(found) == ["n0", "n1", "s0", *list(found)[3:]], (
+        "the node that was left, then the one that was taken"
+    )
+    assert found["n1"][-1].end == move, "what became of it later was not the job's time"
+    assert move <= found["s0"][0].start, "nor was what the spare did before"
+    assert found["s0"][-1].end == timeline[-1].at + MINUTE
 
 
 def test_of_a_large_job_the_nodes_that_something_happened_to_are_drawn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,18 +35,6 @@ def clock(value: str | datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def items_of(text: str) -> list[str]:
-    """Evidence as one line for each thing that was found: it is joined by semicolons, outside of brackets."""
-    found, depth = [""], 0
-    for part in re.split(r"([();] ?)", text):
-        depth += {"(": 1, ")": -1}.get(part.strip(), 0)
-        if part.strip() == ";" and depth <= 0:
-            found.append("")
-        else:
-            found[-1] += part
-    return [line.strip() for line in found if line.strip()]
-
-
 @cache
 def environment(language: str) -> Environment:
     """The templates, with every text in this language."""
@@ -60,7 +47,11 @@ def environment(language: str) -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        clock=clock, duration=svg.duration, items_of=items_of, short=svg.short, command_line=command_line
+        clock=clock,
+        duration=svg.duration,
+        items_of=status_text.items_of,
+        short=svg.short,
+        command_line=command_line,
     )
     found = translations(language)
     made.globals.update(_=found.gettext, gettext=found.gettext, ngettext=found.ngettext)

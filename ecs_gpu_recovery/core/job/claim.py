@@ -6,6 +6,7 @@ the node that is left behind, so that no two jobs ever get the same one: see `ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -15,6 +16,8 @@ from ..model import Failover, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
 from . import leaves
 from .draft import Draft, end
 
+#: How a timeline tells that a rank has another node.
+MOVED = re.compile(r"rank \d+ moved from (\S+) to (\S+)")
 #: So many move in one step at most: each takes two nodes of the write, which has room for a hundred records.
 AT_ONCE = 40
 #: A node that was found healthy so recently is not examined again.
