@@ -38,6 +38,7 @@ class Progress:
     lost_steps: int = 0  #: trained more than once
     resumed_at: tuple[int, ...] = ()  #: the first step of every attempt after the first
     step_s: float = 0.0  #: a typical step
+    base: int = 0  #: how far the job had come that this one repeats
 
 
 class Step(NamedTuple):
@@ -74,6 +75,7 @@ class Steps(NamedTuple):
 
     stretches: Sequence[Sequence[Step]] = ()
     lines: int | None = None  #: about so many are in the file, where not all were read
+    base: int = 0  #: the last step that this job did not train itself
 
     @classmethod
     def of(cls, lines: Iterable[str | bytes]) -> Steps:
@@ -167,6 +169,7 @@ def progress(steps: Steps) -> Progress:
         lost_steps=lost,
         resumed_at=tuple(first for attempt, (first, _) in sorted(spans.items()) if attempt),
         step_s=median_high(seconds / number for number, seconds in pairs) if pairs else 0.0,
+        base=steps.base,
     )
 
 
@@ -180,8 +183,46 @@ def _repeated(spans: Iterable[tuple[int, int]], stride: int) -> int:
     return lines
 
 
-def read_progress(checkpoint_dir: str) -> Progress:
-    return progress(read_steps(checkpoint_dir))
+class Share(NamedTuple):
+    """A retry goes on in the folder of the job that it repeats: by its time, a step is one job's or the other's."""
+
+    since: datetime | None
+    until: datetime | None
+
+    @classmethod
+    def of(cls, job: Job) -> Share:
+        return cls(
+            job.created_at if job.spec.retry_of else None, job.updated_at if job.status.final else None
+        )
+
+    def before(self, step: Step) -> bool:
+        return self.since is not None and step.at < self.since
+
+    def has(self, step: Step) -> bool:
+        return not self.before(step) and (self.until is None or step.at <= self.until)
+
+
+#: A folder that one job has for itself.
+WHOLE = Share(None, None)
+
+
+def steps_of(job: Job) -> Steps:
+    """The job's own. All that there are where none seems to be: then the program's clock is another one."""
+    found, share = read_steps(job.spec.checkpoint_dir), Share.of(job)
+    own = [mine for steps in found.stretches if (mine := [step for step in steps if share.has(step)])]
+    every = sum(map(len, found.stretches))
+    if not own or every == sum(map(len, own)):
+        return found
+    repeats = any(share.before(step) for steps in found.stretches for step in steps)
+    return Steps(
+        own,
+        None if found.lines is None else found.lines * sum(map(len, own)) // every,
+        own[0][0].number - 1 if repeats else 0,
+    )
+
+
+def progress_of(job: Job) -> Progress:
+    return progress(steps_of(job))
 
 
 def effective_ratio(job: Job, done: Progress, now: datetime) -> float | None:
@@ -190,4 +231,4 @@ def effective_ratio(job: Job, done: Progress, now: datetime) -> float | None:
     total = (end - job.created_at).total_seconds()
     if not done.steps or not done.step_s or total <= 0:
         return None
-    return min(1.0, done.steps * done.step_s / total)
+    return min(1.0, (done.steps - done.base) * done.step_s / total)

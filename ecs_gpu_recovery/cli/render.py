@@ -14,7 +14,7 @@ from ..core.effects import Order
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import Page
 from ..masks import command_line, masked_command, masked_record
-from ..progress import read_progress
+from ..progress import progress_of
 from ..report import phases, runs
 from ..standing import standing, standing_view
 from ..status_text import deadline, now_doing
@@ -121,7 +121,7 @@ def job_json(job: Job, now: datetime) -> dict[str, Any]:
         {"name": p.name, "status": p.status.value, "attempt": p.attempt, "seconds": round(p.seconds, 3)}
         for p in phases(job, now)
     ]
-    data["progress"] = whole(read_progress(job.spec.checkpoint_dir))
+    data["progress"] = whole(progress_of(job))
     return data
 
 
@@ -146,7 +146,7 @@ def print_job(job: Job, now: datetime, retries: Sequence[str] = (), handed: Sequ
         out.print(f"  repeated by  {', '.join(retries)}", markup=False)
     out.print(f"  command      {command_line(masked_command(job.spec.command))}", markup=False)
     out.print(f"  checkpoints  {job.spec.checkpoint_dir}", markup=False)
-    done = read_progress(job.spec.checkpoint_dir)
+    done = progress_of(job)
     if done.steps:
         loss = "" if done.loss is None else f", loss {done.loss:.4f}"
         out.print(f"  progress     step {done.steps}{loss}, {done.lost_steps} steps trained twice")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +23,7 @@ FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
 FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
 STILL = "No GPU of {job} has worked since {time} UTC."
 HELD = "A reboot waits for a permit: {nodes}."
+ICE = "The fleet is frozen, so no node is rebooted: {why}"
 STUCK = "An order of {job} keeps failing: {error}"
 INCIDENTS = "Messages that nobody has acknowledged: {count}."
 NO_FLEET = "There are no nodes yet."
@@ -37,10 +38,13 @@ SENTENCES = (
     FROZEN,
     STILL,
     HELD,
+    ICE,
     STUCK,
     INCIDENTS,
     NO_FLEET,
 )
+#: Where on the overview the fleet is.
+FLEET = "#h-fleet"
 #: An order that has failed so often is no hiccup any more.
 _TRIES = 5
 
@@ -65,6 +69,7 @@ class Seen:
     nodes: Sequence[Mapping[str, Any]]
     incidents: int = 0  #: open ones, beside those of nodes
     still: Mapping[str, datetime] = field(default_factory=dict)  #: jobs none of whose GPUs works, since when
+    frozen: str = ""  #: why no node is rebooted now
 
 
 def broken_nodes(seen: Seen) -> Iterator[Headline]:
@@ -83,7 +88,13 @@ def faulty_nodes(seen: Seen) -> Iterator[Headline]:
 
 def held_nodes(seen: Seen) -> Iterator[Headline]:
     """A reboot that the fleet's guard, or a person who is asked, has yet to let go."""
-    yield from _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD)
+    for line in _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD):
+        yield replace(line, href=FLEET)  # there it can be answered
+
+
+def frozen_fleet(seen: Seen) -> Iterator[Headline]:
+    if seen.frozen:
+        yield Headline(AMBER, Sentence(ICE, {"why": seen.frozen}), FLEET)
 
 
 def frozen_ranks(seen: Seen) -> Iterator[Headline]:
@@ -127,6 +138,7 @@ CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
     faulty_nodes,
     frozen_ranks,
     held_nodes,
+    frozen_fleet,
     stuck_orders,
     open_incidents,
     mending_jobs,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from ..core.codec import whole
-from ..core.model import Entry, Job, JobStatus, Node
+from ..core.model import Entry, Job, JobStatus, Node, NodeStatus
 from ..engine.ports import JobLine, Page
 from ..masks import command_line, masked_record
-from ..progress import effective_ratio, read_progress
+from ..progress import effective_ratio, progress_of
 from ..report import phases
-from ..standing import standing_view
+from ..standing import BUSY, standing_view
 from ..status_text import deadline, now_doing
 
 
@@ -39,7 +39,7 @@ def job_page(page: Page) -> dict[str, Any]:
 def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str, Any]:
     """Everything about a job; `earlier` is what left its timeline, where it is known."""
     data = masked_record(job)
-    done = read_progress(job.spec.checkpoint_dir)
+    done = progress_of(job)
     ratio = effective_ratio(job, done, now)
     data.update(
         final=job.status.final,
@@ -81,6 +81,40 @@ def node_view(node: Node) -> dict[str, Any]:
         "held": node.held,
         "has_report": bool(node.check_id),
     }
+
+
+#: Who is looked after, and by whom. The texts are keys of the catalogues; beside each the look of a state.
+UNDER_REPAIR, AWAITS_PERMIT, NEEDS_PERSON = CARE = (
+    ("Under repair", NodeStatus.REBOOTING),
+    ("Waiting for a permit", NodeStatus.PENDING),
+    ("Needs a person", NodeStatus.FAILED),
+)
+
+
+def care(nodes: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[str]]]:
+    """At a glance: which nodes mend themselves, which wait for a yes, and which wait for a person."""
+    found: dict[tuple[str, NodeStatus], list[str]] = {kind: [] for kind in CARE}
+    for node in nodes:
+        repaired = node["condemned"] and not node["condemned"][-1]["outcome"]
+        if node["held"]:
+            found[AWAITS_PERMIT].append(node["name"])
+        elif node["status"] in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
+            found[NEEDS_PERSON].append(node["name"])
+        elif node["status"] == NodeStatus.REBOOTING or (
+            repaired and node["status"] == NodeStatus.PENDING_HEALTHCHECK
+        ):
+            found[UNDER_REPAIR].append(node["name"])
+    return [(text, look.value, names) for (text, look), names in found.items()]
+
+
+def in_care(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Nodes that are neither free nor a job's: checked, repaired, or waiting for a permit to be."""
+    busy = [node for node in nodes if node["standing"]["word"] == BUSY]
+    return [
+        node["name"]
+        for node in busy
+        if node["held"] or node["status"] == NodeStatus.REBOOTING or not node["job_id"]
+    ]
 
 
 def entry_view(entry: Entry) -> dict[str, Any]:

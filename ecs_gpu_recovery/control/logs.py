@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import NotFound, Refused
 from ..core.model import Job
-from ..progress import read_steps
+from ..progress import steps_of
 from .backend import Backend, LogSource
 from .log_search import BLOCK, Search
 
@@ -163,7 +163,7 @@ def _whole(data: bytes, *, last: bool) -> bytes:
 
 def progress_points(job: Job) -> dict[str, Any]:
     """Step, loss, attempt and time of what the training reported, for the chart."""
-    found = read_steps(job.spec.checkpoint_dir)
+    found = steps_of(job)
     points = [step for step in found.each if step.loss is not None]
     every = max(1, -(-len(points) // MOST_POINTS))
     kept = [p for n, p in enumerate(points) if n % every == 0 or n == len(points) - 1]

@@ -16,7 +16,7 @@ from ..local.attic import reboots_ordered
 from ..local.controller import Looks
 from ..local.reads import SqliteReads
 from ..local.views import NodeView
-from ..progress import Progress, Step, effective_ratio, read_step
+from ..progress import WHOLE, Progress, Share, Step, effective_ratio, read_step
 from ..report import phases
 from .sample import Sample
 
@@ -43,9 +43,10 @@ class ProgressTail:
         self._rest = b""
         self._gaps: deque[float] = deque(maxlen=501)
         self._last: Step | None = None
-        self._steps = self._lost = 0
+        self._steps = self._lost = self._base = 0
 
-    def read(self) -> Progress:
+    def read(self, share: Share = WHOLE) -> Progress:
+        """`share`: which of the steps are the job's own."""
         try:
             with open(self._path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -57,14 +58,19 @@ class ProgressTail:
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for step in filter(None, map(read_step, lines)):
-            self._take(step)
+            if share.has(step):
+                self._take(step)
+            elif share.before(step):
+                self._base = step.number
         gaps = sorted(self._gaps)
         step_s = gaps[len(gaps) // 2] if gaps else 0.0
         loss = self._last.loss if self._last is not None else None
-        return Progress(steps=self._steps, loss=loss, lost_steps=self._lost, step_s=step_s)
+        return Progress(steps=self._steps, loss=loss, lost_steps=self._lost, step_s=step_s, base=self._base)
 
     def _take(self, step: Step) -> None:
         last = self._last
+        if last is None and self._base:
+            self._base = step.number - 1
         if last is not None and last.attempt == step.attempt and step.number > last.number:
             self._gaps.append((step.at - last.at).total_seconds() / (step.number - last.number))
         self._lost += step.number <= self._steps
@@ -129,7 +135,7 @@ class RecordReader:
         if not job.spec.checkpoint_dir:
             return
         path = Path(job.spec.checkpoint_dir) / "progress.jsonl"
-        done = self._tails.setdefault(job.id, ProgressTail(path)).read()
+        done = self._tails.setdefault(job.id, ProgressTail(path)).read(Share.of(job))
         if done.steps:
             sample.put("job_step", done.steps, job=job.id)
             sample.put("job_loss", done.loss, job=job.id)

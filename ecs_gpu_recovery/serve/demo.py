@@ -28,7 +28,7 @@ from ..jobfile import parse
 from ..local.controller import Controller, NodeWish
 from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
-from ..progress import Progress, effective_ratio, read_progress
+from ..progress import Progress, effective_ratio, progress_of
 from ..report import phases
 from ..status_text import WAITS, items_of, now_doing
 from . import free_node
@@ -288,7 +288,7 @@ class _Show:
             if self._beside is not None:
                 self._say(f"its page: {self._beside.link.page(f'/jobs/{job.id}')}")
             job = self._follow(job)
-            done = read_progress(job.spec.checkpoint_dir)
+            done = progress_of(job)
             return self._report(job, done)
         finally:
             side.close()
@@ -333,7 +333,7 @@ class _Show:
             self._rest()
             job = self._parts.store.job(job.id)
             self._tell(job)
-            done = read_progress(job.spec.checkpoint_dir)
+            done = progress_of(job)
             self._tell_progress(done)
             if not broken and done.steps >= halfway:
                 if self._scenario.everywhere:

@@ -13,7 +13,16 @@ from ecs_gpu_recovery.cli.render import print_job
 from ecs_gpu_recovery.control.logs import progress_points
 from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus
-from ecs_gpu_recovery.progress import LARGEST_WHOLE, Progress, Steps, effective_ratio, progress, read_progress
+from ecs_gpu_recovery.metrics.records import ProgressTail
+from ecs_gpu_recovery.progress import (
+    LARGEST_WHOLE,
+    Progress,
+    Share,
+    Steps,
+    effective_ratio,
+    progress,
+    progress_of,
+)
 from ecs_gpu_recovery.report import archived, phases, runs
 from tests.core.story import a_job_awaiting_reboot
 
@@ -112,9 +121,29 @@ def test_a_loss_that_is_no_number_is_none() -> None:
         assert progress(Steps.of([line(1, loss=loss)])).loss is None
 
 
-def a_job_in(folder: Path) -> Job:
+def a_job_in(folder: Path | str) -> Job:
     job = a_job([(0, "", "IN_PROGRESS", 0)], JobStatus.IN_PROGRESS)
     return replace(job, spec=replace(job.spec, checkpoint_dir=str(folder)))
+
+
+def test_a_retry_and_the_job_that_it_repeats_tell_their_own_steps(tmp_path: Path) -> None:
+    lines = [
+        *(line(step, 0, step) for step in range(1, 29)),
+        *(line(step, 0, 70 + step) for step in range(21, 41)),
+    ]
+    (tmp_path / "progress.jsonl").write_text("\n".join(lines) + "\n")
+    first, begin = a_job_in(tmp_path), T0 + timedelta(seconds=80)
+    old = replace(first, status=JobStatus.FAILED, updated_at=T0 + timedelta(seconds=40))
+    new = replace(first, created_at=begin, spec=replace(first.spec, retry_of="j"))
+    assert (progress_of(old).steps, progress_of(new).steps) == (28, 40)
+    assert (progress_of(old).lost_steps, progress_of(new).lost_steps) == (0, 0)
+    assert progress_points(old)["step"] + progress_points(new)["step"] == [*range(1, 29), *range(21, 41)]
+    after = begin + timedelta(seconds=40)
+    assert effective_ratio(new, progress_of(new), after) == 0.5, "twenty steps of its own, a second each"
+    tail = ProgressTail(tmp_path / "progress.jsonl").read(Share.of(new))
+    assert (tail.steps, tail.base, tail.lost_steps) == (40, 20, 0)
+    elsewhere = replace(new, created_at=begin + timedelta(hours=8))
+    assert progress_of(elsewhere).steps == 40, "a program with another clock is not called idle"
 
 
 def test_the_curve_leaves_out_what_is_no_number(tmp_path: Path) -> None:
@@ -135,7 +164,7 @@ def test_a_long_file_is_read_here_and_there_and_tells_the_same(tmp_path: Path) -
     path = tmp_path / "progress.jsonl"
     path.write_text("\n".join(lines) + "\n")
     assert path.stat().st_size > LARGEST_WHOLE
-    told = read_progress(str(tmp_path))
+    told = progress_of(a_job_in(tmp_path))
     assert told == progress(Steps.of(lines))
     assert (told.steps, told.lost_steps, told.resumed_at) == (299_991, 5_010, (150_001, 150_001))
     shown = progress_points(a_job_in(tmp_path))
@@ -150,7 +179,7 @@ def test_a_file_that_nobody_could_read_whole_shows_its_end(tmp_path: Path) -> No
         file.truncate(100 << 30)  # a hole: it takes no room
         file.seek(0, 2)
         file.write("\n" + "\n".join(line(step, second=step) for step in (900, 901)) + "\n")
-    told = read_progress(str(tmp_path))
+    told = progress_of(a_job_in(tmp_path))
     assert (told.steps, told.step_s) == (901, 1.0)
     assert progress_points(a_job_in(tmp_path))["step"] == [1, 900, 901]
 
@@ -163,7 +192,7 @@ def test_times_with_and_without_a_zone_do_not_quarrel() -> None:
 def test_a_folder_that_cannot_be_read_shows_no_progress(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").mkdir()
     for folder in ("", str(tmp_path), str(tmp_path / "nothing"), "/dev/null"):
-        assert read_progress(folder) == Progress()
+        assert progress_of(a_job_in(folder)) == Progress()
 
 
 def test_every_stretch_of_a_life_has_a_name() -> None:

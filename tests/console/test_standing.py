@@ -16,7 +16,7 @@ from ecs_gpu_recovery.console.pages.render import Renderer
 from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT
 from ecs_gpu_recovery.core.job.hang import NOTED, SEEN
-from ecs_gpu_recovery.core.model import Entry, Hold, Job, Node, NodeStatus, Pulse, Verdict
+from ecs_gpu_recovery.core.model import Condemnation, Entry, Hold, Job, Node, NodeStatus, Pulse, Verdict
 from ecs_gpu_recovery.standing import standing
 from tests.core.story import POLICY, T0, a_job_awaiting_reboot, a_running_job, some_nodes
 
@@ -193,3 +193,32 @@ def test_many_nodes_are_shown_by_word_those_in_trouble_first() -> None:
         ("Busy · waiting for the rest of its job", 1),
         ("Free", 1),
     ]
+
+
+def test_the_fleet_says_who_is_repaired_who_waits_for_a_yes_and_who_for_a_person() -> None:
+    fault = Condemnation(at=T0, verdict=Verdict.REBOOT)
+    reboot = Order(effect=RebootNode(key="k", node="held"), due=T0)
+    nodes = [
+        node(name="free"),
+        node(name="used", job_id="j", status=NodeStatus.IN_PROGRESS),
+        node(name="reboots", status=NodeStatus.REBOOTING),
+        node(name="gate", status=NodeStatus.PENDING_HEALTHCHECK, condemned=(fault,)),
+        node(name="checked", status=NodeStatus.PENDING_HEALTHCHECK),
+        node(name="held", status=NodeStatus.PENDING_HEALTHCHECK, reboot_key="k", outbox=(reboot,)),
+        node(name="broken", status=NodeStatus.FAILED),
+        node(name="silent", status=NodeStatus.UNKNOWN),
+        node(name="drained", status=NodeStatus.REBOOTING, hold=HOLD),
+    ]
+    shown = [views.node_view(one) for one in nodes]
+    assert [names for _, _, names in views.care(shown)] == [
+        ["reboots", "gate", "drained"],
+        ["held"],
+        ["broken", "silent"],
+    ]
+    assert views.in_care(shown) == ["reboots", "gate", "checked", "held"], "no job has them"
+
+
+def test_a_frozen_fleet_is_not_green() -> None:
+    (line,) = headlines(Seen(0, [], [views.node_view(node())], frozen="new driver"))
+    assert (line.status, line.href) == ("PENDING", "#h-fleet")
+    assert "frozen" in line.said.key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -78,12 +77,19 @@ def _guard(side: RecordsBackend) -> Mapping[str, Any] | None:
         return None
 
 
+def _permits(side: RecordsBackend, node: Node) -> list[Mapping[str, Any]]:
+    """What of this node waits for a yes."""
+    guard = _guard(side) if node.held else None
+    return [one for one in guard["waiting"] if one["node"] == node.name] if guard else []
+
+
 async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
     def read(side: RecordsBackend) -> dict[str, Any]:
         live, some = live_jobs(side)
         fleet = console.snapshots.fleet(side)
         doing = [views.doing(found, _handed(side, found)) for found in some]
         told = _notices(console, side, MOST_LOOKED_AT, fleet.nodes)
+        guard = _guard(side)
         return {
             "warning": side.warning(),
             "live": live,
@@ -91,19 +97,27 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
             "jobs": views.job_page(side.jobs(None, 8, ""))["jobs"],
             "doing": sorted(doing, key=lambda d: bool(d["calm"])),
             "headline": headlines(
-                Seen(live, some, fleet.nodes, _waiting(told["incidents"]), _still(side, some, fleet.nodes))
+                Seen(
+                    live,
+                    some,
+                    fleet.nodes,
+                    _waiting(told["incidents"]),
+                    _still(side, some, fleet.nodes),
+                    guard["frozen"]["why"] if guard and guard["frozen"] else "",
+                )
             ),
             "messages": told,
-            "guard": _guard(side),
+            "guard": guard,
         }
 
     data = await console.pool.ask(read)
     fleet = data["fleet"]
-    states = Counter(node["status"] for node in fleet.nodes)
     regions = {
         "counts": console.snapshots.rendered(
             ("counts", renderer.language, fleet.stamp, data["live"]),
-            lambda: renderer.render("_counts.html", nodes=fleet.nodes, live=data["live"]),
+            lambda: renderer.render(
+                "_counts.html", nodes=fleet.nodes, live=data["live"], care=len(views.in_care(fleet.nodes))
+            ),
         ),
         "fleet": console.snapshots.rendered(
             ("fleet", renderer.language, fleet.stamp),
@@ -111,11 +125,7 @@ async def overview(console: Console, renderer: Renderer, args: Mapping[str, str]
                 "_fleet.html", nodes=fleet.nodes, pick=False, local=console.state is not None
             ),
         ),
-        "guard": renderer.render(
-            "_guard.html",
-            guard=data["guard"],
-            counts={"repaired": states["REBOOTING"], "failed": states["FAILED"]},
-        ),
+        "guard": renderer.render("_guard.html", guard=data["guard"], care=views.care(fleet.nodes)),
         "headline": renderer.render("_headline.html", headline=data["headline"], warning=data["warning"]),
         "doing": renderer.render(
             "_doing.html",
@@ -319,13 +329,14 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         ran = [
             views.job_line(line)
             for line in lines
-            if (record := records.get(line.id)) and any(rank.node == name for rank in record.ranks)
+            if (record := records.get(line.id)) and name in lanes(record, record.updated_at)
         ]
         moves = [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
         moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),
             "slow": console.slow.of(side, name, records.get(found.job_id)),
+            "waits": _permits(side, found),
             "reports": side.reports(found, MOST_REPORTS),
             "kept": _kept(side, name, moves),
             "jobs": ran[:10],
@@ -336,7 +347,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
     deeds = console.audit.entries(limit=20, subject=f"node/{name}")
     regions = {
         "title": renderer.render("_node_title.html", node=data["node"]),
-        "node": renderer.render("_node_head.html", node=data["node"], slow=data["slow"]),
+        "node": renderer.render("_node_head.html", node=data["node"], slow=data["slow"], waits=data["waits"]),
         "life": svg.node_diagram(
             data["node"]["status"],
             data["moves"],
@@ -356,10 +367,10 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         ),
         "deeds": renderer.render("_audit.html", audit=deeds, brief=True),
     }
-    out = data["node"]["hold"] or data["node"]["status"] == NodeStatus.FAILED
     bad = data["node"]["standing"]["word"] == BAD
+    curable = data["node"]["status"] == NodeStatus.FAILED and data["node"]["verdict"] == Verdict.REBOOT
     return regions, {
-        "usual": "release" if out else "check" if bad else "drain",
+        "usual": "release" if data["node"]["hold"] else "reboot" if curable else "check" if bad else "drain",
         "spare": data["node"]["spare"],
     }
 
