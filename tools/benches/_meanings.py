@@ -50,7 +50,7 @@ MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
     "calls_recovery_2": Meaning(
         "aws_calls",
-        "calls of AWS for one recovery, 2 nodes. 25 of them are the same for any gang: 12 for the reboot (its permit, "
+        "calls of AWS for one recovery if each event comes alone, 2 nodes. 25 of them are the same for any gang: 12 for the reboot (its permit, "
         "who else is there, its proof), 5 for the check after it, 8 for the sweep of that minute",
         most=8 * 2 + 20,
     ),
@@ -58,6 +58,13 @@ MEANINGS: dict[str, Meaning] = {
     "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
     "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
     "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, when every event meets a new process"),
+    "calls_queued_2": Meaning(
+        "aws_calls", "calls of AWS for one recovery through the queues, as deployed, 2 nodes", most=8 * 2 + 20
+    ),
+    "calls_queued_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
+    "calls_queued_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
+    "calls_queued_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
+    "calls_queued_1024": Meaning("aws_calls", "the same, 1,024 nodes", most=8 * 1024 + 20),
     "calls_per_node": Meaning("aws_calls", "calls that one more node adds, through the queues", most=6),
     "wcu_recovery_2": Meaning(
         "aws_calls", "write units of DynamoDB for one recovery through the queues, 2 nodes"
@@ -70,7 +77,7 @@ MEANINGS: dict[str, Meaning] = {
     "commits_recovery_256": Meaning("aws_calls", "writes of the record of a recovery, 256 nodes", most=60),
     "functions_at_once_256": Meaning("aws_calls", "most functions at once, 256 nodes", most=10),
     "recovery_1024_control_s": Meaning(
-        "aws_calls", "all of 1,024 ranks die: until all run again, without check and reboot", "s", most=120
+        "aws_calls", "all of 1,024 ranks die: until all run again, without checks and reboot", "s", most=120
     ),
     "calls_growth_rows_100k": Meaning(
         "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
