@@ -50,8 +50,9 @@ MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
     "calls_recovery_2": Meaning(
         "aws_calls",
-        "calls of AWS for one recovery if each event comes alone, 2 nodes. 25 of them are the same for any gang: 12 for the reboot (its permit, "
-        "who else is there, its proof), 5 for the check after it, 8 for the sweep of that minute",
+        "calls of AWS for one recovery if each event comes alone, 2 nodes. 25 of them are the same for any gang: 12 "
+        "for the reboot (its permit, who else is there, its proof), 5 for the check after it, 8 for the sweep of that "
+        "minute",
         most=8 * 2 + 20,
     ),
     "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
