@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -42,6 +45,23 @@ def test_the_kernel_log_the_gpus_and_the_last_reports_and_logs_are_kept(
     assert {"gpus.json", "tasks/gr-1/report.json"} <= set(files)
     assert files["tasks/gr-1/log"].endswith(b"the last line\n")
     assert len(files["tasks/gr-1/log"]) == 4 << 20, "of each file only the end"
+
+
+def test_where_a_rank_that_hangs_stands_is_kept_once_and_goes_into_the_archive(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    task = tmp_path / "nodes" / "n1" / "tasks" / "gr-1"
+    evidence.keep_stacks(task)
+    assert not (task / evidence.STACKS).exists(), "no process of it is known"
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as rank:
+        (task / "running.json").write_text(json.dumps({"pid": rank.pid}))
+        evidence.keep_stacks(task)
+        rank.kill()
+    first = (task / evidence.STACKS).read_bytes()
+    assert str(rank.pid).encode() in first
+    evidence.keep_stacks(task)
+    evidence.keep(cluster.node("n1"), KEY)
+    assert kept(tmp_path)["tasks/gr-1/stacks.txt"] == first
 
 
 def test_an_order_that_is_sent_twice_keeps_the_first_state(cluster: Cluster, tmp_path: Path) -> None:
