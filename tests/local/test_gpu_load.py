@@ -60,11 +60,17 @@ def test_a_damaged_order_costs_no_numbers_of_others(node: Path) -> None:
 
 
 def test_a_frozen_gpu_claims_to_be_busy_and_a_throttled_one_is_hot(node: Path) -> None:
+    healthy = measured(str(node), AT)["gpus"][0]
     gpus.inject(str(node), "hang", 0, None, 0.25, None)
     assert (seen(node)["utilization"], seen(node)["power_w"] < 250) == (100, True)
     gpus.clear(str(node))
     gpus.inject(str(node), "slow", 0, None, 0.25, None)
-    assert (seen(node)["utilization"], seen(node)["temperature_c"]) == (100, 91)
+    slow = measured(str(node), AT)["gpus"][0]
+    assert (slow["utilization"], slow["temperature_c"]) == (100, 91)
+    assert (slow["sm_mhz"] < 0.6 * healthy["sm_mhz"], slow["power_w"] < 0.7 * healthy["power_w"]) == (
+        True,
+        True,
+    )
 
 
 def test_a_health_check_never_sees_these_numbers(node: Path) -> None:
