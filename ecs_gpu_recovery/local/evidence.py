@@ -17,15 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..core import keys
-from ..health.collective import stacks
+from ..health.collective import ras, stacks
 from .files import DamagedFile, read_json, say
 from .views import NodeView
 
-FOLDER, STACKS = "evidence", "stacks.txt"
+FOLDER, STACKS, RAS = "evidence", "stacks.txt", "ras.txt"
 #: Of each file only the end is kept, and of each node only the last archives.
 _MOST_BYTES, KEPT = 4 << 20, 50
 #: How many of the tasks that ran last are looked at, and how long the driver may take to answer.
 _TASKS, _PATIENCE_S = 12, 10.0
+#: How long NCCL may wait for those of its ranks that do not answer.
+_RAS_S = 3.0
 
 
 def keep(node: NodeView, key: str) -> None:
@@ -62,6 +64,16 @@ def keep_stacks(task_dir: Path) -> None:
         say(f"the stacks of {task_dir.name} were not kept: {exc}")
 
 
+def keep_ras(task_dir: Path, address: str) -> None:
+    """What its NCCL says of it, once."""
+    target = task_dir / RAS
+    try:
+        if not target.exists():
+            target.write_text(ras.ask(address, _RAS_S)[:_MOST_BYTES], encoding="utf-8")
+    except (OSError, ras.NotToldError) as exc:
+        say(f"the NCCL of {task_dir.name} was not heard: {exc}")
+
+
 def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
     """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote."""
     for path, name in ((folder / "kmsg", "kernel.log"), (folder / "gpus.json", "gpus.json")):
@@ -71,7 +83,7 @@ def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
         yield "nvidia-smi.txt", _driver()
     ran = sorted((folder / "tasks").iterdir(), key=os.path.getmtime, reverse=True)[:_TASKS]
     for task in ran:
-        for file in ("report.json", "log", "exit.json", STACKS):
+        for file in ("report.json", "log", "exit.json", STACKS, RAS):
             yield from _end_of(task / file, f"tasks/{task.name}/{file}")
 
 

@@ -36,6 +36,7 @@ from ..core.model import (
 )
 from ..core.witness import Named, Silence
 from ..environment import RAS_PORT, telling, training_environment
+from ..waited_for import named
 from . import evidence, gpu_load
 from .cluster import Cluster
 from .files import DamagedFile
@@ -172,12 +173,21 @@ class LocalFleet:
         return replace(found, odd=tuple(stopped) if len(stopped) < len(ranks) else ())
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+        """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked."""
         for rank in ranks:
             with _answering(rank.node):
-                evidence.keep_stacks(self._cluster.task(rank.node, rank.task_id).folder)
+                folder = self._cluster.task(rank.node, rank.task_id).folder
+                evidence.keep_stacks(folder)
+                if self._cluster.node(rank.node).kind == "real":
+                    told = {**os.environ, **environment(job, rank)}
+                    evidence.keep_ras(folder, told["NCCL_RAS_ADDR"])
 
     def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
-        """Here it is seen which programs are stopped, and told with their silence."""
+        """As NCCL said when it was asked. That a program is stopped is seen here, and told with its silence."""
+        for rank in ranks:
+            task = self._task(rank)
+            if task is not None and (task.folder / evidence.RAS).exists():
+                return named((task.folder / evidence.RAS).read_text(encoding="utf-8"), job.ranks)
         return None
 
     def _is_stopped(self, rank: Rank) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.aws import hang_document
-from ecs_gpu_recovery.aws.hang_look import named
 from ecs_gpu_recovery.core.witness import Named
 from ecs_gpu_recovery.health.collective import ras
+from ecs_gpu_recovery.waited_for import named
 from testbed.aws.documents import Documents
 from testbed.aws.requests import ApiError
 from tests.aws.shell_host import BUCKET, Host

@@ -7,13 +7,19 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.witness import Named
 from ecs_gpu_recovery.local import evidence
 from ecs_gpu_recovery.local.cluster import Cluster
+from ecs_gpu_recovery.local.files import write_json
+from ecs_gpu_recovery.local.fleet import LocalFleet
+from tests.core.story import T0, a_running_job
+from tests.health.test_ras import Server
 
 KEY = "job/with: odd name/1/0/reboot"
 
@@ -62,6 +68,36 @@ def test_where_a_rank_that_hangs_stands_is_kept_once_and_goes_into_the_archive(
     evidence.keep_stacks(task)
     evidence.keep(cluster.node("n1"), KEY)
     assert kept(tmp_path)["tasks/gr-1/stacks.txt"] == first
+
+
+def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_path: Path) -> None:
+    """On a machine with GPUs of its own, whose one rank is a launcher of several processes."""
+    said = (Path(__file__).parents[1] / "health" / "ras" / "asleep.json").read_text()
+    nccl = Server("SERVER PROTOCOL 2", said)
+    made = Cluster(tmp_path)
+    made.create("n1", gpus_expected=2, kind="real")
+    job = a_running_job(nodes=1).job
+    spec = replace(job.spec, env={"NCCL_RAS_ADDR": nccl.address})
+    job = replace(job, spec=spec, ranks=(replace(job.ranks[0], node="n1"),))
+    task = tmp_path / "nodes" / "n1" / "tasks" / job.ranks[0].task_id
+    task.mkdir()
+    write_json(str(task / "spec.json"), {"kind": "train", "task_id": task.name, "job": job.id})
+    fleet = LocalFleet(made, lambda: T0)
+    assert fleet.waited_for(job, job.ranks) is None, "nobody was asked yet"
+    for _ in range(2):  # it listens once
+        fleet.keep_hang(job, job.ranks)
+    assert (task / evidence.RAS).read_text() == said
+    assert fleet.waited_for(job, job.ranks) == Named(
+        odd=(), what="NCCL: rank 1 (process 636 on 127.0.0.1) is 8 collectives behind"
+    )
+
+
+def test_a_rank_without_an_nccl_costs_only_its_own_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evidence.keep_ras(tmp_path, "localhost:1")
+    assert not list(tmp_path.iterdir())
+    assert "was not heard" in capfd.readouterr().err
 
 
 def test_an_order_that_is_sent_twice_keeps_the_first_state(cluster: Cluster, tmp_path: Path) -> None:
