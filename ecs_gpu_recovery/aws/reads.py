@@ -68,9 +68,7 @@ class DynamoReads:
         for node in self._store.nodes():
             if node.status is NodeStatus.FAILED:
                 why = node.findings or "it failed"
-                found.append(
-                    (node.updated_at, messages.node_failed(node.name, why, node.verdict, node.errands))
-                )
+                found.append((node.updated_at, messages.node_failed(node, why)))
         found.sort(key=lambda pair: (pair[0], pair[1].key), reverse=True)
         told_of = [{"at": at.isoformat(), **as_dict(message)} for at, message in found]
         return [notice for notice in told_of if not after or place(notice) < after][:limit]

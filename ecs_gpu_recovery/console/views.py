@@ -79,6 +79,7 @@ def node_view(node: Node) -> dict[str, Any]:
         "refusal": node.refusal,
         "standing": standing_view(node),
         "held": node.held,
+        "curable": node.curable,
         "has_report": bool(node.check_id),
     }
 

@@ -12,7 +12,7 @@ from . import keys
 from .effects import Notify
 from .errors import NewerRecord, Unreadable
 from .guard import FleetGuard, Request, in_common
-from .model import Exit, NodeStatus, Rank, Verdict
+from .model import Exit, Node, NodeStatus, Rank, Verdict
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
 LONGEST_SUBJECT = 100
@@ -174,16 +174,16 @@ def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
     )
 
 
-def node_failed(node: str, why: str, verdict: Verdict | None, errand: int) -> Notify:
+def node_failed(node: Node, why: str) -> Notify:
     """A node that no job holds needs a person."""
-    advice = _reboot([node]) if verdict is Verdict.REBOOT else _mended(node)
+    advice = _reboot([node.name]) if node.curable else _mended(node.name)
     return Notify(
-        key=keys.node_failed(node, errand),
-        subject=headline(f"Node {node} failed: {why}"),
-        happened=f"Node {node} is out of use: {why}.",
-        evidence=f"verdict {verdict}" if verdict else why,
+        key=keys.node_failed(node.name, node.errands),
+        subject=headline(f"Node {node.name} failed: {why}"),
+        happened=f"Node {node.name} is out of use: {why}.",
+        evidence=f"verdict {node.verdict}" if node.verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
-        node=node,
+        node=node.name,
         next=f"{advice} More: docs/runbooks/unhealthy-nodes.md",
     )
 

@@ -400,6 +400,8 @@ class Hold(Stored):
 
 #: How many condemnations a record remembers.
 MOST_REMEMBERED = 10
+#: A node that is condemned so often within this time is not repaired any more: a person must look at it.
+TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +459,15 @@ class Node(MachineRecord):
     @property
     def vacant(self) -> bool:
         return self.gone and self.status is NodeStatus.UNKNOWN
+
+    @property
+    def curable(self) -> bool:
+        """Whether a reboot is still to be tried: its fault asks for one, and none was in vain or of too short use."""
+        last = self.condemned[-1] if self.condemned else None
+        if self.verdict is not Verdict.REBOOT or last is None:
+            return self.verdict is Verdict.REBOOT
+        recent = [each for each in self.condemned if last.at - each.at < WITHIN]
+        return not last.repair and len(recent) < TOO_OFTEN
 
     def with_fault(self, fault: Condemnation) -> tuple[Condemnation, ...]:
         """The condemnations that are remembered, with this one."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.guard import Request
+from ecs_gpu_recovery.core.model import NodeStatus
 from ecs_gpu_recovery.local import wiring
 from tests.console.helpers import PASSWORD, console, csrf_of, still_state
 
@@ -67,6 +70,19 @@ def test_the_first_page_shows_what_waits_with_its_evidence_and_takes_the_answer(
         assert fleet["frozen"] is None
         assert [one["node"] for one in fleet["waiting"]] == ["node-1", "node-3", "node-4"]
         assert fleet["waiting"][0]["waits_for"] == "the next look at it"
+
+
+def test_a_nodes_own_page_takes_the_answer_to_what_waits_there(tmp_path: Path) -> None:
+    state, at = a_storm(tmp_path), wiring.now()
+    parts = wiring.build(state)
+    reboot = Order(effect=RebootNode(key=KEY, node="node-1"), due=at)
+    held = {"status": NodeStatus.PENDING_HEALTHCHECK, "reboot_key": KEY, "outbox": (reboot,)}
+    node = parts.store.node("node-1")
+    parts.store.commit_node(replace(node, version=node.version + 1, **held))
+    parts.close()
+    with console(state) as client:
+        assert f'name="name" value="{KEY}"' in client.get("/nodes/node-1", headers=HTML).text
+        assert "/fleet/allow" not in client.get("/nodes/node-2", headers=HTML).text
 
 
 @pytest.mark.parametrize("ask", ["freeze", "thaw", "allow", "refuse"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ecs_gpu_recovery.core.messages import job_failed, node_failed
 from ecs_gpu_recovery.core.model import Verdict
 from ecs_gpu_recovery.local import wiring
 from tests.console.helpers import console, csrf_of, still_state
+from tests.core.story import some_nodes
 
 HTML = {"accept": "text/html"}
 
@@ -102,7 +104,10 @@ def test_an_incident_is_acknowledged_on_the_page_and_the_overview_turns_green(tm
 
 def test_a_message_about_a_node_that_is_well_again_is_resolved(tmp_path: Path) -> None:
     state = still_state(tmp_path)
-    told_of(state, node_failed("node-1", "it broke", Verdict.REPLACE, 1))
+    told_of(
+        state,
+        node_failed(replace(some_nodes(1)[0], name="node-1", verdict=Verdict.REPLACE, errands=1), "it broke"),
+    )
     with console(state) as client:
         (alert,) = client.get("/api/alerts").json()["alerts"]
         assert alert["state"] == "resolved"

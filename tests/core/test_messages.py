@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from ecs_gpu_recovery.core.messages import headline, job_failed, node_failed
-from ecs_gpu_recovery.core.model import Exit, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import Condemnation, Exit, NodeStatus, Rank, Verdict
+from tests.core.story import T0, some_nodes
 
 
 def test_the_rank_at_fault_comes_first_however_large_the_gang() -> None:
@@ -52,11 +56,25 @@ def test_a_node_is_given_back_only_after_what_cures_it(
 
 
 def test_a_free_node_that_needs_a_reboot_is_not_to_be_released() -> None:
-    curable = node_failed("n0", "the check says reboot: Xid 79", Verdict.REBOOT, 1).next
+    node = replace(some_nodes(1)[0], verdict=Verdict.REBOOT)
+    curable = node_failed(node, "the check says reboot: Xid 79").next
     assert "gpu-recovery node reboot n0" in curable
     assert "release" not in curable
-    broken = node_failed("n0", "broken", Verdict.REPLACE, 1).next
-    assert 0 < broken.find("gpu-recovery node check n0") < broken.find("gpu-recovery node release n0")
+    cured = Condemnation(at=T0, verdict=Verdict.REBOOT, repair="reboot", outcome="cured")
+    again = replace(cured, at=T0 + timedelta(hours=1))
+    often = replace(cured, at=T0 + timedelta(hours=2), repair="")
+    for broken in (
+        replace(node, verdict=Verdict.REPLACE),
+        replace(node, condemned=(replace(cured, outcome="the reboot did not cure it"),)),
+        replace(node, condemned=(cured, again, often)),  # the third within a week
+    ):
+        advice = node_failed(broken, "broken").next
+        assert "node reboot" not in advice
+        assert 0 < advice.find("gpu-recovery node check n0") < advice.find("gpu-recovery node release n0")
+    assert (
+        "node reboot"
+        in node_failed(replace(node, condemned=(cured, replace(often, outcome="its job ended"))), "").next
+    )
 
 
 def test_a_subject_is_cut_between_two_words() -> None:

@@ -12,6 +12,7 @@ from ecs_gpu_recovery.aws.last_words import LastWords
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.messages import job_failed, node_failed
 from ecs_gpu_recovery.core.model import Job, NodeStatus, Verdict
+from tests.core.story import some_nodes
 from tests.stories.world import CHECK, TRAIN, World, container
 
 WHY = "Xid 79 on 0000:3b:00: the GPU has fallen off the bus"
@@ -166,7 +167,7 @@ def test_the_message_about_a_failed_job_says_what_its_rank_wrote_last(world: Wor
     world.cloud.cluster.write_log("/gpu/train", stream, ["step 7", "ValueError: \x1b[31mno batch", "bye"])
     message = job_failed(job.id, 0, job.outcome, job.ranks)
     assert words(world, job).about(message) == "rank 1 on n1 wrote last: ValueError:  [31mno batch"
-    assert words(world, job).about(node_failed("n1", "why", None, 1)) == "", "it is about a job only"
+    assert words(world, job).about(node_failed(some_nodes(2)[1], "why")) == "", "it is about a job only"
 
 
 def test_a_message_goes_out_without_what_cannot_be_read(world: World) -> None:

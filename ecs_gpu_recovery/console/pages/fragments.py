@@ -368,7 +368,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
         "deeds": renderer.render("_audit.html", audit=deeds, brief=True),
     }
     bad = data["node"]["standing"]["word"] == BAD
-    curable = data["node"]["status"] == NodeStatus.FAILED and data["node"]["verdict"] == Verdict.REBOOT
+    curable = data["node"]["status"] == NodeStatus.FAILED and data["node"]["curable"]
     return regions, {
         "usual": "release" if data["node"]["hold"] else "reboot" if curable else "check" if bad else "drain",
         "spare": data["node"]["spare"],

@@ -117,7 +117,7 @@ class NodeDraft(RecordDraft):
             self.set(deadline=None, findings=told)
             return
         self.set(deadline=None, findings=evidence or why, errands=self.node.errands + 1)
-        self.order(messages.node_failed(self.name, told, self.node.verdict, self.node.errands))
+        self.order(messages.node_failed(self.node, told))
 
     def finish(self) -> NodeStep:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""

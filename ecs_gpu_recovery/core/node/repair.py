@@ -9,11 +9,9 @@ from .. import examination, keys, messages
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
 from ..guard import Answer, open_fault
-from ..model import Condemnation, Node, NodeStatus, Verdict
+from ..model import TOO_OFTEN, WITHIN, Condemnation, Node, NodeStatus, Verdict
 from .draft import NodeDraft
 
-#: A node that is condemned so often within this time is not repaired any more: a person must look at it.
-TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 #: How the timeline tells of a reboot that waits for a permit, or for others to leave; of these a person is told.
 PERMIT = "its reboot waits for a permit"
 COMPANY, TOLD = "its reboot waits: somebody else's task runs there", "a person is told that its reboot waits"
