@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -170,7 +171,8 @@ def _ask(
         raise typer.BadParameter(f"--why: give a reason; the next person who looks at {name} will ask for it")
     _must_be_level(level)
     with opened(backend, state) as side:
-        before = _no_news(side.node(name), ask)
+        old = side.node(name)
+        before = _no_news(old, ask)
         node = side.ask_node(name, ask, why=why, level=level)
         remark(side)
         if not as_json:
@@ -181,7 +183,8 @@ def _ask(
         if as_json:
             render.emit_json(render.node_json(node))
         elif wait:
-            render.print_node(node, side.now())
+            news = tuple(line for line in node.timeline if line not in old.timeline)
+            render.print_node(replace(node, timeline=news), side.now())
         if wait:
             raise typer.Exit(1 if node.status is NodeStatus.FAILED else 0)
 

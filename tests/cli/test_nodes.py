@@ -87,6 +87,8 @@ def test_a_healthy_node_passes_its_check(here: Command) -> None:
     assert told.code == 0, told
     assert "AVAILABLE" in told.out
     assert "the check found no GPU fault" in told.out
+    again = here("node", "check", "node-3", "--wait").out
+    assert again.count("the check found no GPU fault") == 1, "what is new, not its whole life"
 
 
 def test_a_fault_on_a_free_node_is_examined_and_repaired_by_itself(

@@ -68,6 +68,10 @@ def signature(line: str) -> str | None:
 
 #: What a rank says because another has died.
 _ECHOES = frozenset({"echo", "peer-gone", "network"})
+#: How a Python program that nobody caught tells what ended it, at the foot of its traceback.
+_RAISED = re.compile(
+    r"(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?:: .*)?", re.ASCII
+)
 #: Where no line tells, so many of the last ones are given.
 _LAST = 3
 
@@ -76,11 +80,12 @@ def last_words(lines: Iterable[str]) -> tuple[str, bool]:
     """What the end of a log tells of the end of its program, and whether it only tells of another's.
 
     The first line that complains is nearest to the cause; one that repeats what befell another rank comes after all
-    others. A log without any such line speaks by its last lines.
+    others. A log without any such line speaks by its first exception, or by its last lines.
     """
     said = [line.strip()[:_LONGEST] for line in lines if line.strip()]
     known = [(line, code in _ECHOES) for line in said if (code := signature(line))]
     own = [line for line, echo in known if not echo]
     if own or known:
         return (own[0], False) if own else (known[0][0], True)
-    return " | ".join(said[-_LAST:]), False
+    raised = [line for line in said if _RAISED.fullmatch(line)]
+    return raised[0] if raised else " | ".join(said[-_LAST:]), False
