@@ -239,7 +239,7 @@ def _host_restarts(story: Story) -> None:
 
 
 NIGHTS = {
-    "replace": Night(_check_says(2), last="FAILED"),
+    "beyond-repair": Night(_check_says(2), last="FAILED"),
     "inconclusive": Night(_check_says(3, 3)),
     "bad-at-second-look": Night(_check_says(3, 1), JobStatus.COMPLETE, 1, (1, 2), told=0),
     "out-of-memory": Night(_out_of_memory),
