@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -193,7 +194,9 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
     assert process.returncode == 0, out + err
     assert not err
     assert f"its page: {address}/jobs/{job}?token={token}" in out
-    assert f"gpu-recovery console --state {state}" in out, "how to look at it again"
+    last = out.partition("Three things to try next:")[2]
+    assert re.findall(r"^  (\d)\. ", last, re.MULTILINE) == ["1", "2", "3"], out
+    assert f"gpu-recovery console --state {state}" in last, "how to look at it again"
     assert Cluster(state).processes() == []
 
 
