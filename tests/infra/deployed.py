@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ class Story:
         return [self.server.control("node", node=name)["boots"] for name in self.nodes]
 
     def told(self) -> list[str]:
-        return [m["Message"] for m in self.people.told() if self.name in m["Subject"] + m["Message"]]
+        """Messages that are about it or its nodes. Its name may be a word that others use too."""
+        mine = re.compile(rf"\bJob {re.escape(self.name)}\b|\b{re.escape(self.name)}-\d")
+        return [m["Message"] for m in self.people.told() if mine.search(m["Subject"] + "\n" + m["Message"])]
 
     def incidents(self) -> list[dict[str, Any]]:
         return [told for told in self.people.incidents() if told["job"] == self.name]
