@@ -72,7 +72,9 @@ SCENARIOS = {
     "gpu-permanent": Scenario(
         "permanent", JobStatus.COMPLETE, 1, NodeStatus.FAILED, "a GPU breaks for good", spares=1
     ),
-    "idle-gpu": Scenario("off-bus", None, 0, NodeStatus.AVAILABLE, "a GPU of it falls off the bus (Xid 79)"),
+    "idle-gpu": Scenario(
+        "off-bus", None, 0, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79) while no job has it"
+    ),
     "node-lost": Scenario(
         "lost", JobStatus.COMPLETE, 1, NodeStatus.UNKNOWN, "a node loses power for good", spares=1
     ),

@@ -70,10 +70,11 @@ def demo(
 
     The exit code says whether the job ended as it should have.
     """
-    from .demo import run_demo
+    from .demo import SCENARIOS, run_demo
 
     if fault not in FAULTS:
-        raise typer.BadParameter(f"--fault {fault}: use one of {', '.join(FAULTS)}")
+        each = "".join(f"\n  {name:15}{SCENARIOS[name].says}" for name in FAULTS)
+        raise typer.BadParameter(f"--fault {fault}: use one of {', '.join(FAULTS)}{each}")
     raise typer.Exit(
         run_demo(
             fault=fault,

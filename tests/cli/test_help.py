@@ -98,6 +98,7 @@ def test_the_version_is_told(command: Command) -> None:
         (("jobs", "--limit", "0"), "--limit"),
         (("jobs", "--status", "RUNNING"), "use one of IN_PROGRESS"),
         (("demo", "--fault", "fire"), "use one of none, app, freeze, gpu"),
+        (("demo", "--fault", "fire"), "\n  gpu-permanent  a GPU breaks for good\n"),
         (("demo", "--nodes", "1"), "--nodes"),
         (("submit", "--any", "1", "--env", "X", "--", "true"), "use NAME=VALUE"),
         (("node", "check", "n", "--level", "9"), "use quick, 1, 2, 3 or 4"),
