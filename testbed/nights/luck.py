@@ -55,7 +55,7 @@ def _stranger(world: World, machine: Machine, lasts: float) -> None:
     world.note("a stranger", machine.name)
 
     def ends() -> None:
-        if machine.boot == boot:
+        if machine.up and machine.boot == boot:  # else it ended when the power went
             machine.strangers -= 1
 
     world.after(lasts, ends)

@@ -112,7 +112,9 @@ class PermitJudge:
             self._world.note("frozen", new.trips)
             self._trips[keys.frozen(new.cluster, new.trips)] = True
             self._froze = self._world.now
-            lately = self._world.now - policy.freeze_within.total_seconds()
+            lately = (
+                self._world.now - policy.freeze_within.total_seconds() - LIFE_S
+            )  # who asked may have stalled
             nodes = {node for node, at in self._asked_at.values() if at >= lately}
             stops = {each.job for each in new.requests if each.what == STOP}
             demand(
