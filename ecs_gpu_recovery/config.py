@@ -80,7 +80,10 @@ class Deployment(SharedSettings):
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
     EVIDENCE_DAYS: int = setting(
-        90, whole(0, 3650), "how long is kept what a reboot would wipe; 0 keeps nothing", unit="days"
+        90,
+        whole(0, 3650),
+        "how long is kept what a reboot or a replacement would wipe; 0 keeps nothing",
+        unit="days",
     )
     SWEEPER_CONCURRENCY: int = setting(
         2,

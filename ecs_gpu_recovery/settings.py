@@ -211,7 +211,7 @@ class LambdaSettings(SharedSettings):
         "where the older lines of timelines are kept; without it they go to the function's own log",
     )
     EVIDENCE_BUCKET: str = setting(
-        "", any_text, "where nodes put what their reboot would wipe; without it, nothing is kept"
+        "", any_text, "where nodes put what a reboot or a replacement would wipe; without it, nothing is kept"
     )
     CALL_TABLE_NAME: str = setting(
         "",

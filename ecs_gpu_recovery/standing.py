@@ -12,7 +12,7 @@ from typing import Any
 
 from .core.events import FAULT
 from .core.model import Node, NodeStatus, Verdict
-from .core.node.repair import COMPANY, PERMIT
+from .core.node.repair import COMPANY, PERMIT, REPLACES
 
 FREE, BUSY, DRAINED, BAD = WORDS = ("free", "busy", "drained", "bad")
 
@@ -29,15 +29,30 @@ BY_PERSON = "by {by}: {why}"
 LEAVES = "to be taken away: {why}"
 MAY_LEAVE = "may be taken away soon: {why}"
 SILENT = "not heard from"
+REPLACING = "its machine is being replaced"
+REPLACED = "its machine is gone; {by} has come for it"
 UNTESTED = "not tested: {found}"
 SPARE = "kept as a spare"
 SPARE_UNTESTED = "kept as a spare; not tested: {found}"
 GPUS_GONE = "only {seen} of {all} GPUs are there"
 GIVEN = "{found}"
 NEEDS_PERSON = "a person must look at it"
+WAITS = (PERMIT, COMPANY, REPLACES[PERMIT], REPLACES[COMPANY])
 TEXTS = (
     *BUSY_WITH.values(),
-    *(BY_PERSON, LEAVES, MAY_LEAVE, SILENT, PERMIT, COMPANY, UNTESTED, SPARE, SPARE_UNTESTED, GPUS_GONE),
+    *(
+        BY_PERSON,
+        LEAVES,
+        MAY_LEAVE,
+        SILENT,
+        REPLACING,
+        REPLACED,
+        *WAITS,
+        UNTESTED,
+        SPARE,
+        SPARE_UNTESTED,
+        GPUS_GONE,
+    ),
     *(GIVEN, NEEDS_PERSON),
 )
 #: A fault that was reported is settled by what comes after it.
@@ -59,14 +74,10 @@ class Standing:
 
 def standing(node: Node) -> Standing:
     """What a person wants to know of a node first: can I have it, and if not, why not?"""
-    if node.status is NodeStatus.FAILED:
-        return (
-            Standing(BAD, GIVEN, {"found": node.findings}) if node.findings else Standing(BAD, NEEDS_PERSON)
-        )
-    if node.status is NodeStatus.UNKNOWN:
-        return Standing(BAD, SILENT)
+    if (out := _out_of_use(node)) is not None:
+        return out
     if node.held:
-        waits = [entry.why for entry in node.timeline if entry.why in (PERMIT, COMPANY)]
+        waits = [entry.why for entry in node.timeline if entry.why in WAITS]
         return Standing(BUSY, waits[-1] if waits else PERMIT)
     if node.job_id or node.hold is not None or node.leave is not None:
         return _kept(node)
@@ -79,6 +90,19 @@ def standing(node: Node) -> Standing:
     if node.verdict is Verdict.INCONCLUSIVE:
         return Standing(FREE, SPARE_UNTESTED if node.spare else UNTESTED, {"found": node.findings})
     return Standing(FREE, SPARE if node.spare else "")
+
+
+def _out_of_use(node: Node) -> Standing | None:
+    """Not to be had by anybody. One whose machine is replaced needs nobody to look at it."""
+    if node.replaced_by and node.gone:
+        return Standing(DRAINED, REPLACED, {"by": node.replaced_by})
+    if node.status is NodeStatus.FAILED:
+        return (
+            Standing(BAD, GIVEN, {"found": node.findings}) if node.findings else Standing(BAD, NEEDS_PERSON)
+        )
+    if node.being_replaced and node.status in (NodeStatus.REBOOTING, NodeStatus.UNKNOWN):
+        return Standing(BUSY, REPLACING)
+    return Standing(BAD, SILENT) if node.status is NodeStatus.UNKNOWN else None
 
 
 def _kept(node: Node) -> Standing:

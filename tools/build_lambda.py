@@ -37,12 +37,12 @@ SHIPPED = frozenset({"aws", "core", "engine", "lambdas"})
 #: At the top, but only for a deployment.
 NOT_SHIPPED = frozenset({"ecs_gpu_recovery_stack.py"})
 #: The services that `aws/wiring.py` makes clients for.
-SERVICES = frozenset({"dynamodb", "ec2", "ecs", "events", "logs", "s3", "sns", "ssm"})
+SERVICES = frozenset({"autoscaling", "dynamodb", "ec2", "ecs", "events", "logs", "s3", "sns", "ssm"})
 #: What installers leave behind; it differs from one installation to the next.
 _TRACES = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _FOLDER = ROOT / "build" / "lambda"
 #: Changes with the way the folder is made.
-_RECIPE = "3"
+_RECIPE = "4"
 
 
 def ensure(arch: str) -> Path:

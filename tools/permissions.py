@@ -38,6 +38,8 @@ account and region. No function may delete a record, scan a table, or touch anot
 - Roles: only those that the stack made for tasks may be passed on. `TASK_ROLE_ARNS` adds those of your own.
 - Nodes: only the stack's own document may be sent, which reboots and does nothing else, and only to machines that
   carry the tag in `NODE_TAG`.
+- Machines: no function may terminate one. With `REPAIR_RUNGS=reboot,replace` each may do so in Auto Scaling groups that
+  carry that tag themselves, and send the stack's document that keeps evidence before.
 - `*` stands alone where AWS knows no narrower resource for the action.
 """
 PEOPLE = """\

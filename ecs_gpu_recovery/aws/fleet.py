@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core import keys
-from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
+from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, Node, NodeStatus, Rank
@@ -28,6 +28,7 @@ from .overrides import commanded, overrides_of
 from .pages import pages
 from .rate_limit import Pace
 from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
+from .replacements import Replacements
 from .silence import LogSilence
 from .task_end import CHECK_TRY, CHECKPOINTS, JOB, NODE, ROLE
 
@@ -56,6 +57,7 @@ class EcsFleet:
         *,
         ecs: ECSClient,
         reboots: Reboots,
+        replacements: Replacements,
         looks: HangLook,
         logs: CloudWatchLogsClient,
         machines: Machines,
@@ -65,7 +67,8 @@ class EcsFleet:
         pace: Pace,
     ) -> None:
         self._ecs, self._cluster, self._check_task, self._now = ecs, cluster, check_task, now
-        self._reboots, self._looks, self._machines = reboots, looks, machines
+        self._reboots, self._replacements = reboots, replacements
+        self._looks, self._machines = looks, machines
         self._pace = pace
         self.definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self.definitions, check_task)
@@ -230,6 +233,10 @@ class EcsFleet:
         self._sent[sent.command_id] = sent
         return []
 
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
+        self._replacements.send(self.host_of(node), node.name, order.key, self._now(), again=again)
+        return []
+
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         self._looks.send(
             keys.hang_stop(job.id, job.attempt),
@@ -353,9 +360,12 @@ class EcsFleet:
             if node.status is NodeStatus.FAILED and node.updated_at > self._now() - CALLED_BACK_FOR:
                 self._reboots.call_back(self.host_of(node), self._now())
             waits = node.status is NodeStatus.REBOOTING and not node.rebooted and node.reboot_key
-            if waits and not (node.name in away and self._is_young(node.away_since)):
+            young = node.name in away and self._is_young(node.away_since)
+            if waits and not (young or node.being_replaced):
                 for told in self.see_reboot(node):
                     yield node.name, told
+        replaced = [node for node in nodes if node.being_replaced and node.status is NodeStatus.REBOOTING]
+        yield from ((told.node, told) for told in self._machines.word_on_replaced(replaced, self._now()))
 
     def _is_young(self, absence: datetime | None) -> bool:
         """Of a node that is on its way down or up there is nothing to learn yet."""

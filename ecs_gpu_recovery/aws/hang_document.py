@@ -23,7 +23,7 @@ def content(bucket: str) -> dict[str, Any]:
     """What is found can be sent to this bucket and nowhere else."""
     return shell_document.content(
         "look",
-        "look_at_hang.sh",
+        ("look_at_hang.sh",),
         "Keeps where the processes of a task that stands still wait, and what its NCCL says",
         {
             "task": shell_document.parameter("The ECS task", _TASK),

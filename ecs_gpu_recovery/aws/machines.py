@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.events import Fact, NodeSeen, TaskEnded
-from ..core.model import Job, Rank
+from ..core.model import Job, Node, Rank
+from .errors import translated
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: Agents are away for a moment several times an hour: EC2 is asked of those only that stay away.
 ASKED_AFTER = timedelta(minutes=1)
 #: In these nothing runs any more. One that is stopping, or shutting down, may still have something to write.
 _OFF = frozenset({"terminated", "stopped"})
+_LEAVING = frozenset({"shutting-down", "terminated"})
 _AT_ONCE = 100
 
 
@@ -31,6 +33,12 @@ class Machines:
         states = {host: state for part in parts for host, state in self._states(part)}
         return {host: states[host] for host in ids if states.get(host) in _OFF}
 
+    def leaves(self, host: str) -> bool:
+        """Whether it is on its way out for good, or gone so long that EC2 has forgotten it."""
+        with translated(f"asking EC2 of {host}"):
+            states = dict(self._states([host]))
+        return states.get(host, "terminated") in _LEAVING
+
     def _states(self, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
         """By a filter: asked for by its id, one that EC2 has forgotten would refuse them all."""
         request: dict[str, Any] = {"Filters": [{"Name": "instance-id", "Values": list(ids)}]}
@@ -42,6 +50,19 @@ class Machines:
             if not reply.get("NextToken"):
                 return
             request["NextToken"] = reply["NextToken"]
+
+    def word_on_replaced(self, nodes: Iterable[Node], at: datetime) -> Iterator[NodeSeen]:
+        """Machines that are being replaced and are gone. ECS keeps one for ever whose agent was away when it went."""
+        silent = {n.host: n for n in nodes if n.away_since is not None and at - n.away_since >= ASKED_AFTER}
+        try:
+            off = self.off(silent)
+        except Exception as exc:  # noqa: BLE001 - one more witness: without it their time runs out, and a person is told
+            log.warning("EC2 could not be asked", extra={"nodes": sorted(silent), "why": str(exc)})
+            return
+        for host in (host for host, state in off.items() if state in _LEAVING):
+            node = silent[host]
+            why = f"EC2 says that {host} is {off[host]}"
+            yield NodeSeen(at=at, node=node.name, connected=False, gone=True, why=why, instance=node.instance)
 
     def word_on(self, job: Job, at: datetime) -> Iterator[Fact]:
         """What it means for a job that a machine of it is off: its rank has ended, and need not be waited for."""

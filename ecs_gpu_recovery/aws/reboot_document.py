@@ -5,19 +5,16 @@ agent after the reboot, it compares: another boot id means done, so the command 
 reboot, and the host itself refuses a second one for the same order. Only the marker is forced to disk: a storage mount
 that hangs, which may be why the node is to be rebooted, must not hold up its reboot.
 
-First it sends away what the reboot would wipe, within 90 s, whatever fails. The address is signed for that one object
-and for a short time, so a node needs no right of its own.
+First it sends away what the reboot would wipe (kept.sh), within 90 s, whatever fails. The address is signed for that
+one object and for a short time, so a node needs no right of its own.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from . import shell_document
 
-#: A key in the script is a word in a comment. Anything else that a job may be called is replaced.
-_KEY, _MOST = "A-Za-z0-9._/:=@+-", 256
 _SUFFIX = "-RebootNode"
 
 
@@ -35,12 +32,10 @@ def content(bucket: str = "") -> dict[str, Any]:
     sent = f"^$|{shell_document.evidence_pattern(bucket)}" if bucket else "^$"
     return shell_document.content(
         "reboot",
-        "reboot_node.sh",
+        ("reboot_node.sh", "kept.sh"),
         "Reboots a GPU node once per order, and succeeds only after it has booted anew",
         {
-            "key": shell_document.parameter(
-                "The order, for whoever reads the script on the host", f"^[{_KEY}]{{1,{_MOST}}}$"
-            ),
+            "key": shell_document.key_parameter(),
             "marker": shell_document.marker_parameter(
                 "The order's marker on the host: the same order never reboots it twice"
             ),
@@ -58,5 +53,5 @@ def content(bucket: str = "") -> dict[str, Any]:
 def arguments(document: str, cluster: str, key: str, evidence: str = "") -> dict[str, list[str]]:
     """The parameters of one order."""
     marker = shell_document.marker(document, cluster, key)
-    given = {"key": [re.sub(f"[^{_KEY}]", "_", key)[:_MOST]], "marker": [marker]}
+    given = {"key": [shell_document.key_argument(key)], "marker": [marker]}
     return given | ({"evidence": [evidence]} if evidence else {})

@@ -31,7 +31,7 @@ REMEMBERED = timedelta(days=2)
 #: For how long after a node was given up it is looked for orders that are still under way.
 CALLED_BACK_FOR = timedelta(hours=1)
 SUCCESS = "Success"
-_OVER = frozenset(
+OVER = frozenset(
     {
         SUCCESS,
         "Failed",
@@ -57,7 +57,7 @@ class Command:
 
     @property
     def over(self) -> bool:
-        return self.status in _OVER
+        return self.status in OVER
 
 
 class Reboots:

@@ -6,18 +6,30 @@ What a sender can choose is held by the parameters' patterns, which SSM checks b
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
 from typing import Any
 
 #: Where in the bucket archives are; a folder per node.
 FOLDER = "evidence"
+#: A key in a script is a word in a comment. Anything else that a job may be called is replaced.
+_KEY, _MOST = "A-Za-z0-9._/:=@+-", 256
 
 
 def content(
-    step: str, script: str, description: str, parameters: dict[str, dict[str, str]], *, seconds: int
+    step: str,
+    scripts: tuple[str, ...],
+    description: str,
+    parameters: dict[str, dict[str, str]],
+    *,
+    seconds: int,
 ) -> dict[str, Any]:
-    """The document that runs a script of this package for so long at most."""
-    text = resources.files(__package__).joinpath(script).read_text(encoding="utf-8")
+    """The document that runs a script of this package for so long at most. The others have functions for it: they stand
+    behind its first line, which names the order."""
+    here = resources.files(__package__)
+    first, *functions = (here.joinpath(name).read_text(encoding="utf-8") for name in scripts)
+    title, _, rest = first.partition("\n")
+    text = "\n".join((title, *functions, rest))
     run = {
         "action": "aws:runShellScript",
         "name": step,
@@ -34,6 +46,14 @@ def content(
 
 def parameter(description: str, pattern: str) -> dict[str, str]:
     return {"type": "String", "description": description, "allowedPattern": pattern}
+
+
+def key_parameter() -> dict[str, str]:
+    return parameter("The order, for whoever reads the script on the host", f"^[{_KEY}]{{1,{_MOST}}}$")
+
+
+def key_argument(key: str) -> str:
+    return re.sub(f"[^{_KEY}]", "_", key)[:_MOST]
 
 
 def marker_parameter(description: str) -> dict[str, str]:

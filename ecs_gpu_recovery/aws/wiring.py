@@ -15,7 +15,7 @@ from ..core.events import Fact
 from ..core.model import Job
 from ..engine.runtime import Runtime, Spread, in_turn
 from ..settings import LambdaSettings, lambda_settings
-from . import hang_document, reboot_document
+from . import hang_document, last_look, reboot_document
 from .adopt import StoreAdopter
 from .event_fields import family
 from .evidence import Evidence
@@ -24,12 +24,14 @@ from .guard import DynamoGuard
 from .hang_look import HangLook
 from .incidents import IncidentBus
 from .intake import Intake
+from .last_look import LastLook
 from .last_words import LastWords
 from .machines import Machines
 from .newcomers import Newcomers
 from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
 from .reboots import Reboots
+from .replacements import Replacements
 from .store import DynamoStore
 from .upkeep import Upkeep
 
@@ -133,7 +135,7 @@ def build(
     )
     ecs = client("ecs")
     ssm, evidence = client("ssm"), Evidence(client("s3"), chosen.EVIDENCE_BUCKET)
-    stack, cluster = chosen.STACK_NAME, chosen.ECS_CLUSTER_NAME
+    stack, cluster, machines = chosen.STACK_NAME, chosen.ECS_CLUSTER_NAME, Machines(client("ec2"))
     fleet = EcsFleet(
         ecs=ecs,
         reboots=Reboots(
@@ -142,9 +144,14 @@ def build(
             cluster=cluster,
             beside=chosen.beside_reboots,
         ),
+        replacements=Replacements(
+            client("autoscaling"),
+            LastLook(ssm, evidence, document=last_look.name(stack), cluster=cluster),
+            machines,
+        ),
         looks=HangLook(ssm, evidence, document=hang_document.name(stack), cluster=cluster),
         logs=client("logs"),
-        machines=Machines(client("ec2")),
+        machines=machines,
         cluster=chosen.ECS_CLUSTER_NAME,
         check_task=chosen.DCGM_HEALTH_CHECK_TASK,
         now=now,

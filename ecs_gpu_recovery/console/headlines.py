@@ -22,7 +22,7 @@ SILENT = "Not heard from: {nodes}."
 FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
 FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
 STILL = "No GPU of {job} has worked since {time} UTC."
-HELD = "A reboot waits for a permit: {nodes}."
+HELD = "A repair waits for a permit: {nodes}."
 ICE = "The fleet is frozen, so no node is rebooted: {why}"
 STUCK = "An order of {job} keeps failing: {error}"
 INCIDENTS = "Messages that nobody has acknowledged: {count}."
@@ -72,22 +72,26 @@ class Seen:
     frozen: str = ""  #: why no node is rebooted now
 
 
+def _bad(seen: Seen, status: NodeStatus) -> list[Mapping[str, Any]]:
+    """A machine that is being replaced, or was, is nobody's trouble."""
+    return [n for n in seen.nodes if n["status"] == status and n["standing"]["word"] == BAD]
+
+
 def broken_nodes(seen: Seen) -> Iterator[Headline]:
-    yield from _of_nodes([n for n in seen.nodes if n["status"] == NodeStatus.FAILED], RED, BROKEN)
+    yield from _of_nodes(_bad(seen, NodeStatus.FAILED), RED, BROKEN)
 
 
 def silent_nodes(seen: Seen) -> Iterator[Headline]:
-    yield from _of_nodes([n for n in seen.nodes if n["status"] == NodeStatus.UNKNOWN], AMBER, SILENT)
+    yield from _of_nodes(_bad(seen, NodeStatus.UNKNOWN), AMBER, SILENT)
 
 
 def faulty_nodes(seen: Seen) -> Iterator[Headline]:
     """Free, and known to be bad: the next job would meet it."""
-    free = [n for n in seen.nodes if n["status"] == NodeStatus.AVAILABLE and n["standing"]["word"] == BAD]
-    yield from _of_nodes(free, AMBER, FAULTY)
+    yield from _of_nodes(_bad(seen, NodeStatus.AVAILABLE), AMBER, FAULTY)
 
 
 def held_nodes(seen: Seen) -> Iterator[Headline]:
-    """A reboot that the fleet's guard, or a person who is asked, has yet to let go."""
+    """A reboot or a replacement that the fleet's guard, or a person who is asked, has yet to let go."""
     for line in _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD):
         yield replace(line, href=FLEET)  # there it can be answered
 

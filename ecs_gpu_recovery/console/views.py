@@ -13,7 +13,7 @@ from ..engine.ports import JobLine, Page
 from ..masks import command_line, masked_record
 from ..progress import effective_ratio, progress_of
 from ..report import phases
-from ..standing import BUSY, standing_view
+from ..standing import BAD, BUSY, standing_view
 from ..status_text import deadline, now_doing
 
 
@@ -80,6 +80,7 @@ def node_view(node: Node) -> dict[str, Any]:
         "standing": standing_view(node),
         "held": node.held,
         "curable": node.curable,
+        "replaced_by": node.replaced_by,
         "has_report": bool(node.check_id),
     }
 
@@ -99,10 +100,10 @@ def care(nodes: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, list[str]]]
         repaired = node["condemned"] and not node["condemned"][-1]["outcome"]
         if node["held"]:
             found[AWAITS_PERMIT].append(node["name"])
-        elif node["status"] in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
+        elif node["status"] in (NodeStatus.FAILED, NodeStatus.UNKNOWN) and node["standing"]["word"] == BAD:
             found[NEEDS_PERSON].append(node["name"])
         elif node["status"] == NodeStatus.REBOOTING or (
-            repaired and node["status"] == NodeStatus.PENDING_HEALTHCHECK
+            repaired and node["status"] in (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.UNKNOWN)
         ):
             found[UNDER_REPAIR].append(node["name"])
     return [(text, look.value, names) for (text, look), names in found.items()]

@@ -116,4 +116,5 @@ NODE = _edges(
         (before, N.UNKNOWN, "not heard from any more", True)
         for before in (N.AVAILABLE, N.ASSIGNED, N.IN_PROGRESS, N.PENDING, N.PENDING_HEALTHCHECK)
     ),
+    (N.REBOOTING, N.UNKNOWN, "its machine is replaced, and gone", True),
 )

@@ -60,6 +60,11 @@ class RebootNode(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceNode(RebootNode):
+    """The rung above the reboot: its machine is taken away for good, and another one comes in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notify(Stored):
     """Tell people. One message per incident: what happened, the evidence, what was done, what to do next."""
 
@@ -90,8 +95,16 @@ class Archive(Stored):
     lines: tuple[str, ...]
 
 
-Effect = StartTask | StopTask | CheckNode | RebootNode | Notify | Archive
-EFFECTS: tuple[type[Effect], ...] = (StartTask, StopTask, CheckNode, RebootNode, Notify, Archive)
+Effect = StartTask | StopTask | CheckNode | RebootNode | ReplaceNode | Notify | Archive
+EFFECTS: tuple[type[Effect], ...] = (
+    StartTask,
+    StopTask,
+    CheckNode,
+    RebootNode,
+    ReplaceNode,
+    Notify,
+    Archive,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -374,6 +374,14 @@ class NodeAsked(Fact):
     level: str = "quick"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReplaced(Fact):
+    """Another machine has come for one that was taken away to be replaced, under a name of its own."""
+
+    node: str
+    by: str
+
+
 JOB_EVENTS: tuple[type[Fact], ...] = (
     TaskStarted,
     TaskEnded,
@@ -404,6 +412,7 @@ NODE_EVENTS: tuple[type[Fact], ...] = (
     PermitWithheld,
     HandedOver,
     OldTaskEnded,
+    NodeReplaced,
     NodeSeen,
     NodeLeaving,
     FaultSeen,

@@ -26,7 +26,7 @@ EVIDENCE_AGES = timedelta(minutes=10)
 REMEMBERED = timedelta(days=1)
 #: The record stays small. Whoever comes when so many wait is told to wait too, and asks again.
 MOST_WAITING, MOST_GRANTED = 500, 300
-REBOOT, STOP, CONDEMNED = "reboot", "stop", "condemned"
+REBOOT, REPLACE, STOP, CONDEMNED = "reboot", "replace", "stop", "condemned"
 
 
 class Answer(StrEnum):
@@ -90,10 +90,12 @@ class FleetGuard(Stored):
 
 
 def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
-    """The request for the reboot of a node. Without a fault that is being repaired, a person has asked for it."""
+    """The request for the reboot of a node, or for another machine. Without a fault that is being repaired, a person
+    has asked for it."""
     fault = open_fault(node)
     return Request(
         key=key,
+        what=REPLACE if fault is not None and fault.repair == REPLACE else REBOOT,
         node=node.name,
         job=node.job_id,
         at=now,
@@ -171,7 +173,7 @@ def _counted(guard: FleetGuard, policy: Policy, now: datetime, *kinds: str) -> l
 
 
 def _tripped(guard: FleetGuard, new: Sequence[Request], policy: Policy, now: datetime) -> FleetGuard:
-    nodes = {each.node for each in _counted(guard, policy, now, REBOOT, CONDEMNED)}
+    nodes = {each.node for each in _counted(guard, policy, now, REBOOT, REPLACE, CONDEMNED)}
     jobs = {each.job for each in _counted(guard, policy, now, STOP)}
     first = next((each for each in new if not each.person), None)
     few = len(nodes) <= policy.freeze_nodes and len(jobs) <= policy.freeze_jobs
@@ -242,14 +244,18 @@ def _tidy(guard: FleetGuard, now: datetime) -> FleetGuard:
 
 
 def forget(
-    guard: FleetGuard, pending: Iterable[str], now: datetime, after: timedelta, what: str = REBOOT
+    guard: FleetGuard,
+    pending: Iterable[str],
+    now: datetime,
+    after: timedelta,
+    kinds: Sequence[str] = (REBOOT, REPLACE),
 ) -> FleetGuard:
     """Take out what waits here though no record asks for it any more: nobody must wait behind it."""
     wanted = set(pending)
     gone = {
         each.key
         for each in guard.waiting
-        if each.what == what and each.key not in wanted and now - each.at > after
+        if each.what in kinds and each.key not in wanted and now - each.at > after
     }
     if not gone:
         return guard

@@ -125,6 +125,10 @@ def node_reboot(name: str, errand: int) -> str:
     return f"{record_of_node(name)}/reboot/{errand}"
 
 
+def node_replace(name: str, errand: int) -> str:
+    return f"{record_of_node(name)}/replace/{errand}"
+
+
 def node_condemned(name: str, at: datetime) -> str:
     """Of a fault that was found on a node and that nobody repairs, as the guard counts it."""
     return f"{record_of_node(name)}/condemned/{at.timestamp():.0f}"
@@ -201,7 +205,7 @@ def stuck(key: str) -> str:
 class Key:
     """A key taken apart. `node` is set for a node's own order, `job` for a job's; -1 stands where nothing is said."""
 
-    kind: str  #: start, stop, check, reboot, ghost, archive, notify
+    kind: str  #: start, stop, check, reboot, replace, ghost, archive, notify
     job: str = ""
     node: str = ""
     attempt: int = -1
@@ -216,7 +220,7 @@ _OF_JOB = r"(?P<job>.+)/"
 _SHAPES = tuple(
     re.compile(shape + _THEN, re.DOTALL)
     for shape in (
-        _OF_NODE + r"(?P<kind>check|reboot|notify|archive)/(?P<last>\d{1,9})",
+        _OF_NODE + r"(?P<kind>check|reboot|replace|notify|archive)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>start|stop)/(?P<last>\d{1,9})",
         _OF_JOB + r"(?P<attempt>\d{1,9})/(?P<rank>\d{1,9})/(?P<kind>reboot)(/(?P<last>\d{1,9}))?",
         _OF_JOB + r"(?P<rank>\d{1,9})/(?P<kind>check)/(?P<last>\d{1,9})",

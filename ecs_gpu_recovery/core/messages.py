@@ -188,14 +188,28 @@ def node_failed(node: Node, why: str) -> Notify:
     )
 
 
-def node_in_company(node: str, who: str, errand: int) -> Notify:
-    """Its reboot waits for a task that is none of ours."""
+def node_replaced(node: str, by: str, evidence: str, errand: int) -> Notify:
+    """For whoever pays for the machines, or knows the old one by name."""
     return Notify(
         key=keys.node_failed(node, errand),
-        subject=headline(f"Node {node} waits for its reboot: somebody else's task runs there"),
-        happened=f"Node {node} has a fault and must be rebooted. For an hour now {who} has been running there.",
+        subject=headline(f"Node {node} was replaced by {by}"),
+        happened=f"Node {node} had a fault that no reboot cures. Its instance was terminated, and {by} came for it.",
+        evidence=evidence,
+        done=f"{by} is examined before its first job. The record of {node} stays for those who look for it.",
+        node=node,
+        next=f"Nothing, unless such faults come often: gpu-recovery report. What {node} knew of its fault was kept:"
+        f" gpu-recovery evidence {node}.",
+    )
+
+
+def node_in_company(node: str, who: str, what: str, errand: int) -> Notify:
+    """Its reboot or its replacement waits for a task that is none of ours."""
+    return Notify(
+        key=keys.node_failed(node, errand),
+        subject=headline(f"Node {node} waits for its {what}: somebody else's task runs there"),
+        happened=f"Node {node} has a fault and waits for its {what}. For an hour now {who} has been running there.",
         evidence=who,
-        done="The reboot waits; no job will be placed on the node.",
+        done=f"The {what} waits; no job will be placed on the node.",
         node=node,
         next="End that task, or wait. A family that need not be waited for: REBOOT_BESIDE.",
     )
@@ -219,13 +233,16 @@ def fleet_frozen(guard: FleetGuard) -> Notify:
     )
 
 
+_DONE = {"reboot": "rebooted", "replace": "replaced by another machine", "stop": "stopped"}
+
+
 def permit_wanted(request: Request) -> Notify:
     """Each destructive order waits for a person's yes."""
     name = request.node or request.job
     return Notify(
         key=keys.permit_wanted(request.key),
         subject=headline(f"{name} waits for your yes to its {request.what}"),
-        happened=f"{name} shall be {'rebooted' if request.node else 'stopped'}, and REPAIRS=ask.",
+        happened=f"{name} shall be {_DONE[request.what]}, and REPAIRS=ask.",
         evidence=request.why or "none is recorded",
         done="Nothing yet: the order waits.",
         next=f"gpu-recovery allow {name}, or gpu-recovery refuse {name} --why '...'."

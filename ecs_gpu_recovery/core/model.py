@@ -402,6 +402,8 @@ class Hold(Stored):
 MOST_REMEMBERED = 10
 #: A node that is condemned so often within this time is not repaired any more: a person must look at it.
 TOO_OFTEN, WITHIN = 3, timedelta(days=7)
+#: How a repair ends for which another machine has come: its name follows.
+REPLACED_BY = "replaced by "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,6 +495,18 @@ class Node(MachineRecord):
         """Whether its reboot waits for a permit of the fleet's guard."""
         pending = any(order.key == self.reboot_key for order in self.outbox)
         return pending and self.status is NodeStatus.PENDING_HEALTHCHECK
+
+    @property
+    def being_replaced(self) -> bool:
+        """Whether its machine is to be taken away for another one, or is gone and no other has come yet."""
+        last = self.condemned[-1] if self.condemned else None
+        return self.own and last is not None and not last.outcome and last.repair == "replace"
+
+    @property
+    def replaced_by(self) -> str:
+        """The machine that has come for its own, which is gone; empty if none has."""
+        outcome = self.condemned[-1].outcome if self.condemned else ""
+        return outcome.removeprefix(REPLACED_BY) if outcome.startswith(REPLACED_BY) else ""
 
     @property
     def claimable(self) -> bool:

@@ -169,6 +169,19 @@ class Policy:
     lease: timedelta = duration(
         "DISPATCH_LEASE_S", 180, 5, "how long an order belongs to the process that committed it", (0, 3600)
     )
+    repair_rungs: str = setting(
+        "reboot",
+        one_of("reboot", "reboot,replace"),
+        "how a bad node is repaired: `reboot`; with `reboot,replace` an EC2 instance that no reboot cures is also"
+        " terminated in its Auto Scaling group, which starts another one",
+        name="REPAIR_RUNGS",
+    )
+    replace_timeout: timedelta = duration(
+        "REPLACE_TIMEOUT_S",
+        3600,
+        60,
+        "a machine that is replaced must be gone within this time, and its successor there within as long again",
+    )
     repairs: str = setting(
         "auto",
         one_of("auto", "ask"),
@@ -198,6 +211,10 @@ class Policy:
     def embedded(cls) -> Policy:
         """Local processes answer in seconds, so the patience is shorter than on AWS."""
         return cls(**{row.attribute: row.embedded for row in rows(cls) if row.embedded is not None})
+
+    @property
+    def may_replace(self) -> bool:
+        return "replace" in self.repair_rungs.split(",")
 
     @property
     def version(self) -> str:

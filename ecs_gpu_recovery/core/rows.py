@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from . import keys, messages
 from .effects import Order
+from .guard import open_fault
 from .model import Condemnation, Entry, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
 from .timeline import NODE_LINES, archive, shortened
 
@@ -190,13 +191,14 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
 def _let_go(node: Node, job: Job) -> Node:
     """Nobody waits for it any more. A repair goes on; one that is missing is not waited for, and what the job has not
     told people of it, it tells them itself."""
+    missed = node.status is NodeStatus.UNKNOWN and open_fault(node) is None
     node = replace(
         node,
         job_id="",
         job_version=0,
         task="",
         errands=node.errands + 1,
-        deadline=None if node.status is NodeStatus.UNKNOWN else node.deadline,
+        deadline=None if missed else node.deadline,
         updated_at=job.updated_at,
         version=node.version + 1,
     )

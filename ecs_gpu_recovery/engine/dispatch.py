@@ -8,7 +8,16 @@ from dataclasses import replace
 from datetime import datetime
 
 from ..core import keys
-from ..core.effects import Archive, CheckNode, Notify, Order, RebootNode, StartTask, StopTask
+from ..core.effects import (
+    Archive,
+    CheckNode,
+    Notify,
+    Order,
+    RebootNode,
+    ReplaceNode,
+    StartTask,
+    StopTask,
+)
 from ..core.errors import Bug, ClusterRefused, Transient
 from ..core.events import (
     CheckRefused,
@@ -61,8 +70,10 @@ class Dispatcher:
         if others := self._fleet.company(node):
             who = f"{', '.join(others[:3])}{' and others' if len(others) > 3 else ''}"
             return [PermitWithheld(at=at, key=effect.key, answer=Answer.BUSY, why=who)]
-        sent = OrderSent(at=at, key=effect.key)
-        return [*self._fleet.reboot_node(node, effect, again=again), sent]
+        sent, fleet = OrderSent(at=at, key=effect.key), self._fleet
+        if isinstance(effect, ReplaceNode):
+            return [*fleet.replace_node(node, effect, again=again), sent]
+        return [*fleet.reboot_node(node, effect, again=again), sent]
 
     def _node(self, record: Job | Node, name: str) -> Node:
         """The job knows of its nodes whatever an order needs."""

@@ -221,7 +221,7 @@ class Permits:
 
         def decide(guard: FleetGuard) -> FleetGuard:
             unknown = {each.key for each in guard.waiting if each.job in unread}
-            return rules.forget(guard, wanted | unknown, now, self._policy.lease, rules.STOP)
+            return rules.forget(guard, wanted | unknown, now, self._policy.lease, (rules.STOP,))
 
         if decide(self._last) is not self._last:
             self.change(decide)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from ..core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask
+from ..core.effects import Archive, CheckNode, Notify, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.guard import FleetGuard
@@ -163,6 +163,9 @@ class Fleet(Protocol):
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]: ...
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]: ...
+
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
+        """Take its machine away and have another one come. That it is gone is seen like any other absence."""
 
     def company(self, node: Node) -> Sequence[str]:
         """What runs on a node now that is neither a daemon of ours, nor what its job left there."""

@@ -16,10 +16,11 @@ from zlib import crc32
 from ..core import handover
 from ..core.effects import CheckNode, Order, RebootNode, StartTask
 from ..core.errors import BadRecord, Transient
-from ..core.events import Fact, Tick
+from ..core.events import Fact, NodeReplaced, Tick
 from ..core.invariants import broken
 from ..core.job import claim
 from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
+from ..core.node import replacement
 from ..core.node.table import decide_node
 from .hangs import Hangs
 from .ports import each
@@ -43,7 +44,7 @@ class Report:
     unanswered: int = 0
     live: int = 0  #: jobs that have not ended
     stuck: int = 0  #: jobs with something long overdue, after the sweep
-    unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN
+    unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN, and for which no other machine comes
     held: int = 0  #: nodes whose reboot waits for a permit
     training: int = 0  #: GPUs of jobs that train
     idle: int = 0  #: GPUs of jobs that are examined, repaired, waited for or started
@@ -170,7 +171,11 @@ class Sweeper:
     def _sweep_idle(self, nodes: Sequence[Node], live: set[str], now: datetime, report: Report) -> None:
         """Nodes that decide for themselves: all are looked at together, and only news is written."""
         free = {node.name: node for node in nodes if node.own}
-        report.unhealthy = sum(node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) for node in nodes)
+        report.unhealthy = sum(
+            node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
+            and not (node.being_replaced or node.replaced_by)
+            for node in nodes
+        )
         report.held = sum(node.held for node in nodes)
         news: dict[str, list[Fact]] = {}
 
@@ -182,6 +187,9 @@ class Sweeper:
         report.attempt(ALL, look)
         for name, facts in news.items():
             report.attempt(("node", name), partial(self._sweep_node, name, now, facts, report))
+        for old, new in replacement.successors(nodes):
+            came = NodeReplaced(at=now, node=old.name, by=new.name)
+            report.attempt(("node", old.name), partial(self._runtime.handle_node, old.name, [came]))
         known = {node.name: node for node in nodes if node.name not in news}
         for job in self._waiting:
             report.attempt(("job", job.id), partial(self._runtime.catch_up, job, known))

@@ -124,6 +124,7 @@ class Permissions:
             places.hosts,
             places.training_logs,
             places.training_groups,
+            *([places.groups] if self._config.policy.may_replace else []),
         )
         names = [*self._daemon_names(), *(name for on in of for name in on(self._config))]
         yield from ((name.shown, name.why) for name in names if "*" in name.resource)
@@ -202,12 +203,23 @@ class Permissions:
         return [
             _allow("ssm:{SendCommand}", self._arns(places.document)),
             _allow("ssm:{SendCommand}", self._arns(places.hosts), tagged),
+            *self._replacements(),
             *([_allow("ssm:{ListCommandInvocations}", ["*"])] if needs.sees_commands else []),
             *([_allow("ssm:{CancelCommand}", ["*"])] if needs.calls_back else []),
             *([_allow("ssm:{SendCommand}", self._arns(places.hang_document))] if looks else []),
             # Not used by the functions themselves: the address that a host is given is signed with it.
             *([_allow("s3:{PutObject}", [self._evidence.archives])] if self._evidence else []),
         ]
+
+    def _replacements(self) -> list[iam.PolicyStatement]:
+        """Only where that rung is, and in groups with the stack's own tag. What a machine knows is kept before."""
+        if not self._config.policy.may_replace:
+            return []
+        key, value = self._config.node_tag
+        tagged = {"StringEquals": {f"autoscaling:ResourceTag/{key}": value}}
+        ends = "autoscaling:{TerminateInstanceInAutoScalingGroup}"
+        looks = [_allow("ssm:{SendCommand}", self._arns(places.last_look))] if self._evidence else []
+        return [_allow(ends, self._arns(places.groups), tagged), *looks]
 
     def _messages(self) -> list[iam.PolicyStatement]:
         """The topic is encrypted: a publisher uses its key. What the records have no room for goes to a log, and what a

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..aws import dead_letters, incidents, reboot_document, shell_document
 from ..aws import hang_document as look
+from ..aws import last_look as last
 from ..aws.tables import BY_CLUSTER, BY_INSTANCE, BY_STATUS, GUARD
 from ..config import Config
 from ..settings import timeline_group
@@ -58,8 +59,14 @@ queue = _named(
     "{STACK_NAME}-DeadLetters*",
     why="CloudFormation ends the name of the queue of dead letters with letters of its own.",
 )
+groups = _named(
+    "autoscaling",
+    "autoScalingGroup:*:autoScalingGroupName/*",
+    why="Groups are yours, and are known by their tag only.",
+)
 document = _named("ssm", f"document/{reboot_document.name('{STACK_NAME}')}")
 hang_document = _named("ssm", f"document/{look.name('{STACK_NAME}')}")
+last_look = _named("ssm", f"document/{last.name('{STACK_NAME}')}")
 anything = _named(
     "", "*", why="AWS knows no narrower resource for these; they read, or make and retire definitions."
 )

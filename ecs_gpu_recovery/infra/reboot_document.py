@@ -1,4 +1,7 @@
-"""The stack's own documents, for reboots and for looks at hangs: see `aws.reboot_document`, `aws.hang_document`."""
+"""The stack's own documents, for reboots, for looks at hangs and for last looks at machines that are replaced.
+
+See `aws.reboot_document`, `aws.hang_document` and `aws.last_look`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from aws_cdk import CfnOutput
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from ..aws import hang_document, reboot_document
+from ..aws import hang_document, last_look, reboot_document
 from ..config import Config
 
 
@@ -21,6 +24,8 @@ class RebootDocument(Construct):
         self._make("Document", reboot_document.name(stack), reboot_document.content(bucket))
         if bucket:
             self._make("Look", hang_document.name(stack), hang_document.content(bucket))
+        if bucket and config.policy.may_replace:
+            self._make("LastLook", last_look.name(stack), last_look.content(bucket))
         key, value = config.node_tag
         tags = f"--tags Key={key},Value={value}"
         commands = {

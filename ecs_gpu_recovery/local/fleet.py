@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from .. import check_report
 from ..core import keys
-from ..core.effects import CheckNode, RebootNode, StartTask, StopTask
+from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.job import hang
@@ -125,6 +125,9 @@ class LocalFleet:
         )
         self._start(node.name, spec)
         return [CheckStarted(at=self._now(), node=node.name, check_id=order.token, check_try=order.check_try)]
+
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
+        raise ClusterRefused(node.name, "nobody brings another machine here")
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         with _answering(node.name):

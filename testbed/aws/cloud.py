@@ -1,4 +1,4 @@
-"""One simulated account: the world, its two services, its events, and the gate that every call passes.
+"""One simulated account: the world, its services, its events, and the gate that every call passes.
 
 In process, a test lets time pass itself and every run of a seed is the same:
 
@@ -28,6 +28,7 @@ from .documents import Documents
 from .ecs import Action, TaskActions
 from .events import Event
 from .faults import Courier, Gate
+from .groups import GroupActions
 from .hosts import Hosts
 from .instances import InstanceActions
 from .logs import Streams, Write
@@ -97,6 +98,7 @@ class Cloud:
                 "ssm": SsmActions(self.cluster, self.commands, self.documents).actions,
                 "logs": streams.actions,
                 "ec2": {"DescribeInstances": self._describe_machines},
+                "autoscaling": GroupActions(self.cluster, self.hosts).actions,
             }
             if self._definitions is self._own:
                 self.actions["ecs"] |= {
@@ -138,6 +140,12 @@ class Cloud:
         with self.lock:
             node = self.cluster.node(host)
             return dict(node.host_tags) if node is not None else {}
+
+    def group_of_host(self, host: str) -> str:
+        """The Auto Scaling group of a machine, which has the same tags; empty where it is in none."""
+        with self.lock:
+            node = self.cluster.node(host)
+            return node.group if node is not None else ""
 
     def client(self, service: str) -> Client:
         """What `boto3.client(service)` would be, without the wire."""

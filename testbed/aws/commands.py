@@ -23,8 +23,8 @@ REBOOT_LINE = re.compile(r"^\s*#\s*gpu-recovery reboot key=(?P<key>\S+)\s*$", re
 EVIDENCE_LINE = re.compile(r"^evidence='(?P<address>[^']+)'$", re.MULTILINE)
 MARKER_LINE = re.compile(r"^marker=\$folder/(?P<marker>[0-9a-f]{32})$", re.MULTILINE)
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-#: The line that makes a script a look at a task that hangs.
-LOOK_LINE = re.compile(r"^# gpu-recovery look at task (?P<task>\S+)$", re.MULTILINE)
+#: The line that makes a script a look, at a task that hangs or at a machine before it is taken away.
+LOOK_LINE = re.compile(r"^# gpu-recovery (?P<look>look at task|last look) (?P<of>\S+)$", re.MULTILINE)
 #: What a script exits with to ask the SSM agent for a reboot, after which it is run again.
 REBOOT_AND_RUN_AGAIN = 194
 FINAL = frozenset({"Success", "Failed", "TimedOut", "Cancelled"})
@@ -144,7 +144,7 @@ class RunCommand:
             if marker["marker"] in node.markers:
                 return 0, "looked at before\n", ""
             node.markers[marker["marker"]] = node.boot_id
-            return 0, f"{node.nccl}\nlooked at task {look['task']}\n", ""
+            return 0, f"{node.nccl}\n{look['look']} {look['of']}\n", ""
         if BOOT_ID_FILE in script:
             return 0, f"{node.boot_id}\n", ""
         return 127, "", "The simulator runs no shell and does not know this script.\n"

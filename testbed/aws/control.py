@@ -76,6 +76,10 @@ class Control:
         """The machine under a node has these tags, in EC2 or in SSM."""
         self._node(node).host_tags = dict(tags)
 
+    def put_in_group(self, node: str, group: str) -> None:
+        """The machine is one of an Auto Scaling group, which starts another if it is terminated there."""
+        self._node(node).group = group
+
     def node(self, node: str) -> dict[str, Any]:
         """How a node really is, beside how ECS shows it under `shown`."""
         with self._cloud.lock:

@@ -29,6 +29,8 @@ class Knobs:
     kill_s: float = 0.2  #: from SIGTERM to SIGKILL for one that ignores it
     check_s: float = 0.05  #: how long a health check takes
     reboot_s: float = 0.5
+    terminate_s: float = 0.5  #: until Auto Scaling has ended an instance
+    launch_s: float = 1.0  #: and until the next one has registered; below 0: none can be had
     disconnect_s: float = 0.05  #: until ECS notices that an agent is gone
     report_s: float = 0.0  #: how long after it is back an agent tells how its tasks have ended
     command_s: float = 0.02  #: from SendCommand to the agent, and for a script to run
@@ -163,6 +165,7 @@ class Node:
     up: bool = True
     terminated: bool = False
     ec2_state: str = "running"  #: what EC2 says of the machine, whatever its agent does
+    group: str = ""  #: of Auto Scaling; empty: it is in none
     forgotten: bool = False  #: its host has registered anew: nobody speaks for this instance any more
     ssm_up: bool = True
     boots: int = 1

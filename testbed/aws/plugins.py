@@ -1,4 +1,4 @@
-"""Plugs a simulated account into MiniStack, the local AWS: its ECS and SSM actions become ours.
+"""Plugs a simulated account into MiniStack, the local AWS: its ECS and SSM actions become ours, and one of its groups'.
 
 MiniStack keeps clusters, task definitions, permissions, rules and functions; we keep nodes, tasks and
 commands. The names that are used for it are private to MiniStack. They are listed here, and `missing` says
@@ -17,9 +17,11 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+from xml.sax.saxutils import escape
 
 from . import rights
 from .cloud import Cloud
+from .events import moment
 from .requests import ApiError
 
 log = logging.getLogger("testbed")
@@ -40,6 +42,9 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("services.cloudformation.provisioners", "_RESOURCE_HANDLERS", None),
     ("services.cloudwatch_logs", "_create_log_stream", ("data",)),
     ("services.cloudwatch_logs", "_put_log_events", ("data",)),
+    ("services.autoscaling", "_ACTION_MAP", None),
+    ("services.autoscaling", "_error", ("code", "message", "status")),
+    ("services.autoscaling", "_xml", ("status", "root_tag", "inner")),
     ("services.ecs", "_ACTION_MAP", None),
     ("services.ecs", "_clusters", None),
     ("services.ecs", "_task_defs", None),
@@ -109,6 +114,7 @@ def plug_in(cloud: Cloud) -> None:
     _ecs_actions(cloud)
     _ssm_actions(cloud)
     _ssm_documents(cloud)
+    _groups(cloud)
     _logs(cloud)
     _evidence(cloud)
     _retries()
@@ -121,6 +127,7 @@ def plug_in(cloud: Cloud) -> None:
         cloud.ledger,
         MiniStackDefinitions().roles,
         cloud.tags_of_host,
+        cloud.group_of_host,
     )
     ecs = module("services.ecs")
     its_reset = ecs.reset
@@ -230,6 +237,26 @@ def _ssm_documents(cloud: Cloud) -> None:
 
     handlers = {"create": create, "update": update, "delete": delete}
     module("services.cloudformation.provisioners")._RESOURCE_HANDLERS["AWS::SSM::Document"] = handlers
+
+
+def _groups(cloud: Cloud) -> None:
+    """MiniStack has groups, but none of its instances can be exchanged for another. Its words are those of a form."""
+    groups, action = module("services.autoscaling"), "TerminateInstanceInAutoScalingGroup"
+
+    def terminate(asked: dict[str, str]) -> Any:
+        shrinks = asked["ShouldDecrementDesiredCapacity"] == "true"
+        data = {"InstanceId": asked["InstanceId"], "ShouldDecrementDesiredCapacity": shrinks}
+        try:
+            activity = cloud.call("autoscaling", action, data)["Activity"]
+        except ApiError as exc:
+            return groups._error(exc.code, exc.message, exc.status)
+        activity["StartTime"] = moment(activity["StartTime"])
+        told = "".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in activity.items())
+        return groups._xml(
+            200, f"{action}Response", f"<{action}Result><Activity>{told}</Activity></{action}Result>"
+        )
+
+    groups._ACTION_MAP[action] = terminate
 
 
 def _logs(cloud: Cloud) -> None:

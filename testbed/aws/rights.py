@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qsl
 
 #: Who asked, for which action, on what, and whether it was allowed.
 Asked = tuple[str, str, str, bool]
@@ -35,8 +36,10 @@ class Check:
     told: tuple[tuple[str, str], ...] = ()  #: what conditions may look at
 
 
+#: The Auto Scaling group of a machine, by the machine's id. Its tags are those of its machines.
+GroupOf = Callable[[str], str]
 #: Services of whose calls the resources are named here.
-_NAMED = ("ecs", "events", "logs", "ssm")
+_NAMED = ("autoscaling", "ecs", "events", "logs", "ssm")
 #: These are checked against the stream; MiniStack takes the group.
 _ON_A_STREAM = ("CreateLogStream", "GetLogEvents", "PutLogEvents")
 _NEEDED: contextvars.ContextVar[tuple[Check, ...]] = contextvars.ContextVar("needed", default=())
@@ -63,9 +66,20 @@ class Ledger:
 
 
 def needed(
-    service: str, action: str, asked: Mapping[str, Any], place: str, roles: RolesOf, tags: TagsOf
+    service: str,
+    action: str,
+    asked: Mapping[str, Any],
+    place: str,
+    roles: RolesOf,
+    tags: TagsOf,
+    group: GroupOf = lambda host: "",
 ) -> tuple[Check, ...]:
     """The rights for a call. `place` is region and account; none where MiniStack's guess will do."""
+    if service == "autoscaling" and action == "TerminateInstanceInAutoScalingGroup":
+        host = asked["InstanceId"]
+        arn = f"arn:aws:autoscaling:{place}:autoScalingGroup:1:autoScalingGroupName/{group(host)}"
+        told = tuple((f"autoscaling:ResourceTag/{key}", value) for key, value in tags(host).items())
+        return (Check(f"autoscaling:{action}", arn, "autoscaling", told),)
     if service == "ssm" and action == "SendCommand":
         name = asked["DocumentName"]
         whose = f"{place.partition(':')[0]}:" if name.startswith("AWS-") else place
@@ -137,9 +151,10 @@ def install(
     ledger: Ledger,
     roles: RolesOf,
     tags: TagsOf,
+    group: GroupOf,
 ) -> None:
     """Into MiniStack's modules, which look these names up at every call."""
-    _name_resources(actions, roles, tags)
+    _name_resources(actions, roles, tags, group)
     _check_all(evaluator, ledger)
     theirs = app.pin_request_origin
 
@@ -150,7 +165,15 @@ def install(
     app.pin_request_origin = pin  # type: ignore[attr-defined]
 
 
-def _name_resources(actions: ModuleType, roles: RolesOf, tags: TagsOf) -> None:
+def _read(service: str, headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str, Any]]:
+    """The action of a call and what it asks; Auto Scaling takes a form, the others JSON."""
+    if service == "autoscaling":
+        form = dict(parse_qsl(body.decode()))
+        return form.get("Action", ""), form
+    return headers.get("x-amz-target", "").rpartition(".")[2], json.loads(body or b"{}")
+
+
+def _name_resources(actions: ModuleType, roles: RolesOf, tags: TagsOf, group: GroupOf) -> None:
     theirs = actions.extract_resource_arn
 
     def extract_resource_arn(
@@ -165,9 +188,8 @@ def _name_resources(actions: ModuleType, roles: RolesOf, tags: TagsOf) -> None:
     ) -> Any:
         _NEEDED.set(())
         if service in _NAMED:
-            action = headers.get("x-amz-target", "").rpartition(".")[2]
-            asked = json.loads(body or b"{}")
-            checks = needed(service, action, asked, f"{region}:{account_id}", roles, tags)
+            action, asked = _read(service, headers, body)
+            checks = needed(service, action, asked, f"{region}:{account_id}", roles, tags, group)
             _NEEDED.set(checks)
             if checks:
                 return checks[0].resource

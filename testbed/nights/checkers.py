@@ -20,6 +20,7 @@ from ecs_gpu_recovery.core.sighting import LEAVES
 from ecs_gpu_recovery.engine.ports import Store, each
 
 from .permit_judge import PermitJudge
+from .replacement_judge import ReplacementJudge
 from .violation import demand
 from .world import Machine, Reboot, Task, World, verdict_of
 
@@ -60,6 +61,7 @@ class Judge:
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
         world.on_start = self.started
         world.on_reboot = self.rebooted
+        self._replacements = ReplacementJudge(world, self.permits)
 
     # -- what really happens ---------------------------------------------------------------------------
 
@@ -367,6 +369,7 @@ class Judge:
         if reboot is not None and node.rebooted:
             self._booted[node.name] = reboot.at
         last = node.timeline[-1] if node.timeline else None
+        self._replacements.committed(node)
         if last is not None and last.why.startswith("reboot asked for by"):
             self._by_person.add(node.reboot_key)
         if last is not None and last.why.startswith("a fault was seen"):
@@ -559,6 +562,7 @@ class Judge:
                 NodeStatus.PENDING,
             )
             demand(not unsettled, f"{node.name} was left {node.status}")
+            self._replacements.at_rest(node)
         for machine in self._world.machines.values():
             ours = [t for t in machine.tasks if t.job and t.job not in bad]
             alive = [t for t in ours if t.alive and machine.connected and not t.stopping]

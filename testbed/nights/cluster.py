@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
@@ -186,6 +186,15 @@ class SimulatedCluster:
         if not (again and order.key in machine.reboots):
             self._world.reboot(machine, order.key)
         self._night.after("reboot", order.key)
+        return []
+
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
+        self._night.before("replace", order.key)
+        machine = self._world.machines[node.name]
+        if not self._world.weather.grouped:
+            raise ClusterRefused(node.name, "it is in no group: nobody would start another")
+        self._world.replace(machine, order.key)
+        self._night.after("replace", order.key)
         return []
 
     def company(self, node: Node) -> Sequence[str]:

@@ -5,7 +5,7 @@ A mutant changes one thing for the time of a `with` block. A checker that lets i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,7 +14,17 @@ from typing import Any
 from unittest.mock import patch
 
 from ecs_gpu_recovery.core import codec, edges, exits, guard, handover, rows, witness
-from ecs_gpu_recovery.core.events import Fact, GangStalled, NodeAsked, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core.effects import Order, RebootNode, ReplaceNode
+from ecs_gpu_recovery.core.events import (
+    Fact,
+    GangStalled,
+    NodeAsked,
+    NodeSeen,
+    OrderSent,
+    Origin,
+    TaskEnded,
+    Tick,
+)
 from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
 from ecs_gpu_recovery.core.job import table as job_table
@@ -30,11 +40,12 @@ from ecs_gpu_recovery.core.model import (
     TaskStatus,
     Verdict,
 )
-from ecs_gpu_recovery.core.node import repair
+from ecs_gpu_recovery.core.node import repair, replacement
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from ecs_gpu_recovery.core.policy import Policy
+from ecs_gpu_recovery.engine.dispatch import Dispatcher
 from ecs_gpu_recovery.engine.hangs import Hangs
 from ecs_gpu_recovery.engine.permits import Permits
 from ecs_gpu_recovery.engine.runtime import Runtime
@@ -86,6 +97,8 @@ _ask = guard.ask
 _waits_for = guard.waits_for
 _release = node_rules._release
 _node_examined = node_rules._examined
+_gone, _successors = replacement.gone, replacement.successors
+_condemn, _sort, _dispatch_reboot = repair.condemn, Permits.sort, Dispatcher._reboot
 
 
 def _believe_zero(ev: TaskEnded, *, doubted: bool, policy: Policy) -> Exit:
@@ -171,6 +184,52 @@ def _as_if_known(d: NodeDraft) -> None:
     """A machine that joins is as good as the others."""
     d.set(fresh=False)
     _settle(d)
+
+
+def _gone_is_away(d: NodeDraft, ev: NodeSeen) -> None:
+    """Whoever is not heard from is not there."""
+    _node_seen(d, ev)
+    if not ev.connected:
+        replacement.gone(d)
+
+
+def _without_an_end(d: NodeDraft) -> None:
+    """Groups always start another machine."""
+    _gone(d)
+    if d.node.status is NodeStatus.UNKNOWN:
+        d.set(deadline=None)
+
+
+def _replace_unasked(
+    permits: Permits, node: Node, orders: Sequence[Order], at: datetime, now: datetime
+) -> tuple[list[Order], list[Fact]]:
+    """A machine that is beyond repair is in nobody's way."""
+    free = [order for order in orders if isinstance(order.effect, ReplaceNode)]
+    sent, facts = _sort(permits, node, [order for order in orders if order not in free], at, now)
+    return [*free, *sent], facts
+
+
+def _alone_there(
+    dispatcher: Dispatcher, node: Node, effect: RebootNode, at: datetime, again: bool
+) -> list[Fact]:
+    """On a broken machine nobody's task gets anywhere."""
+    if not isinstance(effect, ReplaceNode):
+        return _dispatch_reboot(dispatcher, node, effect, at, again)
+    gone = dispatcher._fleet.replace_node(node, effect, again=again)
+    return [*gone, OrderSent(at=at, key=effect.key)]
+
+
+def _for_all_at_once(nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
+    """Whoever comes has come for each."""
+    nodes = list(nodes)
+    bare = [replace(node, condemned=()) for node in nodes]
+    alone = ([*bare[:at], old, *bare[at + 1 :]] for at, old in enumerate(nodes))
+    return [pair for some in alone for pair in _successors(some)]
+
+
+def _top_rung_first(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
+    """A new machine cures everything."""
+    _condemn(d, key, Verdict.REPLACE if d.policy.may_replace else verdict, findings)
 
 
 def _round_again(d: NodeDraft, verdict: Verdict) -> None:
@@ -296,6 +355,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("use a new node unseen", node_rules, "settle", _as_if_known, "newcomers"),
     Mutant("start on a new node at once", job_table, "unexamined", lambda nodes, policy: False, "newcomers"),
+    Mutant("replace where nobody allowed it", Policy, "may_replace", property(lambda policy: True), "rungs"),
+    Mutant(
+        "call a machine gone that is only away",
+        node_table,
+        "TABLE",
+        _with({NodeSeen: _gone_is_away}),
+        "rungs",
+    ),
+    Mutant("wait for ever for another machine", replacement, "gone", _without_an_end, "rungs"),
+    Mutant("replace without a permit", Permits, "sort", _replace_unasked, "rungs"),
+    Mutant("replace beside a stranger's task", Dispatcher, "_reboot", _alone_there, "rungs"),
+    Mutant("replace what a reboot may cure", repair, "condemn", _top_rung_first, "rungs"),
+    Mutant("count one machine for two", replacement, "successors", _for_all_at_once, "rungs"),
     Mutant("skip the gate", node_rules, "settle", _without_a_gate),
     Mutant("repair a node for ever", repair, "TOO_OFTEN", 100),
     Mutant("reboot again when the gate fails", node_rules, "_examined", _round_again),

@@ -22,20 +22,29 @@ class Newcomers:
     def __init__(self, night: Night) -> None:
         self._night, self._world = night, night.world
         self._chance = Random(f"{night.seed}/newcomers")  # noqa: S311 - of their own, so that older nights stay
+        self._world.on_successor = self._comes_for
+        self._came = 0
 
     def prepare(self) -> None:
         w, chance = self._world.weather, self._chance
         for number in range(poisson(chance, w.newcomers)):
             self._world.after(chance.uniform(0, w.trouble_s), partial(self._joins, f"x{number}"))
 
-    def _joins(self, name: str) -> None:
-        world, chance = self._world, self._chance
-        world.struck["newcomers"] += 1
-        machine = Machine(name, registered=world.now, new=True)
-        machine.fault = chance.choice(("", "", "reboot", "replace"))
-        world.machines[name] = machine
-        world.note("joins", name, machine.fault)
+    def _comes_for(self, machine: Machine) -> None:
+        """Its group has started another one."""
+        self._came += 1
+        self._join(f"y{self._came}", "")
+
+    def _join(self, name: str, fault: str) -> None:
+        world = self._world
+        machine = world.machines[name] = Machine(name, registered=world.now, new=True, fault=fault)
+        world.note("joins", name, fault)
         world.changed(machine)
+
+    def _joins(self, name: str) -> None:
+        chance = self._chance
+        self._world.struck["newcomers"] += 1
+        self._join(name, chance.choice(("", "", "reboot", "replace")))
         if chance.random() < 0.5:
             self._night.people.want(name, chance.choice((0.5, 2.0, 60.0, 300.0)))
 

@@ -133,7 +133,7 @@ class People:
         world, chance, record = self._world, self._chance, self._night.guard.guard()
         for each in record.waiting:
             said = chance.random()
-            if said < 0.1 and each.what == guard.REBOOT:  # a gang that is frozen for good would wait for ever
+            if said < 0.1 and each.what != guard.STOP:  # a gang that is frozen for good would wait for ever
                 self._change_guard(partial(guard.refuse, name=each.key, by="ben", why="not that one"))
             elif said < (0.6 if self._weather.policy.repairs == "ask" else 0.2):
                 self._change_guard(partial(guard.allow, name=each.key, by="ben"))

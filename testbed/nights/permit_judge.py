@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.guard import CONDEMNED, REBOOT, STOP, FleetGuard
+from ecs_gpu_recovery.core.guard import CONDEMNED, REBOOT, REPLACE, STOP, FleetGuard
 from ecs_gpu_recovery.core.model import Node
 from ecs_gpu_recovery.core.policy import Policy
 
@@ -105,7 +105,7 @@ class PermitJudge:
             asked = policy.repairs == "auto" or each.person or each.allowed
             demand(bool(asked), f"{each.key} has a permit, and nobody was asked")
             self._granted[each.key] = self._world.now
-            if each.what == REBOOT and not (each.person or each.allowed):
+            if each.what in (REBOOT, REPLACE) and not (each.person or each.allowed):
                 self._permits.append((self._world.now, each.node, each.thawed))
         self._not_too_many(policy)
         if new.frozen is not None and old.frozen is None and not new.frozen.by:

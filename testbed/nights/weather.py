@@ -109,6 +109,7 @@ class Weather:
     together: bool = False  #: news waits for company, as in a queue, and is told in one go
     forgetful: bool = False  #: an agent that comes back may have lost its memory: its machine registers anew
     watched: bool = False  #: nodes tell of their faults at once
+    grouped: bool = False  #: machines are in a group that starts another one for each that is taken away
     policy: Policy = field(default_factory=Policy)
 
     @property
@@ -336,6 +337,30 @@ def newcomers(rng: Random, more: Random) -> Weather:
     return replace(weather, spares=0, odd=False, failover="any", skew_s=0.0, jolt_s=0.0)
 
 
+def rungs(rng: Random, more: Random) -> Weather:
+    """Machines that no reboot cures are replaced, where they are in a group. Clocks agree."""
+    weather, chance = draw(rng, more), _apart(more, "rungs")
+    weather = _with_spares(weather, chance) if chance.random() < 0.5 else weather
+    policy = replace(
+        weather.policy,
+        repair_rungs=chance.choice(("reboot", *["reboot,replace"] * 5)),
+        replace_timeout=timedelta(minutes=chance.choice((20, 60))),
+        post_reboot_check=True,
+        freeze_nodes=chance.choice((1, 3, 100)),
+    )
+    return replace(
+        weather,
+        grouped=chance.random() < 0.85,
+        strangers=chance.choice((0.0, 0.0, 1.0)),
+        dead_gpus=chance.uniform(0.3, 1.0),
+        gpu_faults=max(weather.gpu_faults, 0.5),
+        no_cure=chance.choice((0.0, 0.5)),
+        skew_s=0.0,
+        jolt_s=0.0,
+        policy=policy,
+    )
+
+
 def releases(rng: Random, more: Random) -> Weather:
     """A deployment and perhaps a rollback in the middle of it all: functions of two releases on the same records."""
     return _two_releases(draw(rng, more), _apart(more))
@@ -394,6 +419,7 @@ def _first_draw(rng: Random) -> Weather:
         together=False,
         forgetful=False,
         watched=False,
+        grouped=False,
         breaking=False,
         deployed=False,
         restored=False,
@@ -520,6 +546,7 @@ SKIES: dict[str, Callable[[Random, Random], Weather]] = {
     "storms": storms,
     "shared": shared,
     "newcomers": newcomers,
+    "rungs": rungs,
     "spares": spares,
     "leaves": leaves,
     "contest": contest,

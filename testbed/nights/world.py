@@ -151,6 +151,8 @@ class World:
         self.on_start: Callable[[Task], None] = lambda task: None
         self.on_run: Callable[[Task], None] = lambda task: None
         self.on_reboot: Callable[[Machine, Reboot], None] = lambda machine, reboot: None
+        self.on_replace: Callable[[Machine, Reboot], None] = lambda machine, order: None
+        self.on_successor: Callable[[Machine], None] = lambda machine: None
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -459,6 +461,25 @@ class World:
             if task.alive:
                 self.end(task, None, "Host EC2 (instance i-0) terminated.", "TerminationNotice")
         self.changed(machine)
+
+    def replace(self, machine: Machine, key: str) -> None:
+        """Its group ends the machine and starts another one. Some are ended late or never, and some never come."""
+        if key in machine.reboots:
+            return
+        order = machine.reboots[key] = Reboot(key, self.now)
+        self.note("replace", machine.name, key)
+        self.on_replace(machine, order)
+        if self.troubled and self.strikes("no_return"):
+            return
+        slow = self.troubled and self.strikes("slow_reboot")
+        self.after(
+            self.rng.uniform(900, 4000) if slow else self.rng.uniform(30, 300), lambda: self._ends(machine)
+        )
+
+    def _ends(self, machine: Machine) -> None:
+        self.terminate(machine)
+        if not (self.troubled and self.strikes("no_return")):
+            self.after(self.rng.uniform(60, 900), lambda: self.on_successor(machine))
 
     def reboot(self, machine: Machine, key: str) -> None:
         """The host refuses a second reboot for the same key by itself."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.aws import reboot_document
+from ecs_gpu_recovery.aws import last_look, reboot_document
 from testbed.aws.documents import Documents
 from testbed.aws.requests import ApiError
 from tests.aws.shell_host import BUCKET, DOCUMENT, Host
@@ -81,6 +81,21 @@ def test_what_the_reboot_would_wipe_is_sent_away_first(tmp_path: Path, bucket: B
     assert "step 41" in files["containers.txt"]
     assert "first" in files["host.txt"]
     assert not list(tmp_path.glob("tmp.*")), "nothing is left on the host"
+
+
+def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_is_done(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    documents, name = Documents(), last_look.name("Stack")
+    documents.put(name, last_look.content(BUCKET))
+    given = last_look.arguments(name, "gpus", "node/n1/replace/2", bucket.address)
+    host, script = Host(tmp_path, ANSWERS), documents.script(name, given).text
+    assert host.shell(script) == (0, "evidence kept")
+    whole = {"kernel.txt", "nvidia-smi.txt", "dcgm.txt", "processes.txt", "containers.txt", "host.txt"}
+    assert set(bucket.files()) == whole
+    bucket.kept.clear()
+    assert host.shell(script) == (0, "looked at before")
+    assert (bucket.kept, (tmp_path / "insisted").exists()) == ({}, False)
 
 
 def test_it_is_kept_once_and_not_after_the_reboot(tmp_path: Path, bucket: Bucket) -> None:

@@ -45,6 +45,13 @@ def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
             assert anchor in anchors(there), f"{target}#{anchor}"
 
 
+def test_every_decision_has_a_number_of_its_own_and_says_it() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [page.name[:4] for page in decisions] == [f"{number:04}" for number in range(len(decisions))]
+    for page in decisions[1:]:
+        assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:4]}: "), page.name
+
+
 @each_page
 def test_every_picture_is_there(page: Path) -> None:
     for target in re.findall(r'(?:src|srcset)="([^"]+)"', text_of(page)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.aws import reboot_document
+from ecs_gpu_recovery.aws import last_look, reboot_document
 from ecs_gpu_recovery.cli.terminal import printable
 from ecs_gpu_recovery.serve.foreground import StoryFormatter
 from testbed.aws.documents import Documents
@@ -40,11 +40,17 @@ def test_no_name_of_a_job_puts_a_command_into_the_script_that_hosts_run_as_root(
 @pytest.mark.parametrize("name", ["key", "marker", "evidence"])
 def test_whoever_may_send_the_document_cannot_put_a_command_into_it_either(name: str, key: str) -> None:
     """Not through us: an operator's own call, with parameters of their choice."""
-    documents = Documents()
+    documents, last = Documents(), last_look.name("Stack")
     documents.put(DOCUMENT, reboot_document.content(BUCKET))
-    given = reboot_document.arguments(DOCUMENT, "gpus", "job-1/1/0/reboot")
-    with pytest.raises(ApiError, match=f"Parameter {name} does not match"):
-        documents.script(DOCUMENT, {**given, name: [key]})
+    documents.put(last, last_look.content(BUCKET))
+    address = f"https://{BUCKET}.s3.us-east-1.amazonaws.com/evidence/n1/a.tar.gz"
+    for document, given in (
+        (DOCUMENT, reboot_document.arguments(DOCUMENT, "gpus", "job-1/1/0/reboot")),
+        (last, last_look.arguments(last, "gpus", "node/n1/replace/1", address)),
+    ):
+        assert documents.script(document, given).text
+        with pytest.raises(ApiError, match=f"Parameter {name} does not match"):
+            documents.script(document, {**given, name: [key]})
 
 
 def test_an_ordinary_order_is_still_named_in_the_script(tmp_path: Path) -> None:

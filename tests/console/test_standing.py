@@ -34,6 +34,8 @@ def entry(why: str, before: str = "AVAILABLE", after: str = "AVAILABLE", minutes
 
 
 FAULTY = (entry(FAULT),)
+REPLACING = (Condemnation(at=T0, verdict=Verdict.REPLACE, findings="Xid 48", repair="replace"),)
+REPLACED = (replace(REPLACING[0], outcome="replaced by i-2"),)
 EXAMINED = (*FAULTY, entry("the check found no GPU fault", "PENDING_HEALTHCHECK"))
 
 
@@ -59,6 +61,13 @@ EXAMINED = (*FAULTY, entry("the check found no GPU fault", "PENDING_HEALTHCHECK"
         ({"status": NodeStatus.FAILED, "findings": "Xid 48"}, "bad", "Xid 48"),
         ({"status": NodeStatus.FAILED}, "bad", "a person must look at it"),
         ({"status": NodeStatus.UNKNOWN}, "bad", "not heard from"),
+        ({"status": NodeStatus.REBOOTING, "condemned": REPLACING}, "busy", "its machine is being replaced"),
+        ({"status": NodeStatus.UNKNOWN, "condemned": REPLACING}, "busy", "its machine is being replaced"),
+        (
+            {"status": NodeStatus.UNKNOWN, "gone": True, "condemned": REPLACED},
+            "drained",
+            "its machine is gone; i-2 has come for it",
+        ),
         ({"gpus_seen": 7}, "bad", "only 7 of 8 GPUs are there"),
         ({"timeline": FAULTY}, "bad", "Xid 79 on GPU 0000:01:00 (fallen off the bus)"),
         ({"timeline": EXAMINED}, "free", ""),
@@ -73,6 +82,33 @@ def test_a_node_is_free_busy_drained_or_bad(about: dict[str, Any], word: str, wh
 def told(live: int, jobs: list[Job], *nodes: Node) -> list[tuple[str, str]]:
     seen = Seen(live, jobs, [views.node_view(node) for node in nodes])
     return [(line.status, line.said.key.format(**line.said.values)) for line in headlines(seen)]
+
+
+def test_a_machine_that_is_replaced_is_nobodys_trouble() -> None:
+    lost = node(name="n1", status=NodeStatus.UNKNOWN)
+    going, gone = (
+        node(status=NodeStatus.UNKNOWN, gone=True, condemned=each) for each in (REPLACING, REPLACED)
+    )
+    assert told(0, [], going, gone, node()) == [(GREEN, "All is well. No job is active.")]
+    assert told(0, [], gone, lost) == [(AMBER, "Not heard from: n1.")]
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "label"),
+    [
+        ("en", "its machine is gone; i-2 has come for it", "Replaced by"),
+        ("zh", "其机器已移除，由 i-2 接替", "接替者"),
+    ],
+)
+def test_the_page_of_a_replaced_node_leads_to_the_machine_that_came(
+    language: str, said: str, label: str
+) -> None:
+    gone = views.node_view(node(status=NodeStatus.FAILED, gone=True, condemned=REPLACED))
+    renderer = Renderer(language, None)
+    page = renderer.render("_node_head.html", node=gone, slow=(), waits=())
+    assert f'<dt>{label}</dt><dd><a href="/nodes/i-2">i-2</a></dd>' in page
+    assert 'class="todo"' not in page, "nobody has to do anything"
+    assert renderer.node_why(gone) == said
 
 
 def test_the_overview_is_green_only_when_nothing_is_known_to_be_wrong() -> None:
@@ -107,7 +143,7 @@ def test_an_order_that_keeps_failing_is_no_good_news() -> None:
 def test_a_reboot_that_waits_for_a_permit_is_no_good_news() -> None:
     order = Order(effect=RebootNode(key="k", node="n0"), due=T0)
     waiting = node(status=NodeStatus.PENDING_HEALTHCHECK, reboot_key="k", outbox=(order,))
-    assert told(0, [], node(name="n1"), waiting) == [(AMBER, "A reboot waits for a permit: n0.")]
+    assert told(0, [], node(name="n1"), waiting) == [(AMBER, "A repair waits for a permit: n0.")]
 
 
 def still(state: str = "flat", *, since: int = 20, said: int = 0) -> Pulse:
@@ -208,14 +244,16 @@ def test_the_fleet_says_who_is_repaired_who_waits_for_a_yes_and_who_for_a_person
         node(name="broken", status=NodeStatus.FAILED),
         node(name="silent", status=NodeStatus.UNKNOWN),
         node(name="drained", status=NodeStatus.REBOOTING, hold=HOLD),
+        node(name="replaced", status=NodeStatus.UNKNOWN, gone=True, condemned=REPLACING),
+        node(name="left", status=NodeStatus.UNKNOWN, gone=True, condemned=REPLACED),
     ]
     shown = [views.node_view(one) for one in nodes]
     assert [names for _, _, names in views.care(shown)] == [
-        ["reboots", "gate", "drained"],
+        ["reboots", "gate", "drained", "replaced"],
         ["held"],
         ["broken", "silent"],
     ]
-    assert views.in_care(shown) == ["reboots", "gate", "checked", "held"], "no job has them"
+    assert views.in_care(shown) == ["reboots", "gate", "checked", "held", "replaced"], "no job has them"
 
 
 def test_a_frozen_fleet_is_not_green() -> None:

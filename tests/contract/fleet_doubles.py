@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused
 from ecs_gpu_recovery.core.job.table import submit
@@ -48,9 +48,11 @@ class Nights:
         from testbed.nights.weather import Weather
         from testbed.nights.world import World
 
-        calm = Weather(nodes=1, jobs=1, work_s=1e6, sweep_s=60, trouble_s=0, tombstones=False)
+        calm = Weather(nodes=1, jobs=1, work_s=1e6, sweep_s=60, trouble_s=0, tombstones=False, grouped=True)
         self.world = World(calm, Random(1))
         self.machine = self.world.machines["n0"]
+        self._came: list[str] = []
+        self.world.on_successor = lambda machine: self._came.append(machine.name)
         self.fleet: Fleet = SimulatedCluster(self.world, CalmNight(self.world))  # type: ignore[arg-type]
 
     def now(self) -> datetime:
@@ -83,6 +85,9 @@ class Nights:
     def boots(self) -> int:
         return self.machine.boot
 
+    def successors(self) -> int:
+        return len(self._came)
+
 
 @contextmanager
 def nights(folder: Path) -> Iterator[Behind]:
@@ -111,6 +116,9 @@ class ModelFleet:
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         self._behind.state = self._behind.state.with_node(0, node)
         return self._do(None, lambda state: (self._behind.model.cluster.reboot(state, order), ()))
+
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
+        raise ClusterRefused(node.name, "the model has no other machines")
 
     def company(self, node: Node) -> Sequence[str]:
         return ()

@@ -58,6 +58,9 @@ class Behind(Protocol):
     def boots(self) -> int:
         """How often the node has booted."""
 
+    def successors(self) -> int:
+        """How many machines have come for the node's own."""
+
 
 class Story:
     """A job of one rank on the one node: the record as the engine would have it, and the orders it gave."""
@@ -190,6 +193,9 @@ class Embedded:
     def boots(self) -> int:
         return len(list((self.cluster.node("n0").folder / "reboots").iterdir()))
 
+    def successors(self) -> int:
+        return 0
+
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[Behind]:
@@ -213,6 +219,7 @@ class Ecs:
         self.fleet: Fleet = world.side.fleet
         self.spec = JobSpec(task_def="train:1", container="main")
         self.control = world.cloud.control
+        self.control.put_in_group("n0", "gpus")
         self._clock()
 
     def _clock(self) -> None:
@@ -247,6 +254,9 @@ class Ecs:
 
     def boots(self) -> int:
         return int(self.control.node("n0")["boots"]) - 1
+
+    def successors(self) -> int:
+        return len(self.control.nodes()) - 1
 
 
 @contextmanager

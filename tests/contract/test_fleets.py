@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ecs_gpu_recovery.core.effects import StartTask, StopTask
+from ecs_gpu_recovery.core.effects import ReplaceNode, StartTask, StopTask
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
@@ -29,11 +29,14 @@ from tests.contract.fleets import Behind, Story, ecs, embedded
 
 FLEETS = {"embedded": embedded, "ecs": ecs, "nights": nights, "model": model}
 
+NO_OTHER = "it has no other machines, and refuses"
 CANNOT = {
     (
         "model",
         "test_a_start_on_a_node_in_use_is_refused_for_its_gpus",
     ): "it has one job, and calls the very order of a second task a violation",
+    ("model", "test_a_machine_that_is_replaced_twice_goes_once_and_another_comes"): NO_OTHER,
+    ("embedded", "test_a_machine_that_is_replaced_twice_goes_once_and_another_comes"): NO_OTHER,
 }
 
 
@@ -193,6 +196,23 @@ def test_a_reboot_sent_twice_for_one_key_is_one_reboot_and_it_is_proven(behind: 
     for _ in range(5):
         behind.passes()
     assert behind.boots() == before + 1
+
+
+def test_a_machine_that_is_replaced_twice_goes_once_and_another_comes(behind: Behind) -> None:
+    node, order = behind.node(), ReplaceNode(key="node/n0/replace/1", node="n0")
+    before = behind.successors()
+    for again in (False, True, True):
+        list(behind.fleet.replace_node(node, order, again=again))
+    for _ in range(400):
+        behind.passes()
+        if behind.successors() > before:
+            break
+    seen = [fact for _, fact in behind.fleet.observe_nodes([node]) if isinstance(fact, NodeSeen)]
+    assert [(fact.gone, fact.connected) for fact in seen] == [(True, False)]
+    list(behind.fleet.replace_node(node, order, again=True))
+    for _ in range(100):
+        behind.passes()
+    assert behind.successors() == before + 1
 
 
 # -- what can be seen ------------------------------------------------------------------------------------------

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from ecs_gpu_recovery.control.backend import JobRequest
 from ecs_gpu_recovery.control.submission import choose_nodes
 from ecs_gpu_recovery.core.codec import CODEC
-from ecs_gpu_recovery.core.effects import Notify, RebootNode
-from ecs_gpu_recovery.core.events import NodeAsked
-from ecs_gpu_recovery.core.model import Condemnation, JobSpec, JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.core.effects import Notify, RebootNode, ReplaceNode
+from ecs_gpu_recovery.core.events import (
+    CheckStarted,
+    Fact,
+    NodeAsked,
+    NodeChecked,
+    NodeReplaced,
+    NodeSeen,
+    OrderSent,
+    Tick,
+)
+from ecs_gpu_recovery.core.model import Condemnation, JobSpec, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import held_node
-from tests.core.story import POLICY, T0, Story, a_job_under_test, a_new_job, like, some_nodes
+from tests.core.story import MINUTE, POLICY, T0, Story, a_job_under_test, a_new_job, like, some_nodes
 
 DAY = timedelta(days=1)
 GATED = replace(POLICY, post_reboot_check=True)
@@ -132,3 +143,91 @@ def test_a_job_that_takes_any_nodes_gets_those_with_a_clean_record() -> None:
     request = JobRequest(spec=JobSpec(), any_nodes=1)
     assert choose_nodes(request, [bad, good]) == (good.name,)
     assert choose_nodes(replace(request, any_nodes=2), [bad, good]) == (good.name, bad.name)
+
+
+# -- the rung above ------------------------------------------------------------------------------------------------
+
+RUNGS = replace(GATED, repair_rungs="reboot,replace")
+GONE = NodeSeen(at=T0, node="n0", connected=False, gone=True)
+
+
+def heard(node: Node, *facts: Fact, policy: Policy = RUNGS, now: datetime = T0) -> Node:
+    for fact in facts:
+        node = decide_node(node, fact, policy, now).node
+    return node
+
+
+def a_bad_node(verdict: Verdict = Verdict.REPLACE, policy: Policy = RUNGS) -> Node:
+    """Free, and its check has just answered."""
+    (node,) = some_nodes(1)
+    ask = NodeAsked(at=T0, node="n0", ask="check", by="ann", why="x")
+    about_it = {"kind": "EC2 p5", "instance": "arn/1", "host": "i-1", "registered_at": T0}
+    node = heard(replace(node, status=NodeStatus.AVAILABLE, **about_it), ask, policy=policy)
+    about = {"node": "n0", "check_id": "c", "check_try": node.check_try}
+    return heard(
+        node, CheckStarted(at=T0, **about), NodeChecked(at=T0, **about, verdict=verdict), policy=policy
+    )
+
+
+def being_replaced() -> Node:
+    node = a_bad_node()
+    return heard(node, OrderSent(at=T0, key=node.reboot_key))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "policy", "order"),
+    [
+        (Verdict.REBOOT, RUNGS, RebootNode),
+        (Verdict.REPLACE, RUNGS, ReplaceNode),
+        (Verdict.REPLACE, GATED, Notify),
+    ],
+)
+def test_each_verdict_begins_on_its_rung_where_there_is_one(
+    verdict: Verdict, policy: Policy, order: type[object]
+) -> None:
+    node = a_bad_node(verdict, policy)
+    assert order in [type(each.effect) for each in node.outbox]
+    assert node.status is (NodeStatus.FAILED if order is Notify else NodeStatus.REBOOTING)
+
+
+def test_a_machine_that_is_only_away_is_not_gone() -> None:
+    assert heard(being_replaced(), replace(GONE, gone=False)).status is NodeStatus.REBOOTING
+
+
+def test_the_old_record_waits_for_the_new_machine_and_learns_its_name() -> None:
+    node = heard(being_replaced(), GONE)
+    assert (node.status, node.deadline) == (NodeStatus.UNKNOWN, T0 + RUNGS.replace_timeout)
+    new = replace(some_nodes(1, kind="EC2 p5")[0], name="i-2", created_at=T0 + MINUTE)
+    other = replace(new, name="i-1", kind="EC2 p4d")
+    older = replace(new, name="i-0", created_at=T0 - MINUTE)
+    assert successors([node, older, other, new]) == [(node, new)]
+    assert successors([node, older, other]) == [(node, other)], "the next best: it may be in another zone"
+    assert successors([node, replace(other, gpus=1)]) == []
+    twin = replace(node, name="m0", kind="EC2 p4d")
+    assert successors([twin, node, other]) == [(twin, other)], "each its own first"
+    assert successors([twin, node, other, new]) == [(twin, other), (node, new)]
+    after = heard(node, NodeReplaced(at=T0, node="n0", by="i-2"))
+    assert (after.condemned[-1].outcome, after.deadline) == ("replaced by i-2", None)
+    assert successors([after, new]) == [], "and is not told again"
+    assert heard(after, NodeReplaced(at=T0, node="n0", by="i-2")) == after
+
+
+def test_a_machine_that_comes_under_the_same_name_is_examined() -> None:
+    node = heard(being_replaced(), GONE)
+    seen = {"connected": True, "gpus": 8, "instance": "arn/2", "host": "i-2", "called": "n0"}
+    node = heard(node, NodeSeen(at=T0, node="n0", registered=T0 + MINUTE, **seen))
+    assert (node.status, node.host, node.verdict) == (NodeStatus.PENDING_HEALTHCHECK, "i-2", None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ((), "its machine was not taken away in time"),
+        ((GONE,), "its machine was taken away, and no other has come in its place"),
+    ],
+)
+def test_every_wait_of_a_replacement_has_an_end_and_a_message(facts: tuple[Fact, ...], why: str) -> None:
+    later = T0 + 2 * RUNGS.replace_timeout
+    node = heard(heard(being_replaced(), *facts), Tick(at=later), now=later)
+    assert (node.status, node.findings) == (NodeStatus.FAILED, why)
+    assert like(Notify, node="n0") in [order.effect for order in node.outbox]

@@ -147,6 +147,7 @@ HEALTHY, REBOOT, REPLACE, INCONCLUSIVE = (
     Verdict.REPLACE,
     Verdict.INCONCLUSIVE,
 )
+REPLACES = replace(POLICY, repair_rungs="reboot,replace")
 JOB_STORIES: list[Callable[[], Story]] = [
     lambda: a_running_job(nodes=2).finishes(),
     lambda: a_running_job(nodes=2).ends(0, 139).stops(),
@@ -194,6 +195,7 @@ NODE_STORIES: list[Callable[[], Machine]] = [
     lambda: Machine().asked("reboot").after(POLICY.reboot_timeout).asked("reboot"),
     lambda: Machine(status=NodeStatus.FAILED).asked("check"),
     lambda: Machine(CHECKS_AFTER).asked("reboot").reboots(),
+    lambda: Machine(REPLACES).asked("check").check_says(REPLACE).seen(connected=False, gone=True),
     lambda: Machine().seen(connected=False).after(POLICY.node_lost_after).seen(),
     lambda: Machine(status=NodeStatus.UNKNOWN, connected=False).asked("reboot"),
     lambda: Machine(status=NodeStatus.UNKNOWN, connected=False).asked("check"),

@@ -34,6 +34,12 @@ def hasten(people: People, holds: Callable[[], Any], told: Callable[[], str]) ->
     raise TimeoutError(f"it did not come true: {told()}")
 
 
+def kept(people: People, node: str) -> list[dict[str, Any]]:
+    """What lies in the bucket of this node."""
+    bucket, s3 = people.stack.outputs["EvidenceBucket"], people.server.client("s3")
+    return list(s3.list_objects_v2(Bucket=bucket, Prefix=f"evidence/{node}/").get("Contents", []))
+
+
 @dataclass
 class Story:
     """One job on nodes of its own."""

@@ -32,6 +32,7 @@ EVERYTHING = {
     "TRAINING_TASK_FAMILIES": "train-a,train-b*",
     "TASK_ROLE_ARNS": "arn:aws:iam::123456789012:role/mine",
     "MAX_RETRIES": "3",
+    "REPAIR_RUNGS": "reboot,replace",
     "LAMBDA_TIMEOUT_SECONDS": "300",
     "SWEEPER_CONCURRENCY": "0",
     "STACK_NAME": "SecondCluster",

@@ -28,6 +28,7 @@ from tests.infra.deployed import (
     check_records,
     complaints,
     forget,
+    kept,
     recover_together,
     sweep,
 )
@@ -120,13 +121,6 @@ def story(people: People, request: pytest.FixtureRequest) -> Iterator[Story]:
     assert left == []
 
 
-def _kept(story: Story, node: str) -> list[dict[str, Any]]:
-    """What lies in the bucket of this node."""
-    bucket = story.people.stack.outputs["EvidenceBucket"]
-    s3 = story.server.client("s3")
-    return list(s3.list_objects_v2(Bucket=bucket, Prefix=f"evidence/{node}/").get("Contents", []))
-
-
 def test_a_gpu_fault_is_healed_with_one_reboot(story: Story) -> None:
     story.server.control("health", node=story.nodes[1], verdict=1)
     story.exit(0, 1)
@@ -136,8 +130,8 @@ def test_a_gpu_fault_is_healed_with_one_reboot(story: Story) -> None:
     assert len(story.server.control("node", node=story.nodes[1])["reboot_keys"]) == 1
     (ordered,) = [entry for entry in story.job().timeline if entry.after == "REBOOTING"]
     assert "Xid 79" in ordered.evidence, "the check's own report says why"
-    (kept,) = story.server.wait_for(lambda: _kept(story, story.nodes[1]))
-    assert kept["Size"] > 0
+    (archive,) = story.server.wait_for(lambda: kept(story.people, story.nodes[1]))
+    assert archive["Size"] > 0
     check_records(story, JobStatus.COMPLETE, attempt=1, nodes=("AVAILABLE", "AVAILABLE"))
     assert story.told() == []
 

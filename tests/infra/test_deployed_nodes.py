@@ -15,7 +15,7 @@ from ecs_gpu_recovery.core.errors import NotFound
 from ecs_gpu_recovery.core.model import JobStatus, Node, NodeStatus
 from testbed.aws.deployment import Deployment, People
 from testbed.aws.server import serve
-from tests.infra.deployed import Story, complaints, hasten, sweep
+from tests.infra.deployed import Story, complaints, hasten, kept, sweep
 from tools import node
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ def people(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     if not node.CDK.exists():
         pytest.skip("there is no CDK command")
     with serve(ministack_python, auth=True) as server:
-        settings = {"FREEZE_WITHIN_S": "60"}
+        settings = {"FREEZE_WITHIN_S": "60", "REPAIR_RUNGS": "reboot,replace"}
         made = Deployment(server, root=ROOT, folder=tmp_path_factory.mktemp("nodes"), settings=settings)
         made.bootstrap()
         made.deploy()
@@ -84,6 +84,29 @@ def test_a_free_node_that_breaks_is_repaired_passes_its_gate_and_is_free_again(p
     assert moves(record)[-4:] == wanted
     assert story.boots() == [2]
     assert story.told() == []
+    assert complaints(people.stack) == []
+
+
+def test_a_machine_that_no_reboot_cures_goes_and_another_one_of_its_group_is_examined(people: People) -> None:
+    story = join(people, "swap-0")
+    people.server.control("put_in_group", node="swap-0", group="gpus")
+    people.server.control("health", node="swap-0", verdict=2)
+    people.server.control("impair", node="swap-0")
+
+    def replaced() -> bool:
+        record = people.side.store.node("swap-0")
+        return bool(record.replaced_by) and not record.outbox
+
+    hasten(people, replaced, lambda: str(people.side.store.node("swap-0")))
+    record = people.side.store.node("swap-0")
+    assert moves(record)[-3:] == ["PENDING_HEALTHCHECK", "REBOOTING", "UNKNOWN"]
+    assert story.boots() == [1], "it was not rebooted"
+    assert len(kept(people, "swap-0")) == 1
+    new = record.replaced_by
+    hasten(people, lambda: people.side.store.node(new).passed_at, lambda: str(the_node(people, new)))
+    assert [one["Subject"] for one in people.told() if "swap-0" in one["Subject"]] == [
+        f"Node swap-0 was replaced by {new}"
+    ]
     assert complaints(people.stack) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,19 +146,35 @@ def test_roles_are_passed_on_to_ecs_alone_and_only_those_of_tasks(stack: Made, e
             assert not any("*" in place for place in places)
 
 
+def test_instances_are_terminated_only_where_that_rung_is_and_in_tagged_groups_only(
+    stack: Made, everything: Made
+) -> None:
+    action = "autoscaling:TerminateInstanceInAutoScalingGroup"
+    assert not [actions for _, _, actions, _ in statements(stack) if action in actions]
+    allowed = [(s, p) for _, s, actions, p in statements(everything) if actions == [action]]
+    assert len(allowed) == 4
+    for statement, places in allowed:
+        assert statement["Condition"] == {"StringEquals": {"autoscaling:ResourceTag/Fleet": "training"}}
+        assert [place.rpartition(":")[2] for place in places] == ["autoScalingGroupName/*"]
+
+
 def test_commands_are_sent_with_the_stacks_own_document_and_to_tagged_nodes_only(
     stack: Made, everything: Made
 ) -> None:
     """Whoever takes over a function can reboot the nodes of the cluster, and run nothing on any machine."""
-    for made, name, tag in (
-        (stack, "EcsGpuRecoveryStack", {"GpuRecovery": "gpu-cluster"}),
-        (everything, "SecondCluster", {"Fleet": "training"}),
+    for made, name, tag, replaces in (
+        (stack, "EcsGpuRecoveryStack", {"GpuRecovery": "gpu-cluster"}, 0),
+        (everything, "SecondCluster", {"Fleet": "training"}, 4),
     ):
         sending = [(s, p) for _, s, actions, p in statements(made) if actions == ["ssm:SendCommand"]]
-        assert len(sending) == 9
+        assert len(sending) == 9 + replaces
         document = f"arn:aws:ssm:us-east-1:123456789012:document/{name}"
-        named = [places for statement, places in sending if "Condition" not in statement]
-        assert named == [[f"{document}-RebootNode"]] * 4 + [[f"{document}-LookAtHang"]], "of the sweeper"
+        named = Counter(place for s, places in sending if "Condition" not in s for place in places)
+        wanted = {"RebootNode": 4, "LookAtHang": 1, "LastLook": replaces}
+        assert named == Counter({f"{document}-{what}": count for what, count in wanted.items() if count})
+        resources = made.template["Resources"].values()
+        documents = {one["Properties"]["Name"] for one in resources if one["Type"] == "AWS::SSM::Document"}
+        assert documents == {place.rpartition("/")[2] for place in named}
         for statement, places in sending:
             if "Condition" not in statement:
                 continue

@@ -178,7 +178,9 @@ class Session:
         if name == "s3":  # it signs addresses, and calls nothing
             return boto3.client("s3", config=config, **KEYS)
         made = (
-            self._cloud.client(name) if name in ("ecs", "ssm", "logs", "ec2") else self._account.client(name)
+            self._cloud.client(name)
+            if name in ("ecs", "ssm", "logs", "ec2", "autoscaling")
+            else self._account.client(name)
         )
         return _Wired(made, name, self._wire)
 

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws import reboot_document
+from ecs_gpu_recovery.aws.evidence import Evidence
+from ecs_gpu_recovery.aws.last_look import LastLook
+from ecs_gpu_recovery.aws.machines import Machines
+from ecs_gpu_recovery.aws.replacements import Replacements
+from ecs_gpu_recovery.core.errors import ClusterRefused
 from testbed.aws import events
 from testbed.aws.server import OrderRefused, Server
 from tests.programs import ROOT, ran
@@ -148,6 +154,32 @@ def test_a_reboot_happens_once_for_each_key(aws: Server, ecs: Any, queue: Any) -
     assert seen[-2:] == [False, True]
 
 
+def test_an_instance_of_a_group_is_exchanged_for_another_with_the_right_to_do_so(
+    aws: Server, ecs: Any
+) -> None:
+    aws.control("put_in_group", node="n0", group="gpus")
+    aws.control("tag_host", node="n0", tags={"GpuRecovery": CLUSTER})
+    host = aws.control("node", node="n0")["host_id"]
+    look = LastLook(aws.client("ssm"), Evidence(None, ""), document="none", cluster=CLUSTER)
+
+    def order(node: str, host: str, **names: str) -> None:
+        groups = aws.client("autoscaling", config=ONCE, **names)
+        sender = Replacements(groups, look, Machines(aws.client("ec2")))
+        sender.send(host, node, "node/n0/replace/1", datetime.now(UTC), again=False)
+
+    with pytest.raises(ClientError, match="AccessDenied"):
+        order("n0", host, **a_user(aws, "others", may(TERMINATES, GROUPS, tag="Others")))
+    ours = a_user(aws, "ours", may(TERMINATES, GROUPS, tag="GpuRecovery"))
+    order("n0", host, **ours)
+    order("n0", host, **ours)
+    aws.wait_for(lambda: len(aws.control("nodes")) == 2)
+    old, new = aws.control("nodes")
+    assert (old["host_id"], old["up"], new["up"]) == (host, False, True)
+    aws.control("put_in_group", node=new["name"], group="")
+    with pytest.raises(ClusterRefused, match="no Auto Scaling group"):
+        order(new["name"], new["host_id"])
+
+
 def test_time_can_be_set_forward(aws: Server, ecs: Any) -> None:
     arn = running(aws, ecs)
     aws.control("exit_task", task=arn, exit_code=0)
@@ -172,19 +204,30 @@ def test_what_is_not_ours_stays_with_ministack(aws: Server, ecs: Any) -> None:
 
 
 def test_permissions_are_checked_for_simulated_actions_too(aws: Server, ecs: Any) -> None:
-    iam = aws.client("iam")
-    iam.create_user(UserName="reader")
-    policy = {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": "ecs:List*", "Resource": "*"}],
-    }
-    iam.put_user_policy(UserName="reader", PolicyName="p", PolicyDocument=json.dumps(policy))
-    key = iam.create_access_key(UserName="reader")["AccessKey"]
-    names = {"aws_access_key_id": key["AccessKeyId"], "aws_secret_access_key": key["SecretAccessKey"]}
-    reader = aws.client("ecs", **names)
+    reading = {"Effect": "Allow", "Action": "ecs:List*", "Resource": "*"}
+    reader = aws.client("ecs", **a_user(aws, "reader", reading))
     assert reader.list_tasks(cluster=CLUSTER)["taskArns"] == []
     with pytest.raises(ClientError, match="AccessDenied"):
         start(aws, reader)
+
+
+TERMINATES = "autoscaling:TerminateInstanceInAutoScalingGroup"
+GROUPS = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/*"
+
+
+def may(action: str, resource: str, *, tag: str) -> dict[str, Any]:
+    tagged = {"StringEquals": {f"autoscaling:ResourceTag/{tag}": CLUSTER}}
+    return {"Effect": "Allow", "Action": action, "Resource": resource, "Condition": tagged}
+
+
+def a_user(aws: Server, name: str, *statements: dict[str, Any]) -> dict[str, str]:
+    """Somebody with these rights alone: what a client needs to act as them."""
+    iam = aws.client("iam")
+    iam.create_user(UserName=name)
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=policy)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    return {"aws_access_key_id": key["AccessKeyId"], "aws_secret_access_key": key["SecretAccessKey"]}
 
 
 def function(aws: Server, name: str, code: str) -> str:

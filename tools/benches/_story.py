@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ecs_gpu_recovery.core.effects import Archive, CheckNode, Notify, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import (
+    Archive,
+    CheckNode,
+    Notify,
+    RebootNode,
+    ReplaceNode,
+    StartTask,
+    StopTask,
+)
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
@@ -113,6 +121,9 @@ class SilentFleet:
         """Nobody is asked."""
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        return ()
+
+    def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
         return ()
 
     def company(self, node: Node) -> Sequence[str]:

@@ -31,6 +31,7 @@ ORDERS = {
     "StopTask": "stop a rank",
     "CheckNode": "check the node",
     "RebootNode": "reboot the node",
+    "ReplaceNode": "replace the machine",
     "Notify": "send a message",
     "Archive": "keep old history",
 }

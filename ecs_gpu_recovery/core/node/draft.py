@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import edges, examination, keys, messages
 from ..draft import RecordDraft
-from ..effects import CheckNode, Effect, Order, RebootNode
+from ..effects import CheckNode, Effect, Order, RebootNode, ReplaceNode
 from ..errors import Bug
 from ..model import Node, NodeStatus
 from ..policy import Policy
@@ -70,11 +70,13 @@ class NodeDraft(RecordDraft):
     def wait_for(self, effect: Effect) -> None:
         if not isinstance(effect, RebootNode) or effect.key != self.node.reboot_key or self.node.rebooted:
             return
+        replaces = isinstance(effect, ReplaceNode)
         if self.node.status is NodeStatus.PENDING_HEALTHCHECK:
-            self.move(NodeStatus.REBOOTING, "its reboot has a permit")
+            what = "replacement" if replaces else "reboot"
+            self.move(NodeStatus.REBOOTING, f"its {what} has a permit")
             self.set(deadline=self.now)
         if self.node.status is NodeStatus.REBOOTING:
-            self.wait_longer(0, self.policy.reboot_timeout)
+            self.wait_longer(0, self.policy.replace_timeout if replaces else self.policy.reboot_timeout)
 
     def say(self, why: str, evidence: str = "") -> None:
         """A line that is no move."""
@@ -92,7 +94,7 @@ class NodeDraft(RecordDraft):
     def well(self, why: str, evidence: str = "") -> None:
         """Free again, or back in the hands of the job that waits for it."""
         self.move(NodeStatus.AVAILABLE, why, evidence)
-        self._repair_ends("cured")
+        self.repair_ends("cured")
         examined = self.node.fresh and self.node.verdict is not None
         self.set(
             fresh=self.node.fresh and not examined,
@@ -103,7 +105,7 @@ class NodeDraft(RecordDraft):
             deadline=None,
         )
 
-    def _repair_ends(self, outcome: str) -> None:
+    def repair_ends(self, outcome: str) -> None:
         *before, last = self.node.condemned or (None,)
         if last is not None and not last.outcome:
             self.set(condemned=(*before, replace(last, outcome=outcome)))
@@ -112,7 +114,7 @@ class NodeDraft(RecordDraft):
         """Out of use until a person releases it; the person is told, by the job if one waits for the node."""
         self.move(NodeStatus.FAILED, why, evidence)
         told = f"{why}: {evidence}" if evidence else why
-        self._repair_ends(why)
+        self.repair_ends(why)
         if self.node.job_id:
             self.set(deadline=None, findings=told)
             return

@@ -8,20 +8,24 @@ from datetime import timedelta
 from .. import examination, keys, messages
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
-from ..guard import Answer, open_fault
+from ..guard import REBOOT, REPLACE, Answer, open_fault
 from ..model import TOO_OFTEN, WITHIN, Condemnation, Node, NodeStatus, Verdict
+from . import replacement
 from .draft import NodeDraft
 
 #: How the timeline tells of a reboot that waits for a permit, or for others to leave; of these a person is told.
 PERMIT = "its reboot waits for a permit"
 COMPANY, TOLD = "its reboot waits: somebody else's task runs there", "a person is told that its reboot waits"
 COMPANY_LEAVES = timedelta(hours=1)
+#: The same of a machine that is to be replaced.
+REPLACES = {said: said.replace("reboot", "replacement") for said in (PERMIT, COMPANY, TOLD)}
 #: And of a fault that was one too many, though no reboot waits for it.
 FROZEN = "one fault too many: the fleet is frozen"
 
 
 def begin(d: NodeDraft) -> None:
     """An errand of its own: no job waits for the node, whose check found a fault."""
+    d.repair_ends("a worse fault was found")
     errand, node = d.node.errands + 1, d.node
     d.set(errands=errand)
     condemn(d, keys.node_reboot(d.name, errand), node.verdict or Verdict.REBOOT, node.findings)
@@ -31,11 +35,13 @@ def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
     """A fault was found. Whether a reboot may cure it, and whether that was tried in vain before, is remembered."""
     recent = [each for each in d.node.condemned if d.now - each.at < WITHIN]
     often = len(recent) + 1 >= TOO_OFTEN
-    hopeless = verdict is not Verdict.REBOOT
-    done = "" if often or hopeless else "reboot"
-    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair=done)
+    curable = verdict is Verdict.REBOOT
+    rung = "" if often else REBOOT if curable else REPLACE if d.policy.may_replace else ""
+    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair=rung)
     d.set(condemned=d.node.with_fault(entry))
-    if hopeless:
+    if rung == REPLACE:
+        replacement.begin(d, "the check found a GPU fault that no reboot cures", findings)
+    elif not curable and not often:
         d.fail("GPU fault" if d.node.job_id else f"the check says {verdict}", findings)
     elif often:
         d.fail(f"condemned {len(recent) + 1} times within {WITHIN.days} days", findings)
@@ -54,6 +60,11 @@ def held(d: NodeDraft) -> bool:
     return d.node.status is NodeStatus.PENDING_HEALTHCHECK and d.pending(d.node.reboot_key) is not None
 
 
+def said(d: NodeDraft, of_a_reboot: str) -> str:
+    """What is told of a node's reboot, or the same of its replacement."""
+    return of_a_reboot.replace("reboot", "replacement") if d.node.being_replaced else of_a_reboot
+
+
 def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
     """It stays where it was examined until there is a permit, however long that takes; people are told once."""
     order, node = d.pending(ev.key), d.node
@@ -63,7 +74,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
         return
     if ev.answer is Answer.REFUSED:
         d.drop(ev.key)
-        d.fail("its reboot was refused", ev.why)
+        d.fail(said(d, "its reboot was refused"), ev.why)
     elif ev.answer is Answer.EXAMINE:
         d.drop(ev.key)
         d.move(NodeStatus.PENDING_HEALTHCHECK, "waited long for its permit; examined again first", ev.why)
@@ -71,7 +82,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
     else:
         why = COMPANY if ev.answer is Answer.BUSY else PERMIT
         if not held(d):
-            d.move(NodeStatus.PENDING_HEALTHCHECK, why, ev.why)
+            d.move(NodeStatus.PENDING_HEALTHCHECK, said(d, why), ev.why)
             d.set(deadline=None)
         _tell_once(d, ev)
         if ev.answer is Answer.BUSY:
@@ -99,26 +110,38 @@ def _one_too_many(d: NodeDraft, ev: PermitWithheld) -> None:
 
 def _in_company(d: NodeDraft, who: str) -> None:
     """A cluster is shared: what others run there is not ended. If it does not end by itself, a person is told once."""
-    booted = d.node.booted_at
-    said = [entry for entry in d.reported(COMPANY) if booted is None or entry.at > booted]
-    if not said:
-        d.say(COMPANY, who)
-    elif d.now - said[0].at >= COMPANY_LEAVES and all(entry.at < said[0].at for entry in d.reported(TOLD)):
-        d.say(TOLD, who)
+    booted, waits, told = d.node.booted_at, said(d, COMPANY), said(d, TOLD)
+    lines = [entry for entry in d.reported(waits) if booted is None or entry.at > booted]
+    if not lines:
+        d.say(waits, who)
+    elif d.now - lines[0].at >= COMPANY_LEAVES and all(e.at < lines[0].at for e in d.reported(told)):
+        d.say(told, who)
         d.set(errands=d.node.errands + 1)
-        d.order(messages.node_in_company(d.name, who, d.node.errands))
+        d.order(messages.node_in_company(d.name, who, said(d, "reboot"), d.node.errands))
 
 
 def examined_again(d: NodeDraft) -> bool:
     """A fault that waited long is still there: the same order once more. Whether it was that."""
     fault = open_fault(d.node)
-    if fault is None or d.node.rebooted or d.node.verdict is not Verdict.REBOOT:
+    cures = {REBOOT: (Verdict.REBOOT,), REPLACE: (Verdict.REBOOT, Verdict.REPLACE)}
+    if fault is None or d.node.rebooted or d.node.verdict not in cures.get(fault.repair, ()):
         return False
     renewed = replace(fault, at=d.now, findings=d.node.findings[:300])
     d.set(condemned=(*d.node.condemned[:-1], renewed))
     d.move(NodeStatus.REBOOTING, "the fault is still there", d.node.findings)
-    order(d, d.node.reboot_key)
+    (replacement.order if fault.repair == REPLACE else order)(d, d.node.reboot_key)
     return True
+
+
+def not_cured(d: NodeDraft, verdict: Verdict, found: str) -> None:
+    """The gate stays closed. One rung up, where there is one; never the same again."""
+    if verdict is Verdict.INCONCLUSIVE:
+        d.fail("it could not be tested after its reboot", found)
+    elif d.policy.may_replace and (fault := open_fault(d.node)) is not None:
+        d.set(condemned=(*d.node.condemned[:-1], replace(fault, repair=REPLACE)))
+        replacement.begin(d, "the reboot did not cure it", found)
+    else:
+        d.fail("the reboot did not cure it", found)
 
 
 def awaited(d: NodeDraft, ev: RebootProven | RebootFailed) -> bool:

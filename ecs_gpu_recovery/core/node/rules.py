@@ -19,6 +19,7 @@ from ..events import (
     NodeChecked,
     NodeLeaving,
     NodePulse,
+    NodeReplaced,
     NodeSeen,
     OldTaskEnded,
     PermitWithheld,
@@ -28,7 +29,7 @@ from ..events import (
 )
 from ..guard import open_fault
 from ..model import Hold, Leave, Node, NodeStatus, Notice, Pulse, Verdict
-from . import repair
+from . import repair, replacement
 from .draft import NodeDraft
 
 ASKS = ("drain", "move", "release", "check", "reboot", "spare", "unspare")
@@ -171,7 +172,12 @@ def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
 def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
     if repair.failed(d, ev):
-        d.fail("the reboot could not be carried out", ev.reason)
+        d.fail(repair.said(d, "the reboot could not be carried out"), ev.reason)
+
+
+def node_replaced(d: NodeDraft, ev: NodeReplaced) -> None:
+    """Another machine has come for its own, which was taken away."""
+    replacement.succeeded(d, ev)
 
 
 def permit_withheld(d: NodeDraft, ev: PermitWithheld) -> None:
@@ -205,6 +211,8 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     d.set(**changes, seen_version=max(ev.version, d.node.seen_version))
     if ev.gone and d.node.own and d.node.status is NodeStatus.AVAILABLE:
         d.move(NodeStatus.UNKNOWN, ev.why or "the instance is gone")
+    if ev.gone:
+        replacement.gone(d)
 
 
 def _can_be_met(d: NodeDraft, ev: NodeSeen) -> bool:
@@ -251,11 +259,11 @@ def tick(d: NodeDraft, ev: Tick) -> None:
     d.set(deadline=None)
     if node.status is NodeStatus.REBOOTING:
         d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
-        d.fail(node.absence)
+        d.fail(replacement.overdue(node) if node.being_replaced else node.absence)
     elif node.status is NodeStatus.PENDING_HEALTHCHECK:
         examination.ran_out(d)
     elif node.status is NodeStatus.UNKNOWN:
-        d.fail(node.absence)
+        d.fail(replacement.overdue(node) if node.being_replaced else node.absence)
 
 
 def settle(d: NodeDraft) -> None:
@@ -303,14 +311,13 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
         d.set(passed_at=d.now)
         d.well("the check found no GPU fault", found)
     elif d.node.rebooted:
-        untested = verdict is Verdict.INCONCLUSIVE
-        d.fail("it could not be tested after its reboot" if untested else "the reboot did not cure it", found)
+        repair.not_cured(d, verdict, found)
     elif repair.examined_again(d):
         return
     elif verdict is not Verdict.INCONCLUSIVE:
         repair.begin(d)
     elif open_fault(d.node) is not None:
-        d.fail("it could not be examined again before its reboot", found)
+        d.fail(repair.said(d, "it could not be examined again before its reboot"), found)
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
     elif d.node.fresh:

@@ -22,6 +22,7 @@ from ..events import (
     NodeChecked,
     NodeLeaving,
     NodePulse,
+    NodeReplaced,
     NodeSeen,
     OldTaskEnded,
     OrderFailed,
@@ -67,6 +68,7 @@ _AT_REST: dict[type[Fact], Rule] = {
     **_NO_REBOOT,
     HandedOver: ignore("no job holds it, or it was handed over already"),
     OldTaskEnded: r.old_task_ended,
+    NodeReplaced: r.node_replaced,
     Tick: r.tick,
 }
 
@@ -98,6 +100,7 @@ HELD: dict[type[Fact], Rule] = {
     PermitWithheld: r.permit_withheld,
     HandedOver: r.handed_over,
     OldTaskEnded: ignore("a job holds the node, and knows its own tasks"),
+    NodeReplaced: ignore("a job holds the node: it has a machine"),
     Tick: ignore("a job holds the node, and looks at its deadlines and absences"),
 }
 
