@@ -34,7 +34,7 @@ class Terminal:
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "-i"],
             cwd=folder,
-            env={**env, "PS1": "", "TERM": "dumb", "COLUMNS": "200"},
+            env={**env, "PS1": "", "VIRTUAL_ENV_DISABLE_PROMPT": "1", "TERM": "dumb", "COLUMNS": "200"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
