@@ -50,6 +50,7 @@ class Request(Stored):
     at: datetime  #: when it was first asked for
     since: datetime  #: when its evidence was found
     why: str = ""  #: the evidence
+    driver: str = ""  #: of the node, as far as the evidence tells
     image: str = ""  #: what its job runs, where that is known
     person: bool = (
         False  #: a person asked for this very order: it is no sign of trouble, and needs no other yes
@@ -93,6 +94,7 @@ def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
     """The request for the reboot of a node, or for another machine. Without a fault that is being repaired, a person
     has asked for it."""
     fault = open_fault(node)
+    found = node.findings if fault is None else fault.findings
     return Request(
         key=key,
         what=REPLACE if fault is not None and fault.repair == REPLACE else REBOOT,
@@ -100,7 +102,8 @@ def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
         job=node.job_id,
         at=now,
         since=now if fault is None else fault.at,
-        why=(node.findings if fault is None else fault.findings)[:200],
+        why=found[:200],
+        driver=driver_of(found),
         image=image[:100],
         person=fault is None,
     )
@@ -118,6 +121,7 @@ def condemnations(node: Node, since: datetime) -> list[Request]:
             at=each.at,
             since=each.at,
             why=each.findings[:200],
+            driver=driver_of(each.findings),
             granted=each.at,
         )
         for each in found
@@ -304,6 +308,7 @@ def _waiting(guard: FleetGuard, name: str) -> Request:
 
 # -- what they have in common ------------------------------------------------------------------------------------
 
+_DRIVER = re.compile(r"\(driver ([0-9.]+)\)")
 _RULE = re.compile(r"\bS?Xid \d+|\bDCGM[^;:,(\[]*")
 
 
@@ -314,10 +319,17 @@ def rule_of(why: str) -> str:
     return re.sub(r"\b[0-9a-f]{4}:[0-9a-f:.]+|\bGPU[- ]\S+", "a GPU", words).strip()
 
 
+def driver_of(why: str) -> str:
+    """The version that the report of a check names."""
+    named = _DRIVER.search(why)
+    return named[1] if named else ""
+
+
 def in_common(requests: Sequence[Request]) -> str:
     """What many requests share, most telling first; how they differ if it is nothing."""
     traits: tuple[tuple[str, Callable[[Request], str]], ...] = (
         ("the fault", lambda each: rule_of(each.why)),
+        ("the driver", lambda each: each.driver),
         ("the image", lambda each: each.image),
         ("the job", lambda each: each.job),
     )

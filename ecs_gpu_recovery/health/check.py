@@ -76,6 +76,7 @@ class Seen:
     findings: tuple[Finding, ...]
     gpus: tuple[GpuState, ...]
     progress: Mapping[str, object] | None = None  #: how far the training has come, where that was asked
+    driver: str = ""  #: its version
 
 
 Judged = tuple[Check, list[Finding]]
@@ -113,7 +114,13 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
             findings = [finding for finding in findings if finding.source != dcgm.HEALTH]
             keep(again)
     progress = told if isinstance(told, dict) else None
-    return Seen(checks=tuple(checks), findings=tuple(findings), gpus=tuple(states), progress=progress)
+    return Seen(
+        checks=tuple(checks),
+        findings=tuple(findings),
+        gpus=tuple(states),
+        progress=progress,
+        driver=str(driver.first("driver") or ""),
+    )
 
 
 def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:

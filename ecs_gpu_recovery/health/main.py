@@ -152,6 +152,7 @@ def _check(argv: Sequence[str]) -> int:
         judgement=judgement,
         policy=rules,
         progress=seen.progress,
+        driver=seen.driver,
     )
     if options.report:
         _write(options.report, done)

@@ -35,6 +35,22 @@ def test_a_sentence_names_the_gpus_at_fault_by_their_uuids(findings: object, kep
     assert sentence({"why": "bad", "gpus": GPUS, "findings": findings}) == kept
 
 
+@pytest.mark.parametrize(
+    ("driver", "findings", "kept"),
+    [
+        ("580.95.05", [fault("1")], "bad [GPU-b] (driver 580.95.05)"),
+        ("580.95.05", [fault(None)], "bad (driver 580.95.05)"),
+        ("580.95.05", [fault("1", "watch")], "bad"),
+        (None, [fault("1")], "bad [GPU-b]"),
+        ("580 <b>", [fault("1")], "bad [GPU-b]"),
+    ],
+)
+def test_a_sentence_names_the_driver_where_a_gpu_is_at_fault(
+    driver: object, findings: object, kept: str
+) -> None:
+    assert sentence({"why": "bad", "gpus": GPUS, "findings": findings, "driver": driver}) == kept
+
+
 def test_a_long_reason_is_cut_before_the_names_are() -> None:
     kept = sentence({"why": "x" * 2000, "gpus": GPUS, "findings": [fault("1")]})
     assert len(kept) == MOST

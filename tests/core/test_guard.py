@@ -200,9 +200,11 @@ def test_an_order_that_nobody_has_any_more_holds_up_no_other() -> None:
 
 def test_a_request_names_the_fault_that_is_repaired() -> None:
     node = Node(name="n0", cluster="gpus", created_at=T0, updated_at=T0, job_id="j")
-    fault = Condemnation(at=T0 - MINUTE, verdict=Verdict.REBOOT, findings="Xid 79", repair="reboot")
+    found = "Xid 79 on GPU 0000:3b:00 [GPU-1] (driver 580.95.05)"
+    fault = Condemnation(at=T0 - MINUTE, verdict=Verdict.REBOOT, findings=found, repair="reboot")
     made = guard.for_reboot(replace(node, condemned=(fault,)), "k", T0, "train:3")
-    assert (made.since, made.why, made.image, made.person) == (T0 - MINUTE, "Xid 79", "train:3", False)
+    assert (made.since, made.why, made.image, made.person) == (T0 - MINUTE, found, "train:3", False)
+    assert made.driver == "580.95.05"
     cured = replace(fault, outcome="cured")
     assert guard.for_reboot(replace(node, condemned=(cured,)), "k", T0).person
 
@@ -221,11 +223,13 @@ def test_people_are_told_what_the_cases_have_in_common(why: Sequence[str], said:
 
 
 def test_one_message_tells_of_all_that_wait() -> None:
-    record, _ = asked(EMPTY, *(replace(each, image="train:3") for each in nodes(4)))
+    record, _ = asked(EMPTY, *(replace(each, image="train:3", driver="580.95.05") for each in nodes(4)))
     told = fleet_frozen(record)
     assert told.key == "fleet/gpus/frozen/1"
     assert told.subject == "The fleet gpus is frozen: 4 nodes to repair within 10 minutes"
-    assert told.evidence.startswith("All have in common the fault: Xid 79, the image: train:3")
+    assert told.evidence.startswith(
+        "All have in common the fault: Xid 79, the driver: 580.95.05, the image: train:3"
+    )
     assert "n0, n1, n2, n3" in told.done
     assert "gpu-recovery fleet thaw" in told.next
 

@@ -116,6 +116,7 @@ def test_a_sound_machine_is_healthy_without_dcgm_and_says_that_dcgm_is_missing(b
     assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
     assert "no GPU fault found; not tested: DCGM (dcgmi is not installed)" in report["why"]
     assert report["gpus"][0]["bus_id"] == "0000:4f:00"
+    assert report["driver"] == "580.00"
     assert check(bench, "--require", "dcgm")[0] == 3
 
 

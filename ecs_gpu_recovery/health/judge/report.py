@@ -35,6 +35,8 @@ class Report:
     policy: Policy
     progress: Mapping[str, object] | None = None
     """How far the training has come, where that was asked."""
+    driver: str = ""
+    """The version of the NVIDIA driver, where that was told."""
 
     def to_json(self) -> dict[str, object]:
         """The document that docs/health-report.schema.json describes."""
@@ -49,6 +51,7 @@ class Report:
             "level": self.level,
             "host": os.uname().nodename,
             "boot_id": self.boot_id,
+            "driver": self.driver or None,
             "started_at": self.started_at.isoformat(),
             "finished_at": self.finished_at.isoformat(),
             "expected_gpus": self.expected_gpus,

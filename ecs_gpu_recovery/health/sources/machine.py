@@ -123,6 +123,7 @@ def _nvidia_smi(emit: Emit) -> None:
     )
 
     output = nvsmi.parse(f"{ran.text}\n{ran.errors}")
+    emit({"driver": output.driver})
     for gpu in output.gpus:
         emit({"gpu": gpu.to_json()})
     if output.no_devices:

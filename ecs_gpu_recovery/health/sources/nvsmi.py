@@ -38,6 +38,7 @@ _NO_DRIVER = re.compile(
 )
 _NO_DEVICES = re.compile(r"No devices were found(?!\. Please make sure)")
 _ATTACHED = re.compile(r"<attached_gpus>\s*([0-9]{1,4})\s*<|^Attached GPUs\s+:\s*([0-9]{1,4})", re.MULTILINE)
+_VERSION = re.compile(r"(?:<driver_version>|Driver Version\s{0,60}:)\s{0,9}([0-9][0-9.]{0,20})")
 _GPU_LINE = re.compile(
     r"^GPU\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-9])?)\s*$", re.MULTILINE
 )
@@ -66,6 +67,8 @@ class SmiOutput:
     """The driver works and has no GPU at all."""
     in_part: bool = False
     """Only some of the GPUs were asked about, so their number says nothing."""
+    driver: str = ""
+    """Its version, where that is told."""
 
 
 def parse(text: str) -> SmiOutput:
@@ -79,7 +82,9 @@ def parse(text: str) -> SmiOutput:
     gpus = _merged(_complaints(text), gpus)
     if gpus:
         attached = [int(found[1] or found[2]) for found in _ATTACHED.finditer(text)]
-        return SmiOutput(gpus=gpus, in_part=bool(attached) and attached[-1] > len(gpus))
+        version = _VERSION.search(text[:_ENOUGH])
+        driver = version[1] if version else ""
+        return SmiOutput(gpus=gpus, in_part=bool(attached) and attached[-1] > len(gpus), driver=driver)
     start = text[:_ENOUGH]
     if _NO_DEVICES.search(start) or re.search(r"<attached_gpus>\s*0\s*<", start):
         return SmiOutput(problem="nvidia-smi shows no GPU", no_devices=True)
