@@ -40,6 +40,8 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     advice = [_reboot(curable)] if curable else []
     if broken:
         advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
+    if broken and attempt:
+        advice.append(f"What nodes kept before a reboot: gpu-recovery evidence {job_id}.")
     if not bad:
         advice.append(f"Read the logs: gpu-recovery logs {job_id}.")
     advice.append(f"Then run the job again: gpu-recovery retry {job_id}.")
@@ -175,8 +177,9 @@ def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
 
 
 def node_failed(node: Node, why: str) -> Notify:
-    """A node that no job holds needs a person."""
+    """A node that no job holds needs a person. If it was rebooted, there is more to look at than the verdict."""
     advice = _reboot([node.name]) if node.curable else _mended(node.name)
+    kept = f"What it kept before its reboot: gpu-recovery evidence {node.name}. " if node.reboot_key else ""
     return Notify(
         key=keys.node_failed(node.name, node.errands),
         subject=headline(f"Node {node.name} failed: {why}"),
@@ -184,7 +187,7 @@ def node_failed(node: Node, why: str) -> Notify:
         evidence=f"verdict {node.verdict}" if node.verdict else why,
         done="The node is marked FAILED; no job will be placed on it.",
         node=node.name,
-        next=f"{advice} More: docs/runbooks/unhealthy-nodes.md",
+        next=f"{kept}{advice} More: docs/runbooks/unhealthy-nodes.md",
     )
 
 

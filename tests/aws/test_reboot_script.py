@@ -98,6 +98,14 @@ def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_i
     assert (bucket.kept, (tmp_path / "insisted").exists()) == ({}, False)
 
 
+def test_nothing_of_it_holds_up_the_reboot_for_more_than_90_seconds() -> None:
+    """The questions, asked beside each other, and the sending are each waited for so long and no longer."""
+    script = reboot_document.content()["mainSteps"][0]["inputs"]["runCommand"]
+    waits = [int(found) for found in re.findall(r"await \S+ \S+ ([0-9]+)", "\n".join(script))]
+    assert len(waits) == 2
+    assert sum(waits) <= 90
+
+
 def test_it_is_kept_once_and_not_after_the_reboot(tmp_path: Path, bucket: Bucket) -> None:
     host = Host(tmp_path, ANSWERS)
     host.run(KEY, bucket.address)
