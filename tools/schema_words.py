@@ -322,6 +322,14 @@ NODE = (
         "train-7/1/0/reboot",
     ),
     Attribute(
+        "forget_at",
+        "N",
+        False,
+        "its machine is gone: DynamoDB deletes the row after this second of the epoch; absent otherwise",
+        "其机器已不存在：DynamoDB 会在该时刻（纪元秒）之后删除此行；否则不存在",
+        "1764212887",
+    ),
+    Attribute(
         "story",
         "L",
         False,

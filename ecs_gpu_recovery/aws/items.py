@@ -15,6 +15,7 @@ from ..core.codec import CODEC, Codec
 from ..core.errors import BadRecord, Unreadable
 from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
 from ..engine.ports import JobLine
+from . import tables
 from .errors import ForeignRecord
 
 Item = dict[str, Any]
@@ -24,7 +25,7 @@ Item = dict[str, Any]
 READABLE = 16_000
 #: Attributes an item has only while they mean something. Absent, they keep it out of the sparse indexes.
 JOB_SPARSE = ("wake_at", "live", "rows_owed")
-NODE_SPARSE = ("wake_at", "job_id", "container_instance_id", "story", "handed")
+NODE_SPARSE = ("wake_at", "job_id", "container_instance_id", "story", "handed", tables.FORGET_AT)
 #: Whoever owes rows pays them at once. If it died, the sweeper finds the job due after this time.
 PAY_WITHIN = timedelta(minutes=1)
 _STATUSES = {status.value: status for status in NodeStatus}

@@ -28,10 +28,17 @@ class Machines:
 
     def off(self, hosts: Iterable[str]) -> dict[str, str]:
         """Those on which nothing can run, and what they are instead."""
+        return {host: state for host, state in self._all_states(hosts).items() if state in _OFF}
+
+    def gone(self, hosts: Iterable[str]) -> set[str]:
+        """Those that never come back. EC2 forgets them about an hour after their end."""
+        return {host for host, state in self._all_states(hosts).items() if state in ("", "terminated")}
+
+    def _all_states(self, hosts: Iterable[str]) -> dict[str, str]:
+        """Of each; empty where EC2 knows none of that name."""
         ids = sorted({host for host in hosts if host.startswith("i-")})
         parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
-        states = {host: state for part in parts for host, state in self._states(part)}
-        return {host: states[host] for host in ids if states.get(host) in _OFF}
+        return dict.fromkeys(ids, "") | {host: state for part in parts for host, state in self._states(part)}
 
     def leaves(self, host: str) -> bool:
         """Whether it is on its way out for good, or gone so long that EC2 has forgotten it."""

@@ -332,6 +332,13 @@ class DynamoStore(RecordTables):
             ours = isinstance(found, Mapping) and "record" in found
             raise VersionConflict(str(exc), self._node_in(found) if ours else None) from exc  # type: ignore[arg-type]
 
+    def forget_node(self, node: Node, at: datetime) -> bool:
+        """DynamoDB takes the row away after that moment, unless the record is written meanwhile, or was just now."""
+        mark = {"node_name": text(node.name), tables.FORGET_AT: items.number(int(at.timestamp()))}
+        return self._db.same_version(
+            self._nodes, mark, node.version, f"mark node {node.name} to be forgotten", sparse=()
+        )
+
     def due_nodes(self, now: datetime) -> Sequence[str]:
         return [item["node_name"]["S"] for item in self._due(self._nodes, now)]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: Of a node whose machine is gone: DynamoDB deletes its row after this time, in seconds of the epoch.
+FORGET_AT = "forget_at"
 #: An index that carries these answers a list without opening a record.
 _JOB_LINE = (
     "cluster_name",

@@ -1,5 +1,5 @@
-"""What the clock does for nodes on which nothing is wrong: it records new ones, keeps daemons where ECS keeps none, and
-has free ones examined.
+"""What the clock does for nodes on which nothing is wrong: it records new ones, forgets those that are gone, keeps
+daemons where ECS keeps none, and has free ones examined.
 
 The last two are off unless the deployment asks for them. None of it may hold up a recovery: it comes after the sweep.
 """
@@ -18,6 +18,7 @@ from ..engine.runtime import Runtime
 from ..settings import LambdaSettings
 from .metric_agents import ensure_agents
 from .newcomers import Newcomers
+from .retired import Retired
 
 if TYPE_CHECKING:
     from mypy_boto3_ecs import ECSClient
@@ -28,8 +29,10 @@ log = logging.getLogger("ecs_gpu_recovery")
 class Upkeep:
     """Keeps nothing between looks."""
 
-    def __init__(self, ecs: ECSClient, settings: LambdaSettings, newcomers: Newcomers) -> None:
-        self._newcomers = newcomers
+    def __init__(
+        self, ecs: ECSClient, settings: LambdaSettings, newcomers: Newcomers, retired: Retired
+    ) -> None:
+        self._newcomers, self._retired = newcomers, retired
         self._ecs, self._cluster, self._families = ecs, settings.ECS_CLUSTER_NAME, settings.node_daemons
         every = settings.idle_check_every
         self._idle = IdleChecks(every, level=settings.IDLE_CHECK_LEVEL) if every else None
@@ -37,6 +40,7 @@ class Upkeep:
     def look(self, runtime: Runtime, at: datetime) -> None:
         """One look a minute. What did not answer is asked again by the next one."""
         self._patiently("new nodes", partial(self._newcomers.look, runtime, at))
+        self._patiently("machines that are gone", partial(self._retired.look, runtime, at))
         for family in self._families:
             self._patiently(family, partial(self._keep, family, at))
         if self._idle is not None:

@@ -32,6 +32,7 @@ from .notify import SnsNotifier, TimelineArchive
 from .rate_limit import OwnTurns, Pace, SharedTurns
 from .reboots import Reboots
 from .replacements import Replacements
+from .retired import Retired
 from .store import DynamoStore
 from .upkeep import Upkeep
 
@@ -188,6 +189,6 @@ def build(
         check_family=family(chosen.DCGM_HEALTH_CHECK_TASK),
         store=store,
         newcomers=newcomers,
-        upkeep=Upkeep(ecs, chosen, newcomers),
+        upkeep=Upkeep(ecs, chosen, newcomers, Retired(machines, store)),
     )
     return AwsSide(chosen, store, fleet, runtime, intake)

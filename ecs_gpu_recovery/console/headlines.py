@@ -73,8 +73,9 @@ class Seen:
 
 
 def _bad(seen: Seen, status: NodeStatus) -> list[Mapping[str, Any]]:
-    """A machine that is being replaced, or was, is nobody's trouble."""
-    return [n for n in seen.nodes if n["status"] == status and n["standing"]["word"] == BAD]
+    """A machine that is being replaced, or was, or is just gone, is nobody's trouble."""
+    bad = [n for n in seen.nodes if n["status"] == status and n["standing"]["word"] == BAD]
+    return [n for n in bad if not n["retired"]]
 
 
 def broken_nodes(seen: Seen) -> Iterator[Headline]:

@@ -81,6 +81,7 @@ def node_view(node: Node) -> dict[str, Any]:
         "held": node.held,
         "curable": node.curable,
         "replaced_by": node.replaced_by,
+        "retired": node.retired,
         "has_report": bool(node.check_id),
     }
 

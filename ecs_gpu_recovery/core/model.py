@@ -471,6 +471,12 @@ class Node(MachineRecord):
         recent = [each for each in self.condemned if last.at - each.at < WITHIN]
         return not last.repair and len(recent) < TOO_OFTEN
 
+    @property
+    def retired(self) -> bool:
+        """Its machine is gone, and no job waits for it: nobody has to do anything about it."""
+        at_rest = self.status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and not self.being_replaced
+        return at_rest and self.gone and not self.job_id
+
     def with_fault(self, fault: Condemnation) -> tuple[Condemnation, ...]:
         """The condemnations that are remembered, with this one."""
         return (*self.condemned, fault)[-MOST_REMEMBERED:]

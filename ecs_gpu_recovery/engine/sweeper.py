@@ -44,7 +44,9 @@ class Report:
     unanswered: int = 0
     live: int = 0  #: jobs that have not ended
     stuck: int = 0  #: jobs with something long overdue, after the sweep
-    unhealthy: int = 0  #: nodes that are FAILED or UNKNOWN, and for which no other machine comes
+    unhealthy: int = (
+        0  #: nodes that are FAILED or UNKNOWN, not just gone, and for which no other machine comes
+    )
     held: int = 0  #: nodes whose reboot waits for a permit
     training: int = 0  #: GPUs of jobs that train
     idle: int = 0  #: GPUs of jobs that are examined, repaired, waited for or started
@@ -173,7 +175,7 @@ class Sweeper:
         free = {node.name: node for node in nodes if node.own}
         report.unhealthy = sum(
             node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
-            and not (node.being_replaced or node.replaced_by)
+            and not (node.being_replaced or node.replaced_by or node.retired)
             for node in nodes
         )
         report.held = sum(node.held for node in nodes)

@@ -41,6 +41,7 @@ class Tables(Construct):
             ),
             deletion_protection=self._protected,
             removal_policy=RemovalPolicy.RETAIN if self._protected else RemovalPolicy.DESTROY,
+            time_to_live_attribute=schema.FORGET_AT if table is schema.NODES else None,
         )
         for index in table.indexes:
             projection = index.projection

@@ -37,6 +37,7 @@ def written() -> Iterator[dict[str, dict[str, set[str]]]]:
         world.side.runtime.handle_node("n0", [asked])
         for record in (("job", "j1"), ("node", "n0")):
             world.side.store.tell_once(*record, "nonsense", lambda: None)
+        world.side.store.forget_node(world.side.store.node("n0"), world.now())
         yield found
 
 

@@ -116,6 +116,8 @@ def test_the_overview_is_green_only_when_nothing_is_known_to_be_wrong() -> None:
     assert told(0, [], fine) == [(GREEN, "All is well. No job is active.")]
     assert told(3, [running], fine) == [(GREEN, "All is well. Active jobs: 3.")]
     assert told(0, []) == [(AMBER, "There are no nodes yet.")]
+    gone = [node(name="a", status=bad, gone=True) for bad in (NodeStatus.FAILED, NodeStatus.UNKNOWN)]
+    assert told(0, [], fine, *gone) == [(GREEN, "All is well. No job is active.")]
     assert told(1, [healing], fine) == [("PENDING_RESTART", "j is recovering by itself.")]
     assert told(
         2,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.core.draft import STRANGER
-from ecs_gpu_recovery.core.effects import Archive, CheckNode, Effect, Notify, RebootNode, StopTask
+from ecs_gpu_recovery.core.effects import Archive, CheckNode, Effect, Notify, Order, RebootNode, StopTask
 from ecs_gpu_recovery.core.errors import Bug, Refused
 from ecs_gpu_recovery.core.events import (
     CheckRefused,
@@ -27,7 +27,8 @@ from ecs_gpu_recovery.core.events import (
     TaskEnded,
     Tick,
 )
-from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Condemnation, Hold, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node.rules import forgotten_at
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import POLICY, T0, like, some_nodes
@@ -290,6 +291,30 @@ def test_a_free_node_that_stays_away_is_unknown_and_not_given_to_a_job() -> None
 
 def test_a_terminated_node_is_unknown_at_once() -> None:
     assert Machine().seen(connected=False, gone=True, why="terminated").status is UNKNOWN
+
+
+def test_a_machine_that_is_terminated_while_it_is_repaired_calls_nobody() -> None:
+    node = Machine().asked("reboot").seen(connected=False, gone=True).after(POLICY.reboot_timeout)
+    assert (node.status, node.outbox) == (FAILED, [])
+
+
+@pytest.mark.parametrize(
+    ("about", "forgotten"),
+    [
+        ({}, True),
+        ({"status": FAILED}, True),
+        ({"hold": Hold(by="ann", why="to be removed", at=T0)}, True),
+        ({"gone": False}, False),
+        ({"job_id": "j"}, False),
+        ({"status": NodeStatus.REBOOTING}, False),
+        ({"condemned": (Condemnation(at=T0, verdict=Verdict.REPLACE, repair="replace"),)}, False),
+        ({"outbox": (Order(effect=RebootNode(key="k", node="n0"), due=T0),)}, False),
+    ],
+)
+def test_a_machine_that_is_gone_is_forgotten_after_a_week(about: dict[str, Any], forgotten: bool) -> None:
+    gone = {"status": UNKNOWN, "gone": True, "connected": False, "away_since": T0}
+    node = Machine(**{**gone, **about}).node
+    assert forgotten_at(node) == (T0 + timedelta(days=7) if forgotten else None)
 
 
 def test_a_node_heard_from_again_is_available() -> None:

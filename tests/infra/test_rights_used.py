@@ -27,10 +27,6 @@ UNUSED: dict[tuple[str, str], str] = {
     ("", "kms:Decrypt"): _ENCRYPTED,
     ("", "s3:PutObject"): "a host puts its evidence there, with an address that the function has signed",
     ("", "kms:GenerateDataKey"): _ENCRYPTED,
-    (
-        "RecoverySweeper",
-        "ec2:DescribeInstances",
-    ): "a machine that stays away: the story of that is told apart",
     ("RecoverySweeper", "ssm:SendCommand"): "a look at a hang: no gang of the recorded stories stands still",
     (
         "EcsInstanceMonitor",

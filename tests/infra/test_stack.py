@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ecs_gpu_recovery.aws import dead_letters
-from ecs_gpu_recovery.aws.tables import GUARD, TABLES
+from ecs_gpu_recovery.aws.tables import FORGET_AT, GUARD, TABLES
 from ecs_gpu_recovery.lambdas.metrics import NAMESPACE
 from ecs_gpu_recovery.settings import lambda_settings
 from tests.infra.stacks import synthesize
@@ -47,12 +47,13 @@ def records(made: Made) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if not table["TableName"].endswith("-calls")}
 
 
-def test_the_tables_can_be_restored_and_nothing_in_them_expires(stack: Made) -> None:
+def test_the_tables_can_be_restored_and_nothing_in_them_expires_but_nodes_that_are_gone(stack: Made) -> None:
     for table in records(stack).values():
         assert table["BillingMode"] == "PAY_PER_REQUEST"
         assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
         assert table["SSESpecification"] == {"SSEEnabled": True}
-        assert "TimeToLiveSpecification" not in table
+        expires = {"AttributeName": FORGET_AT, "Enabled": True} if table["TableName"] == "ecs_node" else None
+        assert table.get("TimeToLiveSpecification") == expires
 
 
 def test_a_destroyed_stack_leaves_its_records_behind_unless_it_is_told_not_to(

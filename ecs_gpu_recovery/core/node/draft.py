@@ -112,6 +112,9 @@ class NodeDraft(RecordDraft):
 
     def fail(self, why: str, evidence: str = "") -> None:
         """Out of use until a person releases it; the person is told, by the job if one waits for the node."""
+        missed = (
+            not self.node.gone or self.node.being_replaced
+        )  # one that was terminated needs no repair any more
         self.move(NodeStatus.FAILED, why, evidence)
         told = f"{why}: {evidence}" if evidence else why
         self.repair_ends(why)
@@ -119,7 +122,8 @@ class NodeDraft(RecordDraft):
             self.set(deadline=None, findings=told)
             return
         self.set(deadline=None, findings=evidence or why, errands=self.node.errands + 1)
-        self.order(messages.node_failed(self.node, told))
+        if missed:
+            self.order(messages.node_failed(self.node, told))
 
     def finish(self) -> NodeStep:
         """Freeze. A draft that changed nothing gives back the very record it was opened with."""

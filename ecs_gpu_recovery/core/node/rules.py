@@ -6,7 +6,7 @@ it over, it is repaired and let back in by these rules, and the job waits to hea
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from .. import examination, keys, sighting
 from ..errors import Refused
@@ -28,10 +28,12 @@ from ..events import (
     Tick,
 )
 from ..guard import open_fault
-from ..model import Hold, Leave, Node, NodeStatus, Notice, Pulse, Verdict
+from ..model import WITHIN, Hold, Leave, Node, NodeStatus, Notice, Pulse, Verdict
 from . import repair, replacement
 from .draft import NodeDraft
 
+#: For so long the record of a machine that is gone is kept. What is held against a node counts no longer either.
+FORGOTTEN_AFTER = WITHIN
 ASKS = ("drain", "move", "release", "check", "reboot", "spare", "unspare")
 
 
@@ -264,6 +266,12 @@ def tick(d: NodeDraft, ev: Tick) -> None:
         examination.ran_out(d)
     elif node.status is NodeStatus.UNKNOWN:
         d.fail(replacement.overdue(node) if node.being_replaced else node.absence)
+
+
+def forgotten_at(node: Node) -> datetime | None:
+    """From when on nobody will ask any more for a node whose machine is gone for good."""
+    since = node.away_since if node.retired and not node.outbox else None
+    return None if since is None else since + FORGOTTEN_AFTER
 
 
 def settle(d: NodeDraft) -> None:
