@@ -66,7 +66,7 @@ class DynamoReads:
                 self._failures[line.id] = (job.updated_at, owned(told, job))
         found = list(self._failures.values())
         for node in self._store.nodes():
-            if node.status is NodeStatus.FAILED and not node.replaced_by:
+            if node.status is NodeStatus.FAILED and not (node.replaced_by or node.retired):
                 why = node.findings or "it failed"
                 found.append((node.updated_at, messages.node_failed(node, why)))
         found.sort(key=lambda pair: (pair[0], pair[1].key), reverse=True)

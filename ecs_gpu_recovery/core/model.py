@@ -434,7 +434,7 @@ class Node(MachineRecord):
     #: Launch type, GPU model or instance type, zone and group; empty while one of them is not known.
     kind: str = ""
     spare: bool = False  #: kept for ranks that lose their node; no new job gets it
-    fresh: bool = False  #: nobody has examined it or used it since it was first seen
+    fresh: bool = False  #: nobody has examined or used it since it was first seen, or a person gave it back
     passed_at: datetime | None = None  #: when a check found it healthy; no fault was seen since
     #: Its job handed it over under the first of these keys; they are equal once it is back in the job's hands.
     handed: str = ""

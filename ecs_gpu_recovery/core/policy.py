@@ -61,7 +61,8 @@ class Policy:
     admission_check: bool = setting(
         True,
         boolean,
-        "examine a new node before it is first used; a job that takes it earlier does that itself",
+        "examine a node that is new, or that a person gives back, before a job gets it; a job that takes it earlier"
+        " does that itself",
         name="ADMISSION_CHECK",
         embedded=False,
     )

@@ -247,7 +247,7 @@ class Errands:
         held = any(order.key == new.reboot_key for order in new.outbox)
         if new.status in BUSY and new.deadline is None and not held:
             raise Violation(f"{new.status} without a deadline")
-        if old.fresh and not new.fresh and new.verdict is None:
+        if old.fresh and not new.fresh and old.verdict is None and new.verdict is None:
             raise Violation("a new node counts as known, and no check has answered")
 
     @staticmethod

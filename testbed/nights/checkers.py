@@ -25,6 +25,7 @@ from .violation import demand
 from .world import Machine, Reboot, Task, World, verdict_of
 
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
+_OUT_OF_USE = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
 _RECOVERED = frozenset({JobStatus.PENDING_RESTART, JobStatus.FAILED})
 #: So old may be what a process knows that stood still; and the sweeper looks only now and then.
 UNHEARD_S = 120.0
@@ -36,6 +37,7 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self._entered: dict[tuple[str, int, JobStatus], float] = {}
+        self._released: dict[str, float] = {}  #: free nodes that a person gave back, and when
         self._ordered: dict[str, str] = {}  #: key of every order that must be carried out: its kind
         self._asked: set[str] = set()  #: reboots that a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
@@ -83,6 +85,10 @@ class Judge:
         if task.machine.new and not task.check:
             seen = any(t.check and not t.alive for t in task.machine.tasks)
             demand(seen, f"{task.id} starts on {task.machine.name}, which is new and was never examined")
+        since = self._released.get(task.machine.name)
+        if since is not None and not task.check:
+            seen = any(t.check and t.ended > since for t in task.machine.tasks)
+            demand(seen, f"{task.id} starts on {task.machine.name}, which a person gave back, unexamined")
         alive = [
             t
             for m in self._world.machines.values()
@@ -338,6 +344,14 @@ class Judge:
     def committed_node(self, node: Node) -> None:
         """A node's own step, or that of a job that hands it over."""
         self._is_real(node.check_id)
+        known = self._nodes.get(node.name)
+        news = [entry.why for entry in node.timeline if known is None or entry not in known.timeline]
+        given_back = known is not None and (known.hold or known.leave or known.status in _OUT_OF_USE)
+        if not node.job_id and given_back and any(why.startswith("released by") for why in news):
+            self._released[node.name] = self._world.now
+        # One that nobody could test is used, and marked.
+        if any(why.startswith("not tested:") for why in news):
+            self._released.pop(node.name, None)
         self._nodes[node.name] = node
         self.permits.found(node)
         held = False

@@ -247,6 +247,12 @@ def _release_in_use(d: NodeDraft, ev: NodeAsked) -> None:
         _release(d, ev)
 
 
+def _release_unseen(d: NodeDraft, ev: NodeAsked) -> None:
+    """Who gives a node back has looked at it."""
+    _release(d, ev)
+    d.set(fresh=False)
+
+
 def _tell_nobody(runtime: Runtime, job: Job, nodes: Mapping[str, Node]) -> None:
     """What a job and its node have not told each other at once is never told."""
 
@@ -354,6 +360,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("count a permit twice", guard, "ask", _count_each_time),
     Mutant("use a new node unseen", node_rules, "settle", _as_if_known, "newcomers"),
+    Mutant("use a released node unseen", node_rules, "_release", _release_unseen, "leaves"),
     Mutant("start on a new node at once", job_table, "unexamined", lambda nodes, policy: False, "newcomers"),
     Mutant("replace where nobody allowed it", Policy, "may_replace", property(lambda policy: True), "rungs"),
     Mutant(

@@ -105,8 +105,21 @@ def test_a_drained_node_is_given_to_no_job_and_says_who_drained_it_and_why() -> 
     assert node.refusal == "drained by ann: fan noise"
 
 
-def test_a_released_node_can_be_claimed_again() -> None:
-    assert Machine().asked("drain").asked("release").node.claimable
+def test_a_released_node_is_examined_and_can_be_claimed_again() -> None:
+    node = Machine(passed_at=T0).asked("drain").asked("release")
+    assert (node.status, node.node.claimable) == (UNDER_TEST, False)
+    assert node.check_says(Verdict.HEALTHY).node.claimable
+
+
+def test_where_new_nodes_are_not_examined_a_released_one_can_be_claimed_at_once() -> None:
+    policy = replace(POLICY, admission_check=False)
+    assert Machine(policy).asked("drain").asked("release").node.claimable
+
+
+def test_one_that_is_released_while_it_is_away_is_examined_when_it_is_back() -> None:
+    node = Machine(connected=False, away_since=T0).asked("drain").asked("release")
+    assert node.status is AVAILABLE
+    assert node.seen().status is UNDER_TEST
 
 
 def test_a_node_can_be_drained_while_a_job_runs_on_it_and_the_job_is_left_alone() -> None:
@@ -415,7 +428,7 @@ def test_a_node_whose_clock_is_ahead_does_not_take_its_record_s_clock_along() ->
 
 def test_what_leaves_a_long_timeline_goes_to_the_archive() -> None:
     """A card that logs a fault a minute must not push a node's repairs out of memory for good."""
-    node = Machine().asked("drain").asked("release")
+    node = Machine(replace(POLICY, admission_check=False)).asked("drain").asked("release")
     gone: list[str] = []
     for minute in range(60):
         fault = FaultSeen(at=T0 + timedelta(minutes=minute), node="n0", evidence=f"Xid 63, line {minute}")

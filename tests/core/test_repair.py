@@ -109,7 +109,7 @@ def test_a_person_who_releases_a_node_clears_its_record() -> None:
     failed = condemned_before(2 * DAY, DAY).node(0)
     asked = NodeAsked(at=T0, node="n0", ask="release", by="ann", why="new board")
     node = decide_node(failed, asked, POLICY).node
-    assert (node.status, node.condemned) == (NodeStatus.AVAILABLE, ())
+    assert (node.status, node.condemned) == (NodeStatus.PENDING_HEALTHCHECK, ())
 
 
 def test_only_a_healthy_node_is_let_back_from_a_repair() -> None:

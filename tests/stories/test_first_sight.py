@@ -34,7 +34,7 @@ def test_a_new_machine_is_recorded_examined_and_free(world: World, told: bool) -
     world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=10)
     node = world.records().node("n0")
     assert [(e.after, e.why) for e in node.timeline] == [
-        ("PENDING_HEALTHCHECK", "new; examined before it is first used"),
+        ("PENDING_HEALTHCHECK", "new, or back from a person: examined before a job gets it"),
         ("AVAILABLE", "the check found no GPU fault"),
     ]
     assert (node.fresh, node.ip != "", node.passed_at is not None) == (False, True, True)
@@ -43,7 +43,7 @@ def test_a_new_machine_is_recorded_examined_and_free(world: World, told: bool) -
 def test_one_that_could_not_be_tested_is_used_and_marked(world: World) -> None:
     world.joins("n0", health=3)
     world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=10)
-    assert world.records().node("n0").timeline[-1].why == "new, and not tested: the check gave no answer"
+    assert world.records().node("n0").timeline[-1].why == "not tested: the check gave no answer"
 
 
 def test_one_that_is_bad_is_repaired_before_its_first_job(world: World) -> None:

@@ -78,20 +78,25 @@ def node_leaving(d: NodeDraft, ev: NodeLeaving) -> None:
 
 
 def _release(d: NodeDraft, ev: NodeAsked) -> None:
-    """Back into use, on a person's word. It lifts a drain and a failure, and nothing is held against it any more."""
+    """Back into use, on a person's word. It lifts a drain and a failure, and nothing is held against it any more.
+    What a person has done to it nobody knows: it is examined like one that is new."""
     given_up = d.node.job_id and d.node.own and d.node.status is NodeStatus.FAILED
     if d.node.job_id and d.node.hold is None and d.node.leave is None and not given_up:
         raise Refused(
             f"{d.node.name} is in use by job {d.node.job_id} and not drained: there is nothing to release"
         )
+    out_of_use = d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
+    given_back = out_of_use or d.node.hold is not None or d.node.leave is not None
     d.set(hold=None, leave=None, condemned=())
     d.say(f"released by {ev.by}", ev.why)
     if given_up:  # its job still waits for a node, and gets this one
         d.well(f"released by {ev.by}", ev.why)
         d.set(verdict=None, findings="")
-    elif not d.node.job_id and d.node.status in (NodeStatus.FAILED, NodeStatus.UNKNOWN):
+    elif out_of_use and not d.node.job_id:
         d.move(NodeStatus.AVAILABLE, f"released by {ev.by}", ev.why)
         d.set(verdict=None, findings="", deadline=None, away_since=None)
+    if given_back and not d.node.job_id and d.policy.admission_check:
+        d.set(fresh=True, passed_at=None)
 
 
 def _free(d: NodeDraft, ask: str) -> None:
@@ -295,7 +300,7 @@ def settle(d: NodeDraft) -> None:
     if d.node.status is not NodeStatus.AVAILABLE or not _may_be_examined(d):
         return
     if d.node.fresh and d.policy.admission_check:
-        _examine(d, "new; examined before it is first used")
+        _examine(d, "new, or back from a person: examined before a job gets it")
     elif d.node.suspected:
         seen = d.node.suspected.partition(" | ")[0]
         _examine(d, "a fault was seen on it; examined before a job gets it", seen)
@@ -329,6 +334,6 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
     elif d.node.fresh:
-        d.well("new, and not tested: the check gave no answer", found)
+        d.well("not tested: the check gave no answer", found)
     else:
         d.well("the check gave no answer: nothing is proven against it", found)
