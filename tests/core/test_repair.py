@@ -26,7 +26,17 @@ from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import held_node
-from tests.core.story import MINUTE, POLICY, T0, Story, a_job_under_test, a_new_job, like, some_nodes
+from tests.core.story import (
+    MINUTE,
+    POLICY,
+    T0,
+    Story,
+    a_job_under_test,
+    a_new_job,
+    a_running_job,
+    like,
+    some_nodes,
+)
 
 DAY = timedelta(days=1)
 GATED = replace(POLICY, post_reboot_check=True)
@@ -38,6 +48,17 @@ def condemned_before(*ago: timedelta, **about: object) -> Story:
     past = tuple(Condemnation(at=T0 - each, verdict=Verdict.REBOOT, outcome="cured") for each in ago)
     story.nodes["n0"] = replace(story.node(0), condemned=past)
     return story.check_says(Verdict.REBOOT, findings="Xid 79")
+
+
+def test_a_hand_over_carries_the_verdict_its_evidence_and_a_task_that_may_still_run() -> None:
+    bad = a_job_under_test(nodes=1).check_says(Verdict.REBOOT, findings="Xid 79").node(0)
+    assert (bad.verdict, bad.findings, bad.task) == (Verdict.REBOOT, "Xid 79", "")
+    story = a_running_job(2).loses(1).stops(0).check_starts(0).check_says(Verdict.HEALTHY, 0)
+    lost, job = story.node(1), story.job
+    assert (lost.verdict, lost.task, lost.salt) == (Verdict.LOST, job.ranks[1].task_id, job.salt)
+    assert story.is_seen(1).node(1).status is NodeStatus.UNKNOWN, "what it was last heard to run may run on"
+    assert story.ends(1, 137).node(1).status is not NodeStatus.UNKNOWN
+    assert story.status is JobStatus.RESTARTING
 
 
 def test_a_second_fault_within_a_week_is_repaired() -> None:

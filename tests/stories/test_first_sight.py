@@ -74,6 +74,16 @@ def test_while_nothing_is_new_a_look_is_one_list_call(world: World) -> None:
     assert not [call for call in asked if call[0] == "ssm"]
 
 
+def test_a_free_node_with_which_ecs_itself_finds_fault_is_repaired(world: World) -> None:
+    world.joins("n0")
+    world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=10)
+    world.cloud.control.health("n0", 1)
+    world.cloud.control.impair("n0", reason="XID_79")
+    world.until(lambda: bool(world.records().node("n0").condemned), minutes=10)
+    world.until(lambda: known(world) == {"n0": NodeStatus.AVAILABLE}, minutes=30)
+    assert [each.outcome for each in world.records().node("n0").condemned] == ["cured"]
+
+
 # -- machines that are terminated ---------------------------------------------------------------------------------
 
 
