@@ -44,9 +44,8 @@ class Report:
     unanswered: int = 0
     live: int = 0  #: jobs that have not ended
     stuck: int = 0  #: jobs with something long overdue, after the sweep
-    unhealthy: int = (
-        0  #: nodes that are FAILED or UNKNOWN, not just gone, and for which no other machine comes
-    )
+    #: Nodes that are FAILED or UNKNOWN, not just gone, and for which no other machine comes.
+    unhealthy: int = 0
     held: int = 0  #: nodes whose reboot waits for a permit
     training: int = 0  #: GPUs of jobs that train
     idle: int = 0  #: GPUs of jobs that are examined, repaired, waited for or started

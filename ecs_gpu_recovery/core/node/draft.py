@@ -112,9 +112,7 @@ class NodeDraft(RecordDraft):
 
     def fail(self, why: str, evidence: str = "") -> None:
         """Out of use until a person releases it; the person is told, by the job if one waits for the node."""
-        missed = (
-            not self.node.gone or self.node.being_replaced
-        )  # one that was terminated needs no repair any more
+        missed = self.node.being_replaced or not self.node.gone  # one that was terminated needs no repair
         self.move(NodeStatus.FAILED, why, evidence)
         told = f"{why}: {evidence}" if evidence else why
         self.repair_ends(why)
