@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.console.live.journal import Journal
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.own_folder import own_folder
@@ -38,6 +40,13 @@ def test_what_the_embedded_mode_writes_is_its_owners_alone(tmp_path: Path) -> No
         assert [path for path in holding if path.stat().st_mode & 0o077] == []
         theirs = [path for path in files if path.name not in ("report.json",)]
         assert [path for path in theirs if path.stat().st_mode & 0o077] == []
+
+
+def test_what_the_console_remembers_of_its_stream_is_its_owners_alone(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "stream.db")):
+        modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    assert modes["stream.db"] == 0
+    assert set(modes.values()) == {0}
 
 
 def test_a_folder_that_others_can_look_into_is_told(tmp_path: Path) -> None:
