@@ -25,7 +25,7 @@ ASKED, BROKEN, NEW = {"asks": 1}, {"asks": 0, "faults": 1}, {"asks": 0, "fresh":
         pytest.param(False, ASKED, id="asked"),
         pytest.param(False, BROKEN, id="broken"),
         pytest.param(True, ASKED, id="asked, then a gate", marks=pytest.mark.slow),
-        pytest.param(True, BROKEN, id="broken, then a gate"),
+        pytest.param(True, BROKEN, id="broken, then a gate", marks=pytest.mark.slow),
         pytest.param(True, NEW, id="new, then a gate"),
     ],
 )
@@ -43,6 +43,7 @@ def test_one_errand_after_the_other(causes: dict[str, int]) -> None:
     assert Errands(quick_policy(), **causes).run() > 5000
 
 
+@pytest.mark.slow
 def test_a_fault_of_an_earlier_boot_that_starts_an_errand_is_found(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:

@@ -9,8 +9,18 @@ import pytest
 from testbed.nights.mutants import MUTANTS, Mutant, hunt
 from testbed.nights.night import run
 
-#: Found after hundreds of nights only.
-RARE = {"give one node to two jobs", "give a released node to two jobs", "start on a new node at once"}
+#: Found after hundreds of nights only, or in long ones.
+RARE = {
+    "give a released node to two jobs",
+    "give one node to two jobs",
+    "leave a lost node at once",
+    "leave a task running behind",
+    "look for no hang",
+    "re-send a start without looking",
+    "say that a job trains which hangs",
+    "start on a new node at once",
+    "take a silent node for a witness",
+}
 
 
 def planted(mutant: Mutant) -> object:
