@@ -61,7 +61,9 @@ def test_an_instance_that_must_be_replaced_is_and_its_successor_is_examined_firs
     world.until(lambda: replaced(world), minutes=30)
     (new,) = others(world)
     world.until(lambda: node(world, new.name).status is NodeStatus.AVAILABLE, minutes=10)
-    assert node(world, new.name).timeline[0].why == "new; examined before it is first used"
+    assert (
+        node(world, new.name).timeline[0].why == "new, or back from a person: examined before a job gets it"
+    )
     assert [entry.after for entry in node(world).timeline if entry.before != entry.after][-3:] == [
         "PENDING_HEALTHCHECK",
         "REBOOTING",
