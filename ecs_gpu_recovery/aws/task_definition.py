@@ -8,11 +8,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Refused
-from ..jobfile import JobRequest
 from ..own_script import VARIABLE, packed
+
+if TYPE_CHECKING:
+    from ..jobfile import JobRequest  # no function reads job files
 
 CONTAINER = "train"
 #: A rank needs most of its node; what is left is for the agent and the host.
