@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.events import Fact, NodeSeen, TaskEnded
-from ..core.model import Job, Node, Rank
-from .errors import translated
+from ..core.model import Job, MachineRecord, Node, Rank
+from .pages import pages
 
 log = logging.getLogger("ecs_gpu_recovery")
 #: Agents are away for a moment several times an hour: EC2 is asked of those only that stay away.
@@ -42,25 +42,19 @@ class Machines:
 
     def leaves(self, host: str) -> bool:
         """Whether it is on its way out for good, or gone so long that EC2 has forgotten it."""
-        with translated(f"asking EC2 of {host}"):
-            states = dict(self._states([host]))
-        return states.get(host, "terminated") in _LEAVING
+        return dict(self._states([host])).get(host, "terminated") in _LEAVING
 
     def _states(self, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
         """By a filter: asked for by its id, one that EC2 has forgotten would refuse them all."""
-        request: dict[str, Any] = {"Filters": [{"Name": "instance-id", "Values": list(ids)}]}
-        while True:
-            reply = self._ec2.describe_instances(**request)
-            for reservation in reply.get("Reservations", []):
+        named, doing = [{"Name": "instance-id", "Values": list(ids)}], f"asking EC2 of {', '.join(ids[:3])}"
+        for page in pages(doing, self._ec2.describe_instances, following="NextToken", Filters=named):
+            for reservation in page.get("Reservations", []):
                 for one in reservation.get("Instances", []):
                     yield one["InstanceId"], one["State"]["Name"]
-            if not reply.get("NextToken"):
-                return
-            request["NextToken"] = reply["NextToken"]
 
     def word_on_replaced(self, nodes: Iterable[Node], at: datetime) -> Iterator[NodeSeen]:
         """Machines that are being replaced and are gone. ECS keeps one for ever whose agent was away when it went."""
-        silent = {n.host: n for n in nodes if n.away_since is not None and at - n.away_since >= ASKED_AFTER}
+        silent = {node.host: node for node in nodes if is_silent(node, at)}
         try:
             off = self.off(silent)
         except Exception as exc:  # noqa: BLE001 - one more witness: without it their time runs out, and a person is told
@@ -98,7 +92,11 @@ class Machines:
             )
 
 
+def is_silent(machine: MachineRecord, at: datetime) -> bool:
+    """For so long that EC2 is worth asking."""
+    return machine.away_since is not None and at - machine.away_since >= ASKED_AFTER
+
+
 def _is_missed(rank: Rank, at: datetime) -> bool:
     """Its task is not known to have ended, and its node has been silent for a while."""
-    silent = rank.away_since is not None and at - rank.away_since >= ASKED_AFTER
-    return silent and not rank.quiet and not rank.anew
+    return is_silent(rank, at) and not rank.quiet and not rank.anew

@@ -13,7 +13,7 @@ from ..core.events import NodeSeen
 from ..core.model import Node
 from ..core.node.rules import forgotten_at
 from ..engine.runtime import Runtime
-from .machines import ASKED_AFTER, Machines
+from .machines import Machines, is_silent
 from .store import DynamoStore
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -34,7 +34,7 @@ class Retired:
         if self._next is not None and at < self._next:
             return
         self._next = at + EVERY
-        missed = [node for node in self._store.nodes() if _is_missed(node, at)]
+        missed = [node for node in self._store.nodes() if is_silent(node, at) and not node.job_id]
         try:
             gone = self._machines.gone(node.host for node in missed)
         except Exception as exc:  # noqa: BLE001 - as long as nobody knows, all stays as it is
@@ -56,8 +56,3 @@ class Retired:
         if at is not None and self._store.forget_node(node, at):
             self._marked[node.name] = node.version
             log.info("to be forgotten", extra={"node": node.name, "at": at.isoformat()})
-
-
-def _is_missed(node: Node, at: datetime) -> bool:
-    silent = node.away_since is not None and at - node.away_since >= ASKED_AFTER
-    return silent and not node.job_id
