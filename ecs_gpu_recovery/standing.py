@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .core.events import FAULT
-from .core.model import Node, NodeStatus, Verdict
+from .core.model import NodeStatus, Verdict
 from .core.node.repair import COMPANY, PERMIT, REPLACES
+from .core.node_record import Node
 
 FREE, BUSY, DRAINED, BAD = WORDS = ("free", "busy", "drained", "bad")
 

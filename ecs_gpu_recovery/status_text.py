@@ -10,7 +10,8 @@ from typing import Any
 
 from .core.edges import JOB
 from .core.job.claim import MOVED
-from .core.model import Entry, Job, JobStatus, Node, NodeStatus, TaskStatus
+from .core.model import Entry, Job, JobStatus, NodeStatus, TaskStatus
+from .core.node_record import Node
 
 #: So many names are told; of more, the number.
 MOST_NAMES = 4

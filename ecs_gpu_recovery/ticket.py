@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from .core.events import FAULT
-from .core.model import Node
+from .core.node_record import Node
 
 #: The names that `nvidia-smi -q` gives to what identifies a driver and a GPU.
 _DRIVER = ("Driver Version", "CUDA Version")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ecs_gpu_recovery.core.codec import FORMAT, Codec
-from ecs_gpu_recovery.core.model import Job, Node, Rank
+from ecs_gpu_recovery.core.model import Job, Rank
+from ecs_gpu_recovery.core.node_record import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,18 +19,8 @@ from ..core import keys
 from ..core.effects import Order, StopTask
 from ..core.errors import NodesTaken, NotFound, VersionConflict
 from ..core.exits import our_reason
-from ..core.model import (
-    ANOTHER_TOOL,
-    Entry,
-    Exit,
-    Job,
-    JobSpec,
-    JobStatus,
-    Node,
-    NodeStatus,
-    Rank,
-    TaskStatus,
-)
+from ..core.model import ANOTHER_TOOL, Entry, Exit, Job, JobSpec, JobStatus, NodeStatus, Rank, TaskStatus
+from ..core.node_record import Node
 from ..core.policy import Policy
 from ..engine.troubles import Attempt
 from ..settings import LambdaSettings

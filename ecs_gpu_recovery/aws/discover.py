@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadRecord, VersionConflict
-from ..core.model import Entry, Node, NodeStatus
+from ..core.model import Entry, NodeStatus
+from ..core.node_record import Node
 from ..engine.ports import Store
 from .errors import ForeignRecord, translated
 from .node_kind import devices, is_spare, kind_of

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from ..core.errors import NodesTaken, NotFound
 from ..core.events import Fact, NodeSeen
-from ..core.model import Job, Node
+from ..core.model import Job
 from ..core.node.table import decide_node
+from ..core.node_record import Node
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report
 from ..engine.troubles import Attempt

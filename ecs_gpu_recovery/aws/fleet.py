@@ -12,7 +12,8 @@ from ..core import keys
 from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
-from ..core.model import Job, Node, NodeStatus, Rank
+from ..core.model import Job, NodeStatus, Rank
+from ..core.node_record import Node
 from ..core.witness import Named
 from ..engine.dispatch import node_of
 from ..environment import training_environment

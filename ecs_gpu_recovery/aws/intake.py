@@ -15,7 +15,8 @@ from ..core import keys
 from ..core.errors import NotFound
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen
 from ..core.exits import OUR_REASON
-from ..core.model import Node, NodeStatus, Rank
+from ..core.model import NodeStatus, Rank
+from ..core.node_record import Node
 from ..engine.runtime import Runtime
 from ..engine.sweeper import Report, Sweeper
 from ..engine.troubles import ALL

@@ -13,7 +13,8 @@ from typing import Any
 from ..core import codec, rows
 from ..core.codec import CODEC, Codec
 from ..core.errors import BadRecord, Unreadable
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
+from ..core.model import Entry, Job, JobStatus, NodeStatus, Rank
+from ..core.node_record import Node
 from ..engine.ports import JobLine
 from . import tables
 from .errors import ForeignRecord

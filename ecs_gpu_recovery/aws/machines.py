@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.events import Fact, NodeSeen, TaskEnded
-from ..core.model import Job, MachineRecord, Node, Rank
+from ..core.model import Job, MachineRecord, Rank
+from ..core.node_record import Node
 from .pages import pages
 
 log = logging.getLogger("ecs_gpu_recovery")

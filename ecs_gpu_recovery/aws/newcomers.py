@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ..core.events import Tick
-from ..core.model import Node
+from ..core.node_record import Node
 from ..engine.runtime import Runtime
 from .discover import described, listed, record, sighting
 from .pages import pages

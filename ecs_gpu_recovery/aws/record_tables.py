@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..core import rows
 from ..core.codec import CODEC, Codec
 from ..core.errors import NodesTaken, Transient, VersionConflict
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus
+from ..core.node_record import Node
 from . import items, tables
 from .dynamo import MOST_ACTIONS, Dynamo
 from .errors import Cancelled

@@ -10,8 +10,8 @@ import logging
 from datetime import datetime, timedelta
 
 from ..core.events import NodeSeen
-from ..core.model import Node
 from ..core.node.rules import forgotten_at
+from ..core.node_record import Node
 from ..engine.runtime import Runtime
 from .machines import Machines, is_silent
 from .store import DynamoStore

@@ -15,7 +15,8 @@ from typing import Any
 
 from ..core import rows
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient, Unreadable, VersionConflict
-from ..core.model import Entry, Job, JobStatus, Node, Rank, TaskStatus
+from ..core.model import Entry, Job, JobStatus, Rank, TaskStatus
+from ..core.node_record import Node
 from ..engine.ports import Nodes, Page, each
 from . import items, tables
 from .dynamo import MOST_ACTIONS

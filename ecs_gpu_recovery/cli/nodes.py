@@ -14,7 +14,7 @@ from . import complete
 from .options import BackendOption, JsonOption, NodeArgument, StateOption, WhyOption, refuse_lost_options
 
 if TYPE_CHECKING:
-    from ..core.model import Node
+    from ..core.node_record import Node
 
 nodes_app = typer.Typer(
     help="List the nodes, or examine all free ones.", invoke_without_command=True, rich_markup_mode=None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.codec import whole
 from ..core.effects import Order
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus, Rank
+from ..core.model import Entry, Job, JobStatus, NodeStatus, Rank
+from ..core.node_record import Node
 from ..engine.ports import Page
 from ..masks import command_line, masked_command, masked_record
 from ..progress import progress_of

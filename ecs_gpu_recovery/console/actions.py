@@ -13,7 +13,8 @@ from ..control.permits import FleetView
 from ..control.records import RecordsBackend
 from ..control.submission import retry
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from ..core.model import Job, Node
+from ..core.model import Job
+from ..core.node_record import Node
 from . import dead_letters, forms
 from .access.auth import Identity
 from .context import Console, ConsoleArg, IdentityArg, note

@@ -16,7 +16,8 @@ from .. import own_script
 from ..control.records import RecordsBackend
 from ..control.submission import choose_nodes, new_job_id, task_definition
 from ..core.errors import RecoveryError, Refused
-from ..core.model import Job, Node
+from ..core.model import Job
+from ..core.node_record import Node
 from ..jobfile import JobRequest, parse
 from ..jobkeys import CONTAINER, HOW, KEYS, MORE, JobKey
 from ..masks import masked_command, masked_env

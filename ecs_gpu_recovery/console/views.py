@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ..core.codec import whole
-from ..core.model import Entry, Job, JobStatus, Node, NodeStatus
+from ..core.model import Entry, Job, JobStatus, NodeStatus
+from ..core.node_record import Node
 from ..engine.ports import JobLine, Page
 from ..masks import command_line, masked_record
 from ..progress import effective_ratio, progress_of

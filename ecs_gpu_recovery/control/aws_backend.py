@@ -21,7 +21,8 @@ from ..aws.reads import DynamoReads
 from ..aws.shell_document import FOLDER
 from ..aws.task_definition import log_stream
 from ..core.errors import JobExists, NotFound, Refused, Transient
-from ..core.model import Job, JobSpec, Node
+from ..core.model import Job, JobSpec
+from ..core.node_record import Node
 from ..engine.reads import NodeChanges
 from ..environment import telling
 from ..jobfile import JobRequest

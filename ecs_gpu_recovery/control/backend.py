@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import Refused
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus
+from ..core.node_record import Node
 from ..engine.ports import Page
 from ..engine.reads import Notice, TaskLine
 from ..jobfile import JobRequest

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.errors import NotFound, RecoveryError, Refused
-from ..core.model import Job, JobSpec, Node, Rank
+from ..core.model import Job, JobSpec, Rank
+from ..core.node_record import Node
 from ..engine.reads import TaskLine
 from ..jobfile import JobRequest
 from ..local import wiring

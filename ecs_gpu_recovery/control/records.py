@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ..core import resolutions
 from ..core.errors import BadRecord, NotFound, Refused
 from ..core.events import NodeAsked, OrderFailed
-from ..core.model import Entry, Job, JobStatus, Node, Rank
+from ..core.model import Entry, Job, JobStatus, Rank
 from ..core.node.rules import ASKS
+from ..core.node_record import Node
 from ..core.policy import Policy
 from ..engine.ports import Page, Store, each
 from ..engine.reads import NodeChanges, Notice, Reads, TaskLine, stand_in

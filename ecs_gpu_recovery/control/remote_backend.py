@@ -28,7 +28,8 @@ from .. import __version__
 from ..aws.dead_letters import Letter, Seen, Sent
 from ..core import codec
 from ..core.errors import BadRecord, JobExists, NotFound, RecoveryError, Refused, Transient, Unreadable
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus
+from ..core.node_record import Node
 from ..engine.ports import JobLine, Page
 from ..engine.reads import Notice
 from ..jobfile import JobRequest, body_of

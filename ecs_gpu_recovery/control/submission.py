@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.errors import JobExists, NodesTaken, NotFound, Refused, Transient
-from ..core.model import Failover, Job, JobSpec, Node
+from ..core.model import Failover, Job, JobSpec
+from ..core.node_record import Node
 from ..core.policy import Policy
 from ..engine.ports import Store
 from ..jobfile import JobRequest

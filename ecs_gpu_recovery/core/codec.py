@@ -17,7 +17,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from .effects import EFFECTS
 from .errors import Bug, NewerRecord, Unreadable
 from .guard import FleetGuard
-from .model import Entry, Job, Node
+from .model import Entry, Job
+from .node_record import Node
 
 T = TypeVar("T")
 #: What older records may still have in their outbox.

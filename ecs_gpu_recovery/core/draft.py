@@ -16,7 +16,8 @@ from . import keys, messages
 from .effects import CheckNode, Effect, Notify, StartTask
 from .events import OrderFailed, OrdersClaimed, OrderSent
 from .exits import is_passing
-from .model import Entry, Job, MachineRecord, Node, NodeStatus
+from .model import Entry, Job, MachineRecord, NodeStatus
+from .node_record import Node
 from .outbox import Outbox
 from .policy import Policy
 from .timeline import NODE_LINES, archive, shortened

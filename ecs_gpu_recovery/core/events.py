@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from .effects import Notify
 from .guard import Answer
-from .model import Leave, MachineRecord, Node, Verdict
+from .model import Leave, MachineRecord, Verdict
+from .node_record import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

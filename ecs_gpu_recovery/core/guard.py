@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from . import keys
 from .errors import NotFound, Refused
-from .model import Condemnation, Node
+from .node_record import Condemnation, Node
 from .policy import Policy
 from .stored import Stored
 

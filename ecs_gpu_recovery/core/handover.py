@@ -14,8 +14,9 @@ from datetime import datetime
 from . import rows, sighting
 from .errors import NodesTaken, NotFound, Unreadable
 from .events import Fact, HandedOver, NodeGivenUp, NodeLeaving, NodeRepaired, OldTaskEnded
-from .model import Job, Node, NodeStatus, Notice, Rank, Verdict
+from .model import Job, NodeStatus, Notice, Rank, Verdict
 from .node.table import decide_node
+from .node_record import Node
 from .policy import Policy
 
 

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .model import Node, Rank
+    from .model import Rank
+    from .node_record import Node
 
 #: How the name of an archive ends.
 ARCHIVE = ".tar.gz"

@@ -12,7 +12,8 @@ from . import keys
 from .effects import Notify
 from .errors import NewerRecord, Unreadable
 from .guard import FleetGuard, Request, in_common
-from .model import Exit, Node, NodeStatus, Rank, Verdict
+from .model import Exit, NodeStatus, Rank, Verdict
+from .node_record import Node
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
 LONGEST_SUBJECT = 100

@@ -12,7 +12,8 @@ from .effects import Notify
 from .guard import FleetGuard
 from .job.hang import NOTED
 from .messages import headline
-from .model import Job, JobSpec, JobStatus, Node, NodeStatus
+from .model import Job, JobSpec, JobStatus, NodeStatus
+from .node_record import Node
 
 
 def over(old: Job | Node, new: Job | Node) -> list[Notify]:

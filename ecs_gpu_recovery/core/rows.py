@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from . import keys, messages
 from .effects import Order
 from .guard import open_fault
-from .model import Condemnation, Entry, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
+from .model import Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from .node_record import Condemnation, Node
 from .timeline import NODE_LINES, archive, shortened
 
 #: A claim this young may belong to a job that is being recorded right now.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .model import Node, Pulse
+from .node_record import Node, Pulse
 from .policy import Policy
 
 STATES = MOVING, FLAT, IDLE = "moving", "flat", "idle"

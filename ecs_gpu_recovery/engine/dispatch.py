@@ -29,7 +29,8 @@ from ..core.events import (
     StartRefused,
 )
 from ..core.guard import Answer
-from ..core.model import Entry, Job, Node, Rank
+from ..core.model import Entry, Job, Rank
+from ..core.node_record import Node
 from .ports import Fleet, Notifier, Store
 
 log = logging.getLogger("ecs_gpu_recovery")

@@ -12,7 +12,8 @@ from ..core.errors import ClusterRefused, Transient
 from ..core.events import GangStalled
 from ..core.job import hang
 from ..core.job.table import decide
-from ..core.model import Job, JobStatus, Node, Rank
+from ..core.model import Job, JobStatus, Rank
+from ..core.node_record import Node
 from ..core.witness import Named, Stall
 from .runtime import Runtime
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from ..core.errors import Refused
 from ..core.events import NodeAsked
-from ..core.model import Node, NodeStatus
+from ..core.model import NodeStatus
+from ..core.node_record import Node
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")

@@ -18,8 +18,9 @@ from ..core.errors import BadRecord, Refused, Transient, VersionConflict
 from ..core.events import Fact, PermitWithheld, Tick
 from ..core.guard import Answer, FleetGuard, Request
 from ..core.job import leaves, sightings
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus
 from ..core.node.repair import unheard
+from ..core.node_record import Node
 from ..core.policy import Policy
 from .ports import GuardStore
 

@@ -11,7 +11,8 @@ from ..core.effects import Archive, CheckNode, Notify, RebootNode, ReplaceNode, 
 from ..core.errors import BadRecord
 from ..core.events import Fact
 from ..core.guard import FleetGuard
-from ..core.model import Job, JobStatus, Node, Rank
+from ..core.model import Job, JobStatus, Rank
+from ..core.node_record import Node
 from ..core.witness import Named, Silence
 
 S = TypeVar("S")

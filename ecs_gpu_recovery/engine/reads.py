@@ -12,7 +12,8 @@ from typing import Protocol
 
 from ..core.effects import Notify
 from ..core.errors import BadRecord
-from ..core.model import Entry, Job, JobStatus, Node
+from ..core.model import Entry, Job, JobStatus
+from ..core.node_record import Node
 
 #: A message to people: when (`at`), and the texts of a `Notify`.
 Notice = dict[str, str]

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 from ..core.effects import Order
 from ..core.errors import Transient, VersionConflict
 from ..core.events import Fact
-from ..core.model import Job, Node
+from ..core.model import Job
+from ..core.node_record import Node
 
 R = TypeVar("R", Job, Node)
 #: A job of 256 nodes whose verdicts arrive at once: each writer must get its turn.

@@ -28,8 +28,9 @@ from ..core.events import (
 )
 from ..core.job import claim
 from ..core.job.table import decide, submit
-from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus, Node
+from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus
 from ..core.node.table import decide_node
+from ..core.node_record import Node
 from ..core.outbox import latest
 from ..core.policy import Policy
 from .dispatch import Dispatcher, moved_nodes, node_of, say

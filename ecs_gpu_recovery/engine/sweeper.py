@@ -19,9 +19,10 @@ from ..core.errors import BadRecord, Transient
 from ..core.events import Fact, NodeReplaced, Tick
 from ..core.invariants import broken
 from ..core.job import claim
-from ..core.model import Job, JobStatus, Node, NodeStatus, Rank
+from ..core.model import Job, JobStatus, NodeStatus, Rank
 from ..core.node import replacement
 from ..core.node.table import decide_node
+from ..core.node_record import Node
 from .hangs import Hangs
 from .ports import each
 from .records import R

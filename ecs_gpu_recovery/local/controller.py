@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from ..core.model import Node
+from ..core.node_record import Node
 from ..core.policy import Policy
 from ..engine.idle_checks import IdleChecks
 from ..engine.sweeper import Report

@@ -22,18 +22,8 @@ from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTa
 from ..core.errors import ClusterRefused, Transient
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
 from ..core.job import hang
-from ..core.model import (
-    Entry,
-    Job,
-    JobStatus,
-    Leave,
-    MachineRecord,
-    Node,
-    NodeStatus,
-    Notice,
-    Rank,
-    Verdict,
-)
+from ..core.model import Entry, Job, JobStatus, Leave, MachineRecord, NodeStatus, Notice, Rank, Verdict
+from ..core.node_record import Node
 from ..core.witness import Named, Silence
 from ..environment import RAS_PORT, telling, training_environment
 from ..waited_for import named

@@ -18,7 +18,8 @@ from typing import Any
 from ..core import keys, rows
 from ..core.codec import CODEC, Codec
 from ..core.errors import BadRecord, JobExists, NodesTaken, NotFound, Refused, Unreadable, VersionConflict
-from ..core.model import Job, JobStatus, Node
+from ..core.model import Job, JobStatus
+from ..core.node_record import Node
 from ..engine.ports import JobLine, Nodes, Page, each
 from .database import Database
 from .schema import TASK_COLUMNS

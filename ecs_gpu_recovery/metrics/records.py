@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from .. import __version__
-from ..core.model import Job, JobStatus, Node, NodeStatus
+from ..core.model import Job, JobStatus, NodeStatus
+from ..core.node_record import Node
 from ..engine.ports import Store
 from ..ledger import Ledger, account
 from ..local.attic import reboots_ordered

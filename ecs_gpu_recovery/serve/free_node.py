@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from ..cli.render import emit_json, plain, styled
 from ..core.errors import RecoveryError
-from ..core.model import Node, NodeStatus
+from ..core.model import NodeStatus
+from ..core.node_record import Node
 from ..local.wiring import Embedded
 
 LIMIT_S = 100.0

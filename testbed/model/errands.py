@@ -25,8 +25,9 @@ from ecs_gpu_recovery.core.events import (
     Tick,
 )
 from ecs_gpu_recovery.core.guard import Answer
-from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 
 from .bounds import STEP

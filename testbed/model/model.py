@@ -31,8 +31,9 @@ from ecs_gpu_recovery.core.events import (
 from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.job import claim
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, NodeStatus, Rank, TaskStatus
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.rows import claimed_node, held_node
 
 from . import monitors, world

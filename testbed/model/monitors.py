@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 
 from .world import FORGED, Machine
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from ecs_gpu_recovery.core.effects import CheckNode, Order, StartTask
 from ecs_gpu_recovery.core.events import Fact
-from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 
 from .bounds import Left
 from .world import Machine

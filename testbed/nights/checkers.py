@@ -15,7 +15,8 @@ from itertools import pairwise
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
-from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.sighting import LEAVES
 from ecs_gpu_recovery.engine.ports import Store, each
 

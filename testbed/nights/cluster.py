@@ -28,7 +28,8 @@ from ecs_gpu_recovery.core.events import (
     TaskEnded,
     TaskStarted,
 )
-from ecs_gpu_recovery.core.model import Job, Leave, Node, NodeStatus, Notice, Rank
+from ecs_gpu_recovery.core.model import Job, Leave, NodeStatus, Notice, Rank
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.witness import Named, Silence
 from ecs_gpu_recovery.engine.dispatch import node_of
 

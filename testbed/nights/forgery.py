@@ -8,7 +8,8 @@ from random import Random
 
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
 from ecs_gpu_recovery.core.events import CheckStarted, NodeChecked, Origin, TaskEnded, TaskFact, TaskStarted
-from ecs_gpu_recovery.core.model import Job, Node, Verdict
+from ecs_gpu_recovery.core.model import Job, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 
 _VERDICTS = (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE)
 

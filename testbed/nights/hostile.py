@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ecs_gpu_recovery.core.effects import Archive, Notify
 from ecs_gpu_recovery.core.errors import Transient, VersionConflict
 from ecs_gpu_recovery.core.guard import FleetGuard
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node
+from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import GuardStore, Nodes, Page, Store
 
 from ..releases import marked_job, marked_node

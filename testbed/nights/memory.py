@@ -25,7 +25,8 @@ from ecs_gpu_recovery.core.errors import (
     VersionConflict,
 )
 from ecs_gpu_recovery.core.guard import FleetGuard
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node
+from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import JobLine, Nodes, Page, Store, each
 from ecs_gpu_recovery.local.store import SqliteStore
 

@@ -29,21 +29,12 @@ from ecs_gpu_recovery.core.guard import Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
 from ecs_gpu_recovery.core.job import table as job_table
 from ecs_gpu_recovery.core.job.draft import Draft
-from ecs_gpu_recovery.core.model import (
-    Exit,
-    Job,
-    JobStatus,
-    Leave,
-    Node,
-    NodeStatus,
-    Rank,
-    TaskStatus,
-    Verdict,
-)
+from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, Leave, NodeStatus, Rank, TaskStatus, Verdict
 from ecs_gpu_recovery.core.node import repair, replacement
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.dispatch import Dispatcher
 from ecs_gpu_recovery.engine.hangs import Hangs

@@ -7,7 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core.events import Tick
-from ecs_gpu_recovery.core.model import Node, NodeStatus
+from ecs_gpu_recovery.core.model import NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 
 from .luck import poisson
 from .world import GPUS, Machine

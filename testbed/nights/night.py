@@ -19,7 +19,8 @@ from random import Random
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
 from ecs_gpu_recovery.core.errors import NotFound, Refused, Transient
 from ecs_gpu_recovery.core.events import Fact, NodePulse
-from ecs_gpu_recovery.core.model import Job, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import GuardStore, Store
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.guard import CONDEMNED, REBOOT, REPLACE, STOP, FleetGuard
-from ecs_gpu_recovery.core.model import Node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 
 from .violation import demand

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ecs_gpu_recovery.core.model import REPLACED_BY, Node, Verdict
+from ecs_gpu_recovery.core.model import Verdict
 from ecs_gpu_recovery.core.node.replacement import GONE
+from ecs_gpu_recovery.core.node_record import REPLACED_BY, Node
 
 from .permit_judge import PermitJudge
 from .violation import demand

@@ -12,7 +12,8 @@ from ecs_gpu_recovery.aws import items
 from ecs_gpu_recovery.aws.errors import ForeignRecord
 from ecs_gpu_recovery.aws.store import PAGE
 from ecs_gpu_recovery.core.errors import NodesTaken, Refused, VersionConflict
-from ecs_gpu_recovery.core.model import Hold, Job, JobStatus, Node, NodeStatus, TaskStatus
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, TaskStatus
+from ecs_gpu_recovery.core.node_record import Hold, Node
 from tests.aws.place import Place
 from tests.contract.worlds import (
     CLUSTER,

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from ecs_gpu_recovery.core.errors import VersionConflict
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.node_record import Node
 from tests.aws.place import Place
 from tests.aws.wire import answer, cancelled
 from tests.contract.worlds import MINUTE, T0, a_job, after, ended, running, some_nodes, task_of, with_ranks

@@ -17,7 +17,7 @@ from ecs_gpu_recovery.aws.fleet import EcsFleet
 from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.effects import CheckNode
 from ecs_gpu_recovery.core.errors import Transient
-from ecs_gpu_recovery.core.model import Node
+from ecs_gpu_recovery.core.node_record import Node
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ARN = "arn:aws:ecs:us-east-1:123456789012:"

@@ -18,7 +18,8 @@ from ecs_gpu_recovery.control.remote_backend import TOKEN_VARIABLE, RemoteBacken
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.errors import NotFound
 from ecs_gpu_recovery.core.events import FAULT
-from ecs_gpu_recovery.core.model import Condemnation, Entry, Node, Verdict
+from ecs_gpu_recovery.core.model import Entry, Verdict
+from ecs_gpu_recovery.core.node_record import Condemnation, Node
 from ecs_gpu_recovery.local import evidence
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.ticket import ticket

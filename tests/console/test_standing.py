@@ -16,7 +16,8 @@ from ecs_gpu_recovery.console.pages.render import Renderer
 from ecs_gpu_recovery.core.effects import Order, RebootNode
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT
 from ecs_gpu_recovery.core.job.hang import NOTED, SEEN
-from ecs_gpu_recovery.core.model import Condemnation, Entry, Hold, Job, Node, NodeStatus, Pulse, Verdict
+from ecs_gpu_recovery.core.model import Entry, Job, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Condemnation, Hold, Node, Pulse
 from ecs_gpu_recovery.standing import standing
 from tests.core.story import POLICY, T0, a_job_awaiting_reboot, a_running_job, some_nodes
 

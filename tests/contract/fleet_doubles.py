@@ -14,7 +14,8 @@ from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, ReplaceNode, St
 from ecs_gpu_recovery.core.errors import ClusterRefused
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused
 from ecs_gpu_recovery.core.job.table import submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, Rank
+from ecs_gpu_recovery.core.model import Job, JobSpec, Rank
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.fleets import POLICY, Behind
 from tests.contract.worlds import a_node

@@ -18,8 +18,9 @@ from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import CheckNode, Effect, RebootNode, StartTask, StopTask
 from ecs_gpu_recovery.core.events import Fact, NodeSeen, RebootProven, StopAsked
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node
+from ecs_gpu_recovery.core.model import Job, JobSpec
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import claimed_node
 from ecs_gpu_recovery.engine.ports import Fleet

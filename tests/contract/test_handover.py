@@ -9,7 +9,8 @@ import pytest
 from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import RebootNode
 from ecs_gpu_recovery.core.errors import VersionConflict
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import World, a_job, after, committed, ended, running, some_nodes, with_ranks

@@ -9,7 +9,8 @@ import pytest
 
 from ecs_gpu_recovery.core import rows
 from ecs_gpu_recovery.core.errors import JobExists, NodesTaken, NotFound, VersionConflict
-from ecs_gpu_recovery.core.model import Hold, JobStatus, NodeStatus
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
+from ecs_gpu_recovery.core.node_record import Hold
 from ecs_gpu_recovery.engine.ports import Store
 from tests.contract.worlds import (
     CLUSTER,

@@ -9,7 +9,8 @@ import pytest
 
 from ecs_gpu_recovery.core.codec import FORMAT
 from ecs_gpu_recovery.core.errors import BadRecord, NewerRecord, NodesTaken, Unreadable, VersionConflict
-from ecs_gpu_recovery.core.model import JobStatus, Node
+from ecs_gpu_recovery.core.model import JobStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import Store
 from testbed.releases import BREAKING, NEXT, LaterJob, LaterNode, marked_job, marked_node
 from tests.contract.worlds import (

@@ -12,7 +12,8 @@ from typing import Any
 
 from ecs_gpu_recovery.core.codec import CODEC, Codec
 from ecs_gpu_recovery.core.job.table import submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.ports import Store
 

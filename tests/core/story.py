@@ -36,8 +36,9 @@ from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.job.draft import Step
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import claimed_node, held_node
 

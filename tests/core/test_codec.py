@@ -23,7 +23,8 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.job.table import submit
-from ecs_gpu_recovery.core.model import Hold, Job, JobSpec, JobStatus, Verdict
+from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Hold
 from ecs_gpu_recovery.core.rows import claimed_node
 from tests.core.story import POLICY, T0, Story, a_job_awaiting_reboot, a_new_job, some_nodes
 from tests.core.walks import stories

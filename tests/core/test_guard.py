@@ -12,7 +12,8 @@ from ecs_gpu_recovery.core import guard
 from ecs_gpu_recovery.core.errors import NotFound, Refused
 from ecs_gpu_recovery.core.guard import MOST_WAITING, Answer, FleetGuard, Request
 from ecs_gpu_recovery.core.messages import fleet_frozen, permit_wanted
-from ecs_gpu_recovery.core.model import Condemnation, Node, Verdict
+from ecs_gpu_recovery.core.model import Verdict
+from ecs_gpu_recovery.core.node_record import Condemnation, Node
 from ecs_gpu_recovery.core.policy import Policy
 
 T0 = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)

@@ -11,8 +11,9 @@ import pytest
 from ecs_gpu_recovery.core import witness
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StopTask
 from ecs_gpu_recovery.core.events import GangStalled, NodePulse, ProgressSeen
-from ecs_gpu_recovery.core.model import ANOTHER_TOOL, JobStatus, Node, Verdict
+from ecs_gpu_recovery.core.model import ANOTHER_TOOL, JobStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import MINUTE, POLICY, T0, Story, a_new_job, a_running_job, like, some_nodes
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.keys import Key
-from ecs_gpu_recovery.core.model import Node, Rank
+from ecs_gpu_recovery.core.model import Rank
+from ecs_gpu_recovery.core.node_record import Node
 
 from .story import T0
 

@@ -13,8 +13,9 @@ from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.events import NodeAsked, NodeLeaving, NodeSeen, Tick
 from ecs_gpu_recovery.core.handover import leave_missed
 from ecs_gpu_recovery.core.job.leaves import due
-from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Leave, Node, NodeStatus, Notice, Verdict
+from ecs_gpu_recovery.core.model import JobSpec, JobStatus, Leave, NodeStatus, Notice, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from tests.core.story import MINUTE, POLICY, T0, Story, like, some_nodes
 from tests.core.test_moves import KIND, spare
 

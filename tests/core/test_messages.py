@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from ecs_gpu_recovery.core.messages import headline, job_failed, node_failed
-from ecs_gpu_recovery.core.model import Condemnation, Exit, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import Exit, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node_record import Condemnation
 from tests.core.story import T0, some_nodes
 
 

@@ -13,8 +13,9 @@ from ecs_gpu_recovery.core.effects import CheckNode, Notify, StartTask
 from ecs_gpu_recovery.core.errors import NodesTaken
 from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodesOffered
 from ecs_gpu_recovery.core.job.table import decide
-from ecs_gpu_recovery.core.model import Hold, JobSpec, JobStatus, Node, NodeStatus, TaskStatus, Verdict
+from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, TaskStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Hold, Node
 from ecs_gpu_recovery.core.rows import task_row
 from tests.core.story import MINUTE, POLICY, T0, Story, like, some_nodes
 

@@ -27,9 +27,10 @@ from ecs_gpu_recovery.core.events import (
     TaskEnded,
     Tick,
 )
-from ecs_gpu_recovery.core.model import Condemnation, Hold, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.rules import forgotten_at
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Condemnation, Hold, Node
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import POLICY, T0, like, some_nodes
 

@@ -21,9 +21,10 @@ from ecs_gpu_recovery.core.events import (
     OrderSent,
     Tick,
 )
-from ecs_gpu_recovery.core.model import Condemnation, JobSpec, JobStatus, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Condemnation, Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import held_node
 from tests.core.story import (

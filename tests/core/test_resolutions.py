@@ -9,7 +9,8 @@ import pytest
 from ecs_gpu_recovery.core import guard, keys
 from ecs_gpu_recovery.core.guard import FleetGuard, Freeze, Request
 from ecs_gpu_recovery.core.job.hang import NOTED
-from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Entry, Job, JobSpec, JobStatus, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.resolutions import answered, over, run_again
 from tests.contract.worlds import a_node
 from tests.core.story import T0, a_running_job

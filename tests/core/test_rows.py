@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecs_gpu_recovery.core.effects import Archive
-from ecs_gpu_recovery.core.model import Entry, Job, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Entry, Job, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.rows import changes, claimed_node, held_node, job_row, node_row, task_row
 from tests.core.story import T0, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job, some_nodes
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.events import TaskEnded, TaskStarted
-from ecs_gpu_recovery.core.model import Job, JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.fleet import LocalFleet

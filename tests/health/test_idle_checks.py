@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ecs_gpu_recovery.core.model import Entry, Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Entry, NodeStatus, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from tests.contract import worlds

@@ -14,7 +14,8 @@ import pytest
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE, parse_event
 from ecs_gpu_recovery.aws.parsed import Kind
 from ecs_gpu_recovery.core.events import FAULT, PROGRAM_FAULT, FaultSeen
-from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Watch

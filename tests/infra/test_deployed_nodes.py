@@ -12,7 +12,8 @@ import pytest
 
 from ecs_gpu_recovery.control import permits
 from ecs_gpu_recovery.core.errors import NotFound
-from ecs_gpu_recovery.core.model import JobStatus, Node, NodeStatus
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from testbed.aws.deployment import Deployment, People
 from testbed.aws.server import serve
 from tests.infra.deployed import Story, complaints, hasten, kept, sweep

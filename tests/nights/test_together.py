@@ -9,7 +9,8 @@ import pytest
 
 from ecs_gpu_recovery.core.effects import Archive
 from ecs_gpu_recovery.core.events import Fact
-from ecs_gpu_recovery.core.model import Job, Node
+from ecs_gpu_recovery.core.model import Job
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.records import Records
 from testbed.nights.night import run
 

@@ -10,7 +10,8 @@ import pytest
 
 from ecs_gpu_recovery.aws import last_look
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.model import Node, NodeStatus
+from ecs_gpu_recovery.core.model import NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from tests.stories.test_crashes import READS
 from tests.stories.test_evidence import BUCKET, keeping
 from tests.stories.test_permits import a_person, guard_of

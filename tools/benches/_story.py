@@ -23,7 +23,8 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.exits import our_reason
-from ecs_gpu_recovery.core.model import Job, MachineRecord, Node, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.model import Job, MachineRecord, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node_record import Node
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RANKS = 4

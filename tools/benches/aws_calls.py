@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from ecs_gpu_recovery.aws.items import job_item
 from ecs_gpu_recovery.core.errors import VersionConflict
-from ecs_gpu_recovery.core.model import Job, JobStatus, Node
+from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.node_record import Node
 from tests.aws.ministack import local_aws
 from tests.aws.test_store_cost import a_bad_night, after_a_hundred_attempts, size
 from tests.contract.worlds import a_job, a_node, running

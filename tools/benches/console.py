@@ -25,7 +25,8 @@ import psutil
 
 from ecs_gpu_recovery.control.console_link import ConsoleLink, token_of
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import JobSpec, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.local import wiring

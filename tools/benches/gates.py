@@ -26,8 +26,9 @@ from ecs_gpu_recovery.core.events import (
     RebootProven,
     Tick,
 )
-from ecs_gpu_recovery.core.model import Node, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 
 T0 = datetime(2026, 3, 1, 2, tzinfo=UTC)

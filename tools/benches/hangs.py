@@ -21,7 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecs_gpu_recovery.core.events import NodePulse, TaskStarted
-from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, Node, NodeStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.witness import Silence
 from ecs_gpu_recovery.engine.hangs import Hangs

@@ -19,7 +19,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ecs_gpu_recovery.core.events import Fact, NodeSeen, TaskStarted
-from ecs_gpu_recovery.core.model import JobSpec, Node, NodeStatus
+from ecs_gpu_recovery.core.model import JobSpec, NodeStatus
+from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.engine.sweeper import Sweeper

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ...control.records import RecordsBackend
-from ...core.model import Job, Node
+from ...core.model import Job
+from ...core.node_record import Node
 from ...engine.reads import BEGINNING, place
 from ...metrics.series import FILE, read_series
 from .. import incidents

@@ -12,7 +12,8 @@ from ...control.job_names import retries_of
 from ...control.records import RecordsBackend
 from ...core.edges import JOB
 from ...core.errors import RecoveryError, Refused, Transient
-from ...core.model import Entry, Exit, Job, JobStatus, Node, NodeStatus, Verdict
+from ...core.model import Entry, Exit, Job, JobStatus, NodeStatus, Verdict
+from ...core.node_record import Node
 from ...report import Stretch, lanes, phases
 from ...standing import BAD
 from .. import incidents, pulses, views

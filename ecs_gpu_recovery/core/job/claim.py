@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 
 from .. import examination, messages
 from ..events import NodesOffered
-from ..model import Failover, Job, JobStatus, Node, NodeStatus, Rank, TaskStatus, Verdict
+from ..model import Failover, Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from ..node_record import Node
 from . import leaves
 from .draft import Draft, end
 

@@ -37,7 +37,8 @@ from ..events import (
     TaskStarted,
     Tick,
 )
-from ..model import Budget, Job, JobSpec, JobStatus, Node, NodeStatus, Rank
+from ..model import Budget, Job, JobSpec, JobStatus, NodeStatus, Rank
+from ..node_record import Node
 from ..policy import Policy
 from . import budget as b
 from . import claim, hang, leaves

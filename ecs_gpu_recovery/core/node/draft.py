@@ -10,7 +10,8 @@ from .. import edges, examination, keys, messages
 from ..draft import RecordDraft
 from ..effects import CheckNode, Effect, Order, RebootNode, ReplaceNode
 from ..errors import Bug
-from ..model import Node, NodeStatus
+from ..model import NodeStatus
+from ..node_record import Node
 from ..policy import Policy
 
 

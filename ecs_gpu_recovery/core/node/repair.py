@@ -9,7 +9,8 @@ from .. import examination, keys, messages
 from ..effects import RebootNode
 from ..events import PermitWithheld, RebootFailed, RebootProven
 from ..guard import REBOOT, REPLACE, Answer, open_fault
-from ..model import TOO_OFTEN, WITHIN, Condemnation, Node, NodeStatus, Verdict
+from ..model import NodeStatus, Verdict
+from ..node_record import TOO_OFTEN, WITHIN, Condemnation, Node
 from . import replacement
 from .draft import NodeDraft
 

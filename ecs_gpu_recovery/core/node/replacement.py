@@ -13,7 +13,8 @@ from .. import keys, messages
 from ..effects import ReplaceNode
 from ..events import NodeReplaced
 from ..guard import open_fault
-from ..model import REPLACED_BY, Node, NodeStatus
+from ..model import NodeStatus
+from ..node_record import REPLACED_BY, Node
 from .draft import NodeDraft
 
 GONE = "its machine is gone; another one is to come"

@@ -28,7 +28,8 @@ from ..events import (
     Tick,
 )
 from ..guard import open_fault
-from ..model import WITHIN, Hold, Leave, Node, NodeStatus, Notice, Pulse, Verdict
+from ..model import Leave, NodeStatus, Notice, Verdict
+from ..node_record import WITHIN, Hold, Node, Pulse
 from . import repair, replacement
 from .draft import NodeDraft
 

@@ -33,7 +33,8 @@ from ..events import (
     RebootProven,
     Tick,
 )
-from ..model import Node, NodeStatus
+from ..model import NodeStatus
+from ..node_record import Node
 from ..outbox import latest
 from ..policy import Policy
 from . import rules as r
