@@ -207,15 +207,10 @@ def _rules(argv: Sequence[str]) -> int:
         prog="gpu-health rules", description="Print the rule table, in the order rules are tried."
     )
     _policy_options(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="for programs")
-    form.add_argument("--markdown", action="store_true", help="for documents")
+    parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(argv)
     rules = policy.load(options.policy, options.group)
-    if options.json:
-        report.say(json.dumps(report.rules_json(rules), indent=2))
-    else:
-        report.say(report.rules_markdown(rules) if options.markdown else report.rules_table(rules))
+    report.say(json.dumps(report.rules_json(rules), indent=2) if options.json else report.rules_table(rules))
     return 0
 
 

@@ -6,6 +6,7 @@ The list itself is `catalogue.toml`.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -46,8 +47,13 @@ METRICS: dict[str, Metric] = {metric.name: metric for group in GROUPS.values() f
 
 def table() -> str:
     """The list of docs/metrics.md. What each means stands beside it at /metrics, so the page only names them."""
-    lines = ["| of | metrics, with their labels |", "|---|---|"]
+    lines = ["| of (labels) | metrics (more labels) |", "|---|---|"]
     for title, group in GROUPS.items():
-        named = [f"`{m.name}`" + (f" ({', '.join(m.labels)})" if m.labels else "") for m in group]
-        lines.append(f"| {title} | {', '.join(named)} |")
+        shared = [label for label in group[0].labels if all(label in metric.labels for metric in group)]
+        named = [f"`{m.name}`" + _labels([one for one in m.labels if one not in shared]) for m in group]
+        lines.append(f"| {title}{_labels(shared)} | {', '.join(named)} |")
     return "\n".join(lines) + "\n"
+
+
+def _labels(names: Sequence[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""

@@ -231,17 +231,6 @@ def test_an_earlier_report_that_is_none_is_told_and_ignored(node: Node) -> None:
     assert "no earlier report" in ran.err
 
 
-def test_the_documentation_shows_the_rules_that_are_shipped(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["rules", "--markdown"]) == 0
-    shown = (
-        (ROOT / "docs" / "health.md")
-        .read_text()
-        .partition("<!-- rules -->\n")[2]
-        .partition("<!-- /rules -->")[0]
-    )
-    assert shown == capsys.readouterr().out, "put the output of gpu-health rules --markdown between the marks"
-
-
 def test_the_last_line_of_a_log_is_the_report_and_people_read_a_table(node: Node) -> None:
     node.write("kmsg", XID_79)
     ran = node.bench.check("--json-line", "--level", "quick", GPU_HEALTH_SIMULATED=str(node.folder))

@@ -108,17 +108,6 @@ def rules_table(policy: Policy) -> str:
     return "\n".join(_columns(head, [_rule_row(rule) for rule in policy.rules], widest=44))
 
 
-def rules_markdown(policy: Policy) -> str:
-    """The rules as the documentation shows them: what each source's codes lead to, without the reasons."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for rule in policy.rules:
-        _, source, codes, action, _ = _rule_row(rule)
-        found.setdefault((source, action), []).append(codes.replace("|", "/"))
-    rows = [["source", "action", "codes"], ["---"] * 3]
-    rows += [[source, action, ", ".join(codes)] for (source, action), codes in found.items()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _rule_row(rule: Rule) -> list[str]:
     extra = []
     if rule.repeat:
