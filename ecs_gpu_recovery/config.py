@@ -37,58 +37,55 @@ class Deployment(SharedSettings):
     """What a deployment can choose, one row for each setting."""
 
     DELETION_PROTECTION: bool = setting(
-        True, boolean, "tables, archived timelines and shared storage stay when the stack is destroyed"
+        True, boolean, "tables, timelines and shared storage survive `cdk destroy`"
     )
     CREATE_ECS_CLUSTER: bool = setting(False, boolean, "make the cluster; else it is one of yours")
-    TRAINING_TASK: str = setting("gpu-training", read.family, "the family of the example of a training task")
+    TRAINING_TASK: str = setting("gpu-training", read.family, "the family of the example training task")
     CREATE_TRAINING_TASK: bool = setting(True, boolean, "make that example")
-    TRAINING_TASK_FAMILIES: str = setting("*", _families, "families that may be started again, with commas")
+    TRAINING_TASK_FAMILIES: str = setting("*", _families, "families that may be started again")
     TRAINING_LOG_GROUPS: str = setting(
         "/gpu/*",
         read.each(matching(r"[\w./#-]{1,512}\*?", "use names of log groups, with * at the end if need be")),
-        "log groups that ranks write to, beside the stack's own; people and nodes may use these and no others",
+        "log groups that ranks write to, and that people and nodes may use, beside the stack's own",
     )
     IMAGE: str = setting(
         "",
         read.any_text,
-        "the image of the check and of the example; empty: `IMAGE_TAG` in the stack's own repository",
+        "image of the check and the example; empty: `IMAGE_TAG` in the stack's repository",
     )
     IMAGE_TAG: str = setting(
         "latest",
         matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "use the tag of an image"),
-        "which image there",
+        "its tag there",
     )
     REPOSITORY_NAME: str = setting(
         "ecs-gpu-recovery",
         matching(r"[a-z0-9][a-z0-9._/-]{1,255}", "use the name of an ECR repository"),
-        "the image repository that the stack makes",
+        "that repository",
     )
     BUILD_IMAGE: bool = setting(
         False,
         boolean,
-        "make a CodeBuild project that builds the image in the account, without Docker on your machine",
+        "CodeBuild builds the image, without Docker here",
     )
-    GPUS_PER_NODE: int = setting(
-        8, whole(1, 64), "what the check and the example reserve: all GPUs of a node"
-    )
+    GPUS_PER_NODE: int = setting(8, whole(1, 64), "what the check and the example reserve")
     WATCH_NODES: str = setting(
         "auto",
         one_of("auto", "true", "false"),
-        "evidence as it happens, and numbers of the nodes: `gpu-health watch` on each; auto: where the image is named"
-        " (`IMAGE`) or built (`BUILD_IMAGE`)",
+        "`gpu-health watch` on each node; auto: with `IMAGE` or `BUILD_IMAGE`",
     )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
     EVIDENCE_DAYS: int = setting(
         90,
         whole(0, 3650),
-        "how long is kept what a reboot or a replacement would wipe; 0 keeps nothing",
+        "how long evidence from before a reboot is kept; 0: none",
         unit="days",
     )
     SWEEPER_CONCURRENCY: int = setting(
         2,
         whole(0, 10),
-        "Lambda keeps room for so many sweepers; 0 where the account has too little to set some aside",
+        "reserved for the sweeper; 0 where the account has too little",
     )
     LOG_RETENTION_DAYS: int = setting(90, _log_days, "how long logs are kept", unit="days")
     LOG_LEVEL: str = setting("INFO", _log_level, "how much the functions write there")
@@ -105,12 +102,12 @@ class Deployment(SharedSettings):
     NOTIFICATION_EMAIL: str = setting(
         "",
         read.optional(matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "use an e-mail address")),
-        "an address that is subscribed to the topic",
+        "subscribed to the topic",
     )
     CHAT_TOPIC_NAME: str = setting(
         "",
         read.optional(matching(r"[A-Za-z0-9_-]{1,256}", "use letters, digits, dashes and underscores")),
-        "a second topic, with the messages in the form of Amazon Q in chat applications (AWS Chatbot): Slack, Teams",
+        "a second topic, for Amazon Q in chat applications: Slack, Teams",
     )
     CREATE_EC2_INSTANCE: bool = setting(False, boolean, "make a GPU node; needs `VPC_ID` and `SUBNET_ID`")
     EC2_INSTANCE_TYPE: str = setting(
@@ -123,7 +120,7 @@ class Deployment(SharedSettings):
     FSX_CLIENT_CIDRS: str = setting(
         "",
         read.optional(read.each(read.network)),
-        "networks of your own whose machines may mount it too, with commas",
+        "other networks that may mount it",
     )
     VPC_ID: str = setting("", _vpc, "the network of the node and the storage")
     SUBNET_ID: str = setting(
@@ -132,18 +129,18 @@ class Deployment(SharedSettings):
         "their subnet",
     )
     CREATE_ECS_ANYWHERE_ROLE: bool = setting(
-        False, boolean, "make the role with which machines of your own join the cluster (ECS Anywhere)"
+        False, boolean, "make the role for machines of your own (ECS Anywhere)"
     )
     CREATE_PEOPLE_POLICIES: bool = setting(
         False,
         boolean,
-        "make two policies for people who use the command and the console: to look, and to act",
+        "make two policies for people: to look, and to act",
     )
     CONSOLE_IMAGE: str = setting(
         "",
         read.any_text,
-        "the console's image (docker/console): asks for the console as a service behind a load balancer. It needs a"
-        " network, a certificate and a provider that signs people in (OpenID Connect)",
+        "the [console as a service](console.md#on-aws-as-a-service): its image. Needs the network, the"
+        " certificate and the provider below",
     )
     CONSOLE_VPC_ID: str = setting("", _vpc, "the console's network")
     CONSOLE_SUBNET_IDS: str = setting(
@@ -153,16 +150,14 @@ class Deployment(SharedSettings):
                 r"subnet-[0-9a-f]{8,17}(,subnet-[0-9a-f]{8,17})+", "use two or more subnets, with commas"
             )
         ),
-        "two or more subnets of it, with commas",
+        "two or more of its subnets",
     )
-    CONSOLE_PUBLIC_IP: bool = setting(
-        False, boolean, "a public address for the service, where there is no NAT"
-    )
-    CONSOLE_INTERNET_FACING: bool = setting(
-        False, boolean, "the load balancer can be reached from the internet"
-    )
+    CONSOLE_PUBLIC_IP: bool = setting(False, boolean, "a public address, where there is no NAT")
+    CONSOLE_INTERNET_FACING: bool = setting(False, boolean, "reachable from the internet")
     CONSOLE_ALLOWED_CIDRS: str = setting(
-        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16", read.each(read.network), "who may reach it, with commas"
+        "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16",
+        read.each(read.network),
+        "from where it is reachable",
     )
     CONSOLE_CERTIFICATE_ARN: str = setting(
         "",
@@ -183,12 +178,12 @@ class Deployment(SharedSettings):
     CONSOLE_OIDC_SECRET: str = setting(
         "",
         read.optional(matching(r"[\w/+=.@:-]{1,512}", "use the secret's name or ARN")),
-        "the secret of Secrets Manager that holds the client's secret, by name or ARN",
+        "the client's secret in Secrets Manager, by name or ARN",
     )
     CONSOLE_OPERATORS: str = setting(
         "",
         read.optional(read.each(matching(r"[\w.+@=-]{1,128}", "use e-mail addresses or ids, with commas"))),
-        "who may act, by e-mail address or id, with commas; everybody else may look",
+        "who may act: e-mail addresses or ids",
     )
     POLICY: ClassVar[Mapping[str, Any]] = {}  #: numbers of the policy, for a class with values of its own
     policy: Policy = Policy()

@@ -113,7 +113,7 @@ _ROWS = {
     "id": JobKey(
         NAME,
         "request.job_id",
-        "the job's id, if you want to choose it: the same id is never run twice",
+        "the job's id; the same id is never run twice",
         "--id",
     ),
     "command": JobKey(
@@ -125,7 +125,7 @@ _ROWS = {
     "script": JobKey(
         TEXT,
         "",
-        "a script of this machine to run instead of a command; its arguments follow. In a job file for AWS: where it is"
+        "a script of this machine instead of a command; its arguments follow. In a job file for AWS: its path"
         " in the container",
         "--script",
         ("command", "script_text"),
@@ -133,7 +133,7 @@ _ROWS = {
     "script_text": JobKey(
         Kind(str, longest=LARGEST),
         "container.script_text",
-        "the text of a script to run instead of `command`: Python, or a shell script that begins with #!",
+        "a script's text instead of `command`: Python, or a shell script that begins with #!",
         replaces=("command", "script"),
     ),
     "args": JobKey(WORDS, "", "arguments of `script`, or of `script_text`"),
@@ -178,8 +178,8 @@ _ROWS = {
     "restart_when_healthy": JobKey(
         choice(RESTARTS),
         "request.restart_when_healthy",
-        "what follows when a rank dies and no GPU is at fault: `progress` restarts the job if it got further than"
-        " before, `never` ends it; the policy's by default",
+        "when a rank dies and no GPU is at fault: `progress` restarts the job if it got further than before, `never`"
+        " ends it; the policy's by default",
         "--restart-when-healthy",
     ),
     "failover": JobKey(
@@ -191,7 +191,7 @@ _ROWS = {
     "fenced": JobKey(
         Kind(bool),
         "spec.fenced",
-        "a rank of an older attempt writes nothing once a newer one runs: then a job of one node may leave a lost one",
+        "a rank of an older attempt writes nothing once a newer one runs, so a job of one node may leave a lost one",
     ),
     "task_definition": JobKey(
         TEXT,
@@ -204,7 +204,7 @@ _ROWS = {
     "image": JobKey(
         TEXT,
         "container.image",
-        "AWS: the image to make a task definition from, where none is named",
+        "AWS: the image, where no task definition is named",
         "--image",
         ("task_definition",),
     ),
@@ -215,17 +215,15 @@ _ROWS = {
         "--mount",
     ),
     "shared_memory_mib": JobKey(
-        number(1, 16_777_216), "container.shared_memory_mib", "AWS: size of /dev/shm, which data loaders use"
+        number(1, 16_777_216), "container.shared_memory_mib", "AWS: size of /dev/shm"
     ),
-    "infiniband": JobKey(
-        Kind(bool), "container.infiniband", "AWS: give the container the node's InfiniBand devices"
-    ),
+    "infiniband": JobKey(Kind(bool), "container.infiniband", "AWS: give it the node's InfiniBand devices"),
     "log_group": JobKey(
-        TEXT, "container.log_group", "AWS: the CloudWatch log group that the ranks write to", "--log-group"
+        TEXT, "container.log_group", "AWS: the CloudWatch log group of the ranks", "--log-group"
     ),
     "task_role": JobKey(TEXT, "container.task_role", "AWS: the role of the training program"),
     "execution_role": JobKey(
-        TEXT, "container.execution_role", "AWS: the role with which ECS pulls the image and writes the log"
+        TEXT, "container.execution_role", "AWS: the role that pulls the image and writes the log"
     ),
 }
 #: The fields of the form. What runs, and where, the form asks in its own way.

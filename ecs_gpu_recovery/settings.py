@@ -146,12 +146,12 @@ def timeline_group(stack: str) -> str:
 class SharedSettings:
     """What a deployment chooses and its functions are told, under one name."""
 
-    TASK_TABLE_NAME: str = setting("ecs_task", table_name, "the DynamoDB table of tasks")
+    TASK_TABLE_NAME: str = setting("ecs_task", table_name, "the table of tasks")
     JOB_TABLE_NAME: str = setting(
-        "ecs_job", table_name, "the DynamoDB table of jobs", older=("TRAINING_JOB_TABLE_NAME",)
+        "ecs_job", table_name, "the table of jobs", older=("TRAINING_JOB_TABLE_NAME",)
     )
     NODE_TABLE_NAME: str = setting(
-        "ecs_node", table_name, "the DynamoDB table of nodes", older=("CONTAINER_INSTANCE_TABLE_NAME",)
+        "ecs_node", table_name, "the table of nodes", older=("CONTAINER_INSTANCE_TABLE_NAME",)
     )
     ECS_CLUSTER_NAME: str = setting(
         "gpu-cluster",
@@ -162,34 +162,33 @@ class SharedSettings:
     DCGM_HEALTH_CHECK_TASK: str = setting(
         "gpu-dcgm-health-check",
         task_definition,
-        "the task definition of the health check: a bare name is made by the stack, a revision or an ARN is yours",
+        "task definition of the check: a bare name is made by the stack, a revision or an ARN is yours",
         needed=True,
     )
     TASK_ROLE_ARNS: str = setting(
         "",
         optional(each(role_arn)),
-        "roles, not the stack's own, of tasks that may be started again and of a check of yours, with commas",
+        "roles of your own tasks that may be started again, and of your own check",
     )
     STACK_NAME: str = setting(
         "EcsGpuRecoveryStack",
         matching(r"[A-Za-z][A-Za-z0-9-]{0,39}", "use up to 40 letters, digits and dashes"),
-        "the names of functions, alarms, logs and of the document for reboots begin with it",
+        "begins the names of functions, alarms and logs",
     )
     NODE_TAG: str = setting(
         "GpuRecovery={cluster}",
         tag,
-        "only nodes with this tag (key=value) are recorded by themselves, and may be rebooted; {cluster} stands for the"
-        " cluster's name",
+        "only nodes with this tag are recorded by themselves, and may be rebooted; {cluster}: the cluster's name",
     )
     REBOOT_BESIDE: str = setting(
         "",
         optional(each(family)),
-        "families whose tasks do not keep a node from its reboot, with commas: other daemons",
+        "families whose tasks keep no node from its reboot (daemons)",
     )
     IDLE_CHECK_MINUTES: int = setting(
-        0, whole(0, 100_000), "free nodes are examined so often, one at a time; 0: never", unit="min"
+        0, whole(0, 100_000), "how often free nodes are examined; 0: never", unit="min"
     )
-    IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep free nodes are examined")
+    IDLE_CHECK_LEVEL: str = setting("quick", one_of("quick", 1, 2, 3, 4), "how deep")
 
     @property
     def node_tag(self) -> tuple[str, str]:
@@ -203,34 +202,30 @@ class LambdaSettings(SharedSettings):
 
     SNS_TOPIC_ARN: str = setting("", topic_arn, "where messages to people go", needed=True)
     DEAD_LETTER_QUEUE_URL: str = setting(
-        "", any_text, "where events end that no function could handle; `gpu-recovery letters` looks there"
+        "", any_text, "events that no function could handle (`gpu-recovery letters`)"
     )
     TIMELINE_LOG_GROUP: str = setting(
         "",
         optional(matching(r"[\w./#-]{1,512}", "use the name of a log group")),
-        "where the older lines of timelines are kept; without it they go to the function's own log",
+        "older lines of timelines; else the function's own log",
     )
-    EVIDENCE_BUCKET: str = setting(
-        "", any_text, "where nodes put what a reboot or a replacement would wipe; without it, nothing is kept"
-    )
+    EVIDENCE_BUCKET: str = setting("", any_text, "evidence from before a reboot; else none is kept")
     CALL_TABLE_NAME: str = setting(
         "",
         optional(table_name),
-        "the DynamoDB table in which functions share the pace of their calls; without it each keeps its own",
+        "by which functions share the pace of their calls; else each keeps its own",
     )
     GUARD_TABLE_NAME: str = setting(
         "",
         optional(table_name),
-        "the DynamoDB table of the guard that gives permits for reboots; without it none is needed",
+        "of the guard that permits reboots; else no permit is needed",
     )
     INCIDENT_BUS: str = setting(
         "",
         optional(matching(r"[\w./-]{1,256}", "use the name of an event bus")),
-        "the event bus that gets each message to people as an event too",
+        "the event bus that gets each message too",
     )
-    NODE_DAEMON_TASKS: str = setting(
-        "", each(family), "families of which each external node is to run one, with commas"
-    )
+    NODE_DAEMON_TASKS: str = setting("", each(family), "families of which each external node runs one")
     policy: Policy = Policy()
 
     @property

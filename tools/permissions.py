@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ecs_gpu_recovery.config import Config
+from ecs_gpu_recovery.infra import people
 from tools.project import ROOT, ProblemError
 
 PAGE = ROOT / "docs" / "permissions.md"
@@ -24,73 +27,77 @@ HEAD = """\
 
 # Permissions
 
-Three kinds: what the deployed roles may do, taken from the template with its default settings; what people need who use
-the command and the console; and what the person who deploys needs. `gpu-cluster`, `ecs_job` and so on are default
-names; yours stand in their place.
+- **People** who use the command or the console: [two policies](#what-people-need), which the stack makes or a command
+  prints.
+- **Whoever deploys**: [the roles of `cdk bootstrap`](#what-the-person-who-deploys-needs).
+- **The functions** may start, stop and reboot on one cluster. They may delete no record, scan no table and, unless
+  told so, terminate no machine.
+
+From the template with its default settings; `gpu-cluster`, `ecs_job` and so on are default names. Resources are those
+of this account and region. "Of the cluster": if `ecs:cluster` is `cluster/gpu-cluster`.
 
 ## What the roles may do
 
-All four functions run the same engine: whichever event completes the picture sends the orders that follow
-from it. So each may start, stop and reboot. They differ in what they may look up. Resources are those of this
-account and region. No function may delete a record, scan a table, or touch another cluster.
+All four functions run the same engine: whichever event completes the picture sends the orders that follow from it.
 
-- Task definitions: any family may be started again on the cluster. `TRAINING_TASK_FAMILIES` narrows that.
-- Roles: only those that the stack made for tasks may be passed on. `TASK_ROLE_ARNS` adds those of your own.
-- Nodes: only the stack's own document may be sent, which reboots and does nothing else, and only to machines that
-  carry the tag in `NODE_TAG`.
-- Machines: no function may terminate one. With `REPAIR_RUNGS=reboot,replace` each may do so in Auto Scaling groups that
-  carry that tag themselves, and send the stack's document that keeps evidence before.
-- `*` stands alone where AWS knows no narrower resource for the action.
+- Task definitions: any family may be started again; `TRAINING_TASK_FAMILIES` narrows that.
+- Roles: only those that the stack made for tasks may be passed on; `TASK_ROLE_ARNS` adds yours.
+- Nodes: only the stack's own document may be sent, which reboots and does nothing else.
+- Machines: with `REPAIR_RUNGS=reboot,replace` each function may terminate them in Auto Scaling groups that carry the
+  tag in `NODE_TAG` themselves, and send the document that keeps evidence before.
+- `*` stands alone where AWS knows no narrower resource.
 """
 PEOPLE = """\
 
 ## What people need
 
-Commands with `--backend aws`, and the console that somebody starts with it, act with the rights of that person. An
-operator submits, stops, drains, examines and reboots. A viewer lists jobs and asks the doctor; for the rest, records,
-logs and dead letters, viewers use the console: its pages, or the same commands with `--backend https://CONSOLE`. The
-console also sends dead letters to their functions again, which no person may: whoever calls a function can tell it
-anything. Three ways to give the rights:
+Commands with `--backend aws`, and a console that somebody starts with it, act with the rights of that person. A
+**viewer** lists jobs and asks the doctor; for the rest viewers use the console: its pages, or commands with
+`--backend https://CONSOLE`. An **operator** submits, stops, drains, examines and reboots. Only the console gives dead
+letters to their functions again: whoever calls a function can tell it anything. Three ways to give the rights:
 
-- `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: the stack makes two managed policies. Their ARNs are the
-  outputs `ViewerPolicyArn` and `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
-- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON, with the names
-  that the environment chooses; add `--role ARN` for each role that tasks get.
-- Behind a console with its own sign-in, only the console's role needs them; who may act is then decided there.
+- `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: two managed policies, the outputs `ViewerPolicyArn` and
+  `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
+- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON; add `--role
+  ARN` for each role that tasks get.
+- Behind a console with its own sign-in, only the console's role needs them.
 
-What an operator may not send himself is not lost: it is recorded, and the functions carry it out within minutes. So an
-account may leave out `ecs:StartTask`, `ecs:StopTask` or `ssm:SendCommand`; the command then says so each time.
-Everybody may call `sts:GetCallerIdentity`; the name it gives goes into the record of whatever was done.
-
-Resources are those of one account and region. `cluster` means: only of the watched cluster.
-
-| may | on | if | who | what for |
-| --- | --- | --- | --- | --- |
+What an operator may not send himself (`ecs:StartTask`, `ecs:StopTask`, `ssm:SendCommand`) is recorded, and the
+functions carry it out within minutes. Everybody may call `sts:GetCallerIdentity`; the name it gives goes into the
+record.
 """
+#: Below which heading a right of people stands, by who has it.
+_WHO = {
+    people.ALL: "Viewers, operators and the console",
+    people.READS: "Operators and the console",
+    people.ACTS: "Operators, and the console that acts for them",
+    (people.ACTING,): "The console that acts, alone",
+}
 _ONLY = {
-    "incidents": "of the source `gpu-recovery`",
+    "incidents": " of the source `gpu-recovery`",
     "": "",
-    "cluster": "`ecs:cluster` is `cluster/{cluster}`",
-    "tag": "the machine has the tag in `NODE_TAG`",
-    "sns": "`kms:ViaService` is SNS",
-    "ecs": "`iam:PassedToService` is `ecs-tasks.amazonaws.com`",
+    "cluster": " of the cluster",
+    "tag": " with the tag in `NODE_TAG`",
+    "sns": " by way of SNS",
+    "ecs": " to `ecs-tasks.amazonaws.com`",
+}
+#: How a condition is said, where there is a shorter word for it than the condition itself.
+_IF = {
+    "`ecs:cluster` is `cluster/gpu-cluster`": "of the cluster",
+    "`iam:PassedToService` is `ecs-tasks.amazonaws.com`": "to `ecs-tasks.amazonaws.com`",
+    "`ssm:resourceTag/GpuRecovery` is `gpu-cluster`": "with the tag in `NODE_TAG`",
+    "`events:source` is `gpu-recovery`": "of the source `gpu-recovery`",
 }
 DEPLOY = """\
 
 ## What the person who deploys needs
 
-With the roles that `cdk bootstrap` made, only this:
+With the roles that `cdk bootstrap` made, only `sts:AssumeRole` on `arn:aws:iam::ACCOUNT:role/cdk-hnb659fds-*`. `cdk
+bootstrap` itself makes roles and a bucket, and is best run once by an administrator.
 
-| action | on |
-| --- | --- |
-| `sts:AssumeRole` | `arn:aws:iam::ACCOUNT:role/cdk-hnb659fds-*` |
-
-`cdk bootstrap` itself makes roles and a bucket, and is best run once by an administrator.
-
-Without bootstrap roles (`-c synthesizer=cli`), CloudFormation acts with your own rights. Then you need
-`cloudformation:*` on the stack, `s3:PutObject` and `s3:GetObject` on the bootstrap bucket, `ssm:GetParameter`
-on `/cdk-bootstrap/*`, and the rights for each type of resource that the stack consists of, which
-`python -m tools.permissions --deploying` prints.
+Without those roles (`-c synthesizer=cli`) you need `cloudformation:*` on the stack, `s3:PutObject` and `s3:GetObject`
+on the bootstrap bucket, `ssm:GetParameter` on `/cdk-bootstrap/*`, and what `python -m tools.permissions --deploying`
+prints.
 """
 #: What CloudFormation does on behalf of its caller for each type of resource in the template.
 DEPLOYING: Mapping[str, tuple[str, ...]] = {
@@ -246,14 +253,19 @@ def page(template: Mapping[str, Any]) -> str:
         about = resources[logical_id]["Properties"].get("Description", "")
         rows = [_row(statement, resources) for policy in policies for statement in policy["Statement"]]
         given[path[-2]] = (about, rows)
-    functions = [rows for name, (_, rows) in given.items() if name.removesuffix("Role") in FUNCTIONS]
-    shared = [row for row in functions[0] if all(row in rows for rows in functions)]
-    parts += [_role("All four functions", "What each of them may do", shared)]
+    who: dict[str, list[str]] = {}
+    for function in FUNCTIONS:
+        for row in given.pop(f"{function}Role")[1]:
+            who.setdefault(row.replace(function, "FUNCTION"), []).append(function)
+    shared = [row for row, functions in who.items() if len(functions) == len(FUNCTIONS)]
+    parts += [_section("All four functions", ("may", "on"), shared)]
+    some = [row + f" {', '.join(functions)} |" for row, functions in who.items() if row not in shared]
+    parts += [_section("Some of them", ("may", "on", "who"), some)]
     for name, (about, rows) in given.items():
-        own = [row for row in rows if name.removesuffix("Role") not in FUNCTIONS or row not in shared]
-        parts.append(_role(name, f"{about}, beside that" if len(own) < len(rows) else about, own))
+        parts.append(_section(f"{name}: {about[:1].lower()}{about[1:]}", ("may", "on"), rows))
     parts.append(PEOPLE)
-    parts += _people()
+    for group, title in _WHO.items():
+        parts.append(_section(title, ("may", "on", "what for"), _people(group)))
     parts.append(DEPLOY)
     return "".join(parts)
 
@@ -265,31 +277,31 @@ def deploying(template: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _role(name: str, about: str, rows: list[str]) -> str:
-    return f"\n### {name}\n\n{about}.\n\n| may | on | if |\n| --- | --- | --- |\n{''.join(rows)}"
+def _section(title: str, head: tuple[str, ...], rows: Iterable[str]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows]
+    return "\n".join(["", f"### {title}", "", *lines, ""])
 
 
-def _people() -> Iterator[str]:
-    from ecs_gpu_recovery.config import Config
-    from ecs_gpu_recovery.infra import people
-
+def _people(group: tuple[str, ...]) -> Iterator[str]:
     config = Config.from_env({})
     for grant in people.GRANTS:
-        places = grant.shown(config) or ["roles of tasks: the stack's and `TASK_ROLE_ARNS`"]
-        on = ", ".join(place if "`" in place else f"`{place}`" for place in places)
-        may = ", ".join(f"`{action}`" for action in grant.actions)
-        only = _ONLY[grant.only].format(cluster=config.ECS_CLUSTER_NAME)
-        who = ", ".join(grant.who)
-        yield f"| {may} | {on} | {only} | {who} | {grant.why} |\n"
+        if grant.who == group:
+            places = grant.shown(config) or ["roles of tasks: the stack's and `TASK_ROLE_ARNS`"]
+            on = ", ".join(place if "`" in place else f"`{place}`" for place in places)
+            yield f"| {_actions(grant.actions)} | {on}{_ONLY[grant.only]} | {grant.why} |"
+
+
+def _actions(actions: Iterable[str]) -> str:
+    """Those of one service together, as in `s3:GetObject,PutObject`."""
+    found: dict[str, list[str]] = {}
+    for action in actions:
+        service, _, name = action.partition(":")
+        found.setdefault(service, []).append(name)
+    return ", ".join(f"`{service}:{','.join(names)}`" for service, names in found.items())
 
 
 def policy(who: str, *, account: str, region: str, partition: str, role_arns: list[str]) -> dict[str, Any]:
     """The policy of a viewer or an operator, for the settings in the environment."""
-    import os
-
-    from ecs_gpu_recovery.config import Config
-    from ecs_gpu_recovery.infra import people
-
     config = Config.from_env(os.environ)
     roles = [*role_arns, *(arn for arn in config.TASK_ROLE_ARNS.split(",") if arn)]
     return people.document(who, config, role_arns=roles, account=account, region=region, partition=partition)
@@ -343,8 +355,9 @@ def _row(statement: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
         for tests in statement.get("Condition", {}).values()
         for key, wanted in tests.items()
     ]
-    may = ", ".join(f"`{action}`" for action in _many(statement["Action"]))
-    return f"| {may} | {', '.join(f'`{place}`' for place in places)} | {' and '.join(conditions)} |\n"
+    only = " and ".join(_IF.get(one, f"if {one}") for one in conditions)
+    on = ", ".join(f"`{place}`" for place in places) + (f" {only}" if only else "")
+    return f"| {_actions(_many(statement['Action']))} | {on} |"
 
 
 def _many(value: Any) -> list[Any]:

@@ -13,12 +13,11 @@ from enum import StrEnum
 from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
 from tools.schema_words import INDEX_ZH, JOB, NODE, STATUS_ZH, TASK, Attribute
-from tools.state_docs import comments
 
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 KINDS = {
-    "en": {"S": "text", "N": "number", "L": "list of texts", "NS": "set of numbers"},
-    "zh": {"S": "字符串", "N": "数字", "L": "字符串列表", "NS": "数字集合"},
+    "en": {"N": "number", "L": "list of texts", "NS": "set of numbers"},
+    "zh": {"N": "数字", "L": "字符串列表", "NS": "数字集合"},
 }
 
 
@@ -40,8 +39,7 @@ PARTS = (
         TASK,
         TaskStatus,
         "task",
-        "One row for each task that was started. Rows follow the job's record, a moment later. Rows of earlier"
-        " attempts stay.",
+        "One row for each task that was started, a moment after the job's record. Rows of earlier attempts stay.",
         "每个启动过的任务一行。任务行在作业记录之后写入，可能略有延迟。早先尝试的任务行会保留。",
     ),
     Part(
@@ -49,8 +47,8 @@ PARTS = (
         JOB,
         JobStatus,
         "job",
-        "One item for each job, and the truth about it: every rank, its task and its node, the orders that are not"
-        " yet sent, and the history are in `record`. One conditional write moves it.",
+        "One item for each job, and the truth about it: ranks, unsent orders and history are in `record`. One"
+        " conditional write moves it.",
         "每个作业一条记录，也是该作业的事实来源：每个 rank 及其任务和节点、尚未发送的指令和历史都在 `record` 中。"
         "每次变化只有一次带条件的写入。",
     ),
@@ -59,8 +57,8 @@ PARTS = (
         NODE,
         NodeStatus,
         "node",
-        "One row for each node. While a job holds the node, the job's record is the truth and this row follows it;"
-        " the row may then be ahead of the `record` beside it. A free node answers for itself.",
+        "One row for each node. While a job holds it, the job's record is the truth and this row follows it, maybe"
+        " ahead of the `record` beside it.",
         "每个节点一行。节点被作业占用时，作业记录是事实来源，该行随之更新，可能比旁边的 `record` 更新。"
         "空闲节点由自己的记录决定。",
     ),
@@ -71,41 +69,37 @@ EN_HEAD = """\
 
 [中文](schema.zh.md)
 
-Three DynamoDB tables, paid by request, encrypted, restorable to any second of the last 35 days. Names are the defaults;
-`TASK_TABLE_NAME`, `JOB_TABLE_NAME` and `NODE_TABLE_NAME` choose others. States and moves: [states](states.md). Why one
-item holds a job: [decision 0003](decisions/0003-one-item-per-job.md).
+Three DynamoDB tables, paid by request, encrypted, restorable to any second of the last 35 days. `TASK_TABLE_NAME`,
+`JOB_TABLE_NAME` and `NODE_TABLE_NAME` choose other names. States: [states](states.md). Why one item holds a job:
+[decision 0003](decisions/0003-one-item-per-job.md).
+
+- The published attributes come first in each table. Other tools may read all of them, and write them for jobs and nodes
+  of their own.
+- **Added** are those that only the functions and the command write. Other tools may read `exit_code`, `exit_reason` and
+  `job_name`.
+- Other attributes are left alone: a tool may keep its own in the same items.
+- What no type is told of is text. Counts (`retry`, `num_nodes`, `node_index_in_job`) are digits, times ISO 8601 in UTC.
+- Read a record consistently (`ConsistentRead`); indexes may be a moment old. Nothing scans a table.
+- Only rows of nodes whose machine is gone are deleted (`forget_at`). Delete other old rows when you like, but none of a
+  job that has not ended.
 
 ## Who writes, who reads
 
-| attributes | written by | other tools |
-| --- | --- | --- |
-| **schema**: names and types as published | the functions and the command, after every change | may read all of them, and may write them for jobs and nodes of their own, see below |
-| **added**: beside them | the functions and the command only | may read `exit_code`, `exit_reason`, `job_name`; must not write any |
-
-- Our writes set our attributes and leave all others alone: a tool may keep attributes of its own in the same items.
-- Everything in the schema is text, or a list of texts. Counts (`retry`, `num_nodes`, `node_index_in_job`) are digits.
-- Times are ISO 8601 in UTC with an offset, such as `2026-11-15T02:41:07.120000+00:00`.
-- Read a record consistently (`ConsistentRead`); lists come from indexes, which may be a moment old. Nothing scans a
-  table.
-- Nothing is deleted by the functions. There is no time to live: delete old rows when you like, never those of a job
-  that has not ended.
-
-**A job of another tool.** Write rows with the schema's attributes alone and start the tasks yourself. The first event
-of one of its tasks, or the sweeper within minutes, makes a record beside them: from then on the job is recovered like
-any other. It needs `job_id`, `job_status` (one that is not final), `cluster_name`, `assigned_nodes` and
+**A job of another tool.** Write rows with the published attributes and start the tasks yourself. The first event of one
+of its tasks, or the sweeper within minutes, makes a record beside them: from then on the job is recovered like any
+other. It needs `job_id`, `job_status` (one that is not final), `cluster_name`, `assigned_nodes` and
 `submitted_ecs_task_ids`, one task for each node; `ecs_task` rows with `ecs_task_id`, `job_id`, `node_name`,
 `node_index_in_job` and `task_def_arn` say which task is which rank. Lists may also be one text with commas. A restart
-uses the task definition and the overrides with which each task was first started.
+uses the task definition and overrides of each task's first start.
 
 **A node of another tool.** A row with `node_name`, `container_instance_id`, `cluster_name`, `node_status`, and if you
-have them `ip` and `ibdev`. The next `gpu-recovery nodes` or `submit` takes it into use under its name, if its status is
-AVAILABLE.
+have them `ip` and `ibdev`. The next `gpu-recovery nodes` or `submit` takes it into use, if its status is AVAILABLE.
 
-**A stop by another tool.** `USER_STOPPED` in the `job_status` of a job that has not ended is a person's stop: the next
-event of the job, or the sweeper within a minute, stops its tasks and frees its nodes.
+**A stop by another tool.** Write `USER_STOPPED` into the `job_status` of a job that has not ended: within a minute its
+tasks are stopped and its nodes freed.
 
-**Do not** change `job_status` to anything else, or `node_status`, of items that have a `record`: the next change writes
-over it. Ask instead: `gpu-recovery stop`, `gpu-recovery node drain`.
+**Do not** change `job_status` otherwise, or `node_status`, of items that have a `record`: the next change writes over
+it. Ask instead: `gpu-recovery stop`, `gpu-recovery node drain`.
 
 """
 ZH_HEAD = """\
@@ -116,18 +110,14 @@ ZH_HEAD = """\
 共三张 DynamoDB 表，按请求计费，已加密，可恢复到最近 35 天内的任意一秒。下面是默认表名；可以用 `TASK_TABLE_NAME`、
 `JOB_TABLE_NAME` 和 `NODE_TABLE_NAME` 改用其他名称。状态及转换见 [states](states.md)（英文）。
 
-## 谁写入，谁读取
-
-| 属性 | 由谁写入 | 其他工具 |
-| --- | --- | --- |
-| **公开**：名称和类型与公开的表结构一致 | Lambda 函数和命令行，每次变化之后 | 可以读取全部；可以为自己的作业和节点写入，见下文 |
-| **附加**：写在旁边 | 仅 Lambda 函数和命令行 | 可以读取 `exit_code`、`exit_reason`、`job_name`；不得写入 |
-
-- 我们的写入只设置自己的属性，不改动其他属性：其他工具可以在同一条记录中保存自己的属性。
-- 公开的属性都是字符串或字符串列表。计数（`retry`、`num_nodes`、`node_index_in_job`）是数字字符串。
-- 时间为 ISO 8601 格式的 UTC 时间，带时区偏移，例如 `2026-11-15T02:41:07.120000+00:00`。
+- 每张表先列出公开的属性。其他工具可以读取全部，也可以为自己的作业和节点写入。
+- **附加**的属性只由 Lambda 函数和命令行写入。其他工具可以读取 `exit_code`、`exit_reason`、`job_name`。
+- 其他属性不会被改动：其他工具可以在同一条记录中保存自己的属性。
+- 未注明类型的都是字符串。计数（`retry`、`num_nodes`、`node_index_in_job`）是数字字符串，时间为 ISO 8601 格式的 UTC 时间。
 - 读取单条记录请使用一致性读取（`ConsistentRead`）；列表来自索引，可能稍旧。任何路径都不扫描整张表。
-- 函数不删除任何记录，也没有设置 TTL。旧记录可以随时删除，但不要删除未结束作业的记录。
+- 只有机器已不存在的节点行会被删除（`forget_at`）。其他旧记录可以随时删除，但不要删除未结束作业的记录。
+
+## 谁写入，谁读取
 
 **其他工具的作业。** 只用公开的属性写入，并自行启动任务。收到其任务的第一个事件时，或最迟几分钟内由清扫函数，
 会在旁边建立记录，此后该作业与其他作业一样得到恢复。必需的属性：`job_id`、`job_status`（未结束的状态）、`cluster_name`、
@@ -159,40 +149,35 @@ def _part(part: Part, lang: str) -> str:
     english = lang == "en"
     titles = {"task": "任务表", "job": "作业表", "node": "节点表"}
     head = f"## `{part.table.name}`" if english else f"## {titles[part.name]} (`{part.table.name}`)"
-    columns = (
-        ("attribute", "type", "", "what it is", "example")
-        if english
-        else ("属性", "类型", "", "描述", "示例")
-    )
+    columns = ("attribute", "what it is", "example") if english else ("属性", "描述", "示例")
     index = ("index", "keys", "carries", "why") if english else ("索引", "键", "包含", "用途")
-    state = ("state", "meaning") if english else ("状态", "含义")
-    states = [(f"`{one.value}`", _meaning(part, one, lang)) for one in part.states]
     made = [
         head,
         part.en if english else part.zh,
-        _table(columns, [_row(attribute, part.table, lang) for attribute in part.attributes]),
+        _table(columns, [_row(one, part.table, lang) for one in part.attributes if one.seed]),
+        "**Added:**" if english else "**附加：**",
+        _table(columns, [_row(one, part.table, lang) for one in part.attributes if not one.seed]),
     ]
     if part.table.indexes:
         made.append(
             _table(index, [_index(part.table, number, lang) for number in range(len(part.table.indexes))])
         )
-    else:
-        none = "No index: every question about a task starts with its id."
-        made.append(none if english else "没有索引：对任务的查询都从任务 ID 开始。")
-    made.append(_table(state, states))
+    if not english:  # the page about states has the English ones
+        states = [(f"`{one.value}`", STATUS_ZH[part.name][one.value]) for one in part.states]
+        made.append(_table(("状态", "含义"), states))
     return "\n\n".join(made) + "\n"
 
 
 def _row(attribute: Attribute, table: Table, lang: str) -> tuple[str, ...]:
     english = lang == "en"
-    kind = KINDS[lang][attribute.kind]
+    kinds = [] if attribute.kind == "S" else [KINDS[lang][attribute.kind]]
     if attribute.name == "record":
-        kind += " or binary" if english else "或二进制"
+        kinds = ["text or binary" if english else "字符串或二进制"]
     if attribute.name == table.key:
-        kind += ", **key**" if english else "（**主键**）"
-    origin = ("schema" if attribute.seed else "added") if english else ("公开" if attribute.seed else "附加")
+        kinds = ["**key**" if english else "**主键**"]
     said = attribute.en if english else attribute.zh
-    return (f"`{attribute.name}`", kind, origin, said, f"`{attribute.example}`")
+    kind = f" ({', '.join(kinds)})" if kinds else ""
+    return (f"`{attribute.name}`", said + kind, f"`{attribute.example}`")
 
 
 def _index(table: Table, number: int, lang: str) -> tuple[str, ...]:
@@ -202,12 +187,6 @@ def _index(table: Table, number: int, lang: str) -> tuple[str, ...]:
     carries = everything if index.carries == ("*",) else ", ".join(f"`{name}`" for name in extra)
     why = index.why if lang == "en" else INDEX_ZH[table.name, index.name]
     return (f"`{index.name}`", ", ".join(f"`{key}`" for key in index.keys), carries or "-", why)
-
-
-def _meaning(part: Part, one: StrEnum, lang: str) -> str:
-    if lang == "zh":
-        return STATUS_ZH[part.name][one.value]
-    return comments(part.states)[one.name]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,27 +11,27 @@ from ecs_gpu_recovery.settings import LambdaSettings
 HEAD = """\
 # Settings
 
-- [The policy](#the-policy): when a node is examined, how long is waited. The same names everywhere
-- [The deployment](#the-deployment): what `cdk deploy` reads
-- [The functions](#the-functions): what the deployment tells them
-- [The command and the console](#the-command-and-the-console)
-- [Job files](#job-files)
-
-What a training program finds in its environment is on [a page of its own](environment.md).
+| to change | look at | set it for |
+|---|---|---|
+| when nodes are examined, how long is waited | [the policy](#the-policy) | `gpu-recovery up`, or `cdk deploy` |
+| what is deployed | [the deployment](#the-deployment) | `cdk deploy`, or the class `Config` |
+| backend, console, state folder | [the command and the console](#the-command-and-the-console) | `gpu-recovery` |
+| one job | [job files](#job-files) | `gpu-recovery submit --file` |
+| what the training program finds | [its environment](environment.md) | |
 
 ## The policy
 
-Environment variables: of `gpu-recovery up` in the embedded mode, of `cdk deploy` on AWS.
+"Until" is a deadline. Where the embedded mode has another default, it stands in brackets.
 
-| variable | on AWS | embedded | meaning |
-|---|---|---|---|
+| variable | default | meaning |
+|---|---|---|
 """
 DEPLOYMENT = """
 ## The deployment
 
-Variables at `cdk synth` and `cdk deploy`, or values in the class `Config` in `ecs_gpu_recovery/config.py`. A variable
-comes before the class. The numbers of the policy can be given in both places too: the class has `POLICY` for them.
-How to use them: [the deployment guide](deployment.md#configure).
+Variables at `cdk synth` and `cdk deploy`, or values in the class `Config` in `ecs_gpu_recovery/config.py`, after the
+variables; its `POLICY` has the numbers of the policy. Lists have commas.
+How to: [the deployment guide](deployment.md#configure).
 
 | variable | default | meaning |
 |---|---|---|
@@ -39,40 +39,40 @@ How to use them: [the deployment guide](deployment.md#configure).
 FUNCTIONS = """
 ## The functions
 
-The stack sets these. Set them yourself only to run a handler by hand, or to let the command act without asking the
-stack. The variables of the policy, and those above of tables, cluster and checks, are read too.
+The stack sets these, beside the policy and the names above. Set them only to run a handler by hand, or to let the
+command act without asking the stack.
 
 | variable | meaning |
 |---|---|
 """
-ENDPOINT = "| `AWS_ENDPOINT_URL` | boto3's own: another AWS, such as a [local one](testbed.md) |\n"
+ENDPOINT = "| `AWS_ENDPOINT_URL` | another AWS, such as a [local one](testbed.md) |\n"
 COMMAND = """
 ## The command and the console
 
 | variable | meaning |
 |---|---|
-| `GPU_RECOVERY_BACKEND` | what `--backend` says, for every command: `local`, `aws`, or a console's address |
-| `GPU_RECOVERY_STATE` | what `--state` says: the folder of the embedded control plane, `~/.gpu-recovery` if unset |
-| `GPU_RECOVERY_WEBHOOK` | of `gpu-recovery up`: an http(s) address that gets each message to people as JSON |
+| `GPU_RECOVERY_BACKEND` | `--backend` of every command: `local`, `aws`, or a console's address |
+| `GPU_RECOVERY_STATE` | `--state`: the folder of the embedded control plane, `~/.gpu-recovery` if unset |
+| `GPU_RECOVERY_WEBHOOK` | of `gpu-recovery up`: gets each message to people as JSON |
 | `GPU_RECOVERY_WEBHOOK_FORM` | `slack`, `teams` or `plain`, where the address does not tell |
-| `GPU_RECOVERY_CONSOLE_URL` | the address of the console, for links in messages |
-| `STACK_NAME`, `AWS_REGION` | `--backend aws`: which deployment. AWS's own variables and profiles work as usual |
-| `GPU_RECOVERY_CONSOLE_TOKEN` | who you are, where the backend is [a console](console.md#commands-through-a-console) |
-| `GPU_RECOVERY_CONSOLE_USER`, `GPU_RECOVERY_CONSOLE_PASSWORD` | the same with a name and a password |
+| `GPU_RECOVERY_CONSOLE_URL` | the console's address, for links in messages |
+| `STACK_NAME`, `AWS_REGION` | which deployment; AWS's own variables and profiles work as usual |
+| `GPU_RECOVERY_CONSOLE_TOKEN` | who you are to [a console](console.md#commands-through-a-console), or: |
+| `GPU_RECOVERY_CONSOLE_USER`, `GPU_RECOVERY_CONSOLE_PASSWORD` | name and password |
 | `GPU_RECOVERY_CONSOLE_CA`, `GPU_RECOVERY_CONSOLE_INSECURE` | its certificate authority; 1: allow plain HTTP |
-| `GPU_RECOVERY_CONSOLE_USERS` | the users of `gpu-recovery console`, instead of the file `--users` |
-| `PYTHON`, `PIP_INDEX_URL`, `CHROMIUM` | `make`: which Python, which package registry, which browser for its tests |
+| `GPU_RECOVERY_CONSOLE_USERS` | users of `gpu-recovery console`, instead of `--users` |
+| `PYTHON`, `PIP_INDEX_URL`, `CHROMIUM` | `make`: which Python, package registry and browser |
 """
 JOB_FILES = """
 ## Job files
 
-TOML or JSON, for `gpu-recovery submit --file`. Options of the command come before them.
+TOML or JSON. Options of the command come before them. Keys that take no text say so.
 
-| key | type | meaning |
-|---|---|---|
+| key | meaning |
+|---|---|
 """
 EXAMPLE = """
-For example, `gpu-recovery submit --file job.toml` with
+For example:
 
 ```toml
 name = "llm"
@@ -84,15 +84,16 @@ max_retries = 2
 DATASET = "/data/c4"
 ```
 """
-KINDS = {str: "text", int: "number", list: "list", dict: "table", bool: "true or false"}
+KINDS = {str: "", int: " (number)", list: " (list)", dict: " (table)", bool: " (true or false)"}
 
 
 def page() -> str:
     lines = [HEAD]
     embedded = Policy.embedded()
     for row in rows(Policy):
-        values = [with_unit(row, getattr(policy, row.attribute)) for policy in (Policy(), embedded)]
-        lines.append(f"| `{row.name}` | {values[0]} | {values[1]} | {row.about} |\n")
+        here, there = (getattr(policy, row.attribute) for policy in (Policy(), embedded))
+        values = [f"`{text_of(here)}`", f"(`{text_of(there)}`)" if there != here else "", row.unit]
+        lines.append(f"| `{row.name}` | {' '.join(filter(None, values))} | {row.about} |\n")
     lines.append(DEPLOYMENT)
     for row in rows(Config):
         older = "".join(f" (older name: `{one}`)" for one in row.older)
@@ -101,7 +102,7 @@ def page() -> str:
     told = {row.name for row in rows(Config)}
     lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings) if row.name not in told]
     lines += [ENDPOINT, COMMAND, JOB_FILES]
-    lines += [f"| `{key.name}` | {KINDS[key.kind.type]} | {key.about} |\n" for key in KEYS.values()]
+    lines += [f"| `{key.name}` | {key.about}{KINDS[key.kind.type]} |\n" for key in KEYS.values()]
     return "".join([*lines, EXAMPLE])
 
 

@@ -7,6 +7,7 @@ python -m tools.state_docs --check    exit 1 if it is not what the tables say
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -22,25 +23,29 @@ from ecs_gpu_recovery.core.node import table as nodes
 from tools.project import ROOT
 
 TARGET = ROOT / "docs" / "states.md"
+#: Answered by the same rules for jobs and nodes.
+ORDERS = (events.OrderSent, events.OrderFailed, events.OrdersClaimed)
+#: So many words of what a rule says are on the page, if its first sentence has no more.
+SHORT = 16
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n"
 INTRO = """
 # States
 
-A job, its tasks and its nodes each have a state. Every move that exists is on this page, with its reason; a move
-that is not here can't happen: the code raises an error instead. Moves marked **ours** are not in the original state
-graphs; they close the gaps those leave open. In the diagrams they are dashed.
+A job, its tasks and its nodes each have a state. Every move that exists is below, with its reason; any other raises
+an error. Moves with a dashed arrow (⇢) are ours: they close gaps that the original state graphs leave open.
 
-The page is made from `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and `core/node/table.py`.
+What you see most: a job in `PENDING_HEALTHCHECK` waits for the checks of its nodes, in `PENDING_RESTART` for a reboot
+or a lost node; `FAILED` waits for a person. A fact that is not listed for a state is ignored there. The whole reason
+of each rule, and of what is ignored, stands in `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and
+`core/node/table.py`, from which this page is made.
 """
 JOB_WORDS = """
-A fact about a job is answered in two steps. The rule of the table *records* it; then the joint rule of the state
-*concludes* from where all ranks stand, again and again until nothing moves. A rule never concludes, so the order in
-which facts arrive makes no difference. Where a fact is not listed for a state it is ignored, for the reason that stands
-in the table in the code.
+The rule of a fact *records* it; then the joint rule of the state *concludes* from where all ranks stand, until nothing
+moves. So the order in which facts arrive makes no difference.
 """
 NODE_WORDS = """
 While a job holds a node (`held`), the job's record is the truth and the node's row follows it. A node that no job
-holds, or that was handed over, answers for itself.
+holds, or that was handed over, answers for itself. Facts about orders are answered as by a job.
 
 """
 
@@ -61,7 +66,7 @@ def page() -> str:
         "\n## What a node does with each fact\n",
         NODE_WORDS,
         _answers(
-            events.NODE_EVENTS,
+            [fact for fact in events.NODE_EVENTS if fact not in ORDERS],
             {status.value: nodes.TABLE[status] for status in NodeStatus} | {"held": nodes.HELD},
         ),
     ]
@@ -71,10 +76,6 @@ def page() -> str:
 def _section(title: str, noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
     said = comments(states)
     rows = ((f"`{state.value}`", said[state.name]) for state in states)
-    moves = (
-        (f"`{before}`" if before else "new", f"`{after}`", edge.why, "**ours**" if edge.ours else "")
-        for (before, after), edge in table.items()
-    )
     return "".join(
         [
             f"\n## {title}\n\n",
@@ -82,9 +83,20 @@ def _section(title: str, noun: str, table: dict[tuple[str, str], Edge], states: 
             "\n",
             diagram(noun, table, states),
             "\n",
-            _table(("from", "to", "because", ""), moves),
+            _table(("move", "because"), _moves(table)),
         ]
     )
+
+
+def _moves(table: dict[tuple[str, str], Edge]) -> list[tuple[str, str]]:
+    """Each reason once, with all moves to one state that it leads to."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (before, after), edge in table.items():
+        found.setdefault(("⇢" if edge.ours else "→", after, edge.why), []).append(before)
+    return [
+        (f"{', '.join(f'`{one}`' if one else 'new' for one in before)} {arrow} `{after}`", why)
+        for (arrow, after, why), before in found.items()
+    ]
 
 
 def diagram(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
@@ -93,32 +105,21 @@ def diagram(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]
     lines = ["```mermaid", "flowchart LR"]
     if edges.NEW in leaving:
         lines.append(f'    new(("new {noun}"))')
-    for state in states:
-        shape = f"[{state.value}]" if state.value in leaving else f"([{state.value}])"
-        lines.append(f"    {state.value}{shape}")
+    lines += [f"    {state.value}([{state.value}])" for state in states if state.value not in leaving]
+    found: dict[tuple[str, str], list[str]] = {}
     for (before, after), edge in table.items():
-        lines.append(f"    {before or 'new'} {'-.->' if edge.ours else '-->'} {after}")
+        found.setdefault((before or "new", "-.->" if edge.ours else "-->"), []).append(after)
+    lines += [f"    {before} {arrow} {' & '.join(after)}" for (before, arrow), after in found.items()]
     return "\n".join([*lines, "```", ""])
-
-
-def dot(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
-    """The same graph for Graphviz."""
-    leaving = {before for before, _ in table}
-    lines = [f"digraph {noun} {{", "  rankdir=LR;", "  node [shape=box, style=rounded, fontname=Helvetica];"]
-    for state in states:
-        lines.append(f"  {state.value}" + (";" if state.value in leaving else " [peripheries=2];"))
-    for (before, after), edge in table.items():
-        style = ", style=dashed" if edge.ours else ""
-        lines.append(f'  {before or "new"} -> {after} [tooltip="{edge.why}"{style}];')
-    return "\n".join([*lines, "}", ""])
 
 
 def _joint() -> str:
     rows = (
-        (f"`{status.value}`", f"`{rule.__name__}`", sentence(rule).removeprefix(f"{status}: "))
+        (f"`{status.value}`", sentence(rule).removeprefix(f"{status}: "))
         for status, rule in JOINT.items()
+        if not status.final
     )
-    return "\n" + _table(("state", "joint rule", "what it concludes"), rows)
+    return "\n" + _table(("state", "what is concluded"), rows)
 
 
 Row = Mapping[type[events.Fact], Callable[..., Any]]
@@ -126,17 +127,17 @@ Row = Mapping[type[events.Fact], Callable[..., Any]]
 
 def _answers(facts: Iterable[type[events.Fact]], table: Mapping[str, Row]) -> str:
     """Each answer once, with the facts it is given to and the states in which it is given."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     for fact in facts:
         for state, row in table.items():
             if row[fact].__name__ != "ignore":
-                found.setdefault(_answer(row[fact]), {}).setdefault(fact.__name__, []).append(state)
+                found.setdefault(sentence(row[fact]), {}).setdefault(fact.__name__, []).append(state)
     rows = []
-    for (rule, said), given in found.items():
+    for said, given in found.items():
         for states in dict.fromkeys(map(tuple, given.values())):
             some = ", ".join(fact for fact, where in given.items() if tuple(where) == states)
-            rows.append((some, _where(states, list(table)), rule, said))
-    return _table(("fact", "in", "rule", "what it does"), rows)
+            rows.append((some, _where(states, list(table)), said))
+    return _table(("fact", "in", "what it does"), rows)
 
 
 def _where(states: Sequence[str], known: Sequence[str]) -> str:
@@ -157,13 +158,14 @@ def _shortened(states: Sequence[str]) -> list[str]:
     return [*(state for state in states if state not in final), "final"]
 
 
-def _answer(rule: Callable[..., Any]) -> tuple[str, str]:
-    return f"`{rule.__name__}`", sentence(rule)
-
-
 def sentence(rule: Callable[..., Any]) -> str:
-    """What a rule says about itself, on one line."""
-    said = " ".join((inspect.getdoc(rule) or "").split())
+    """What a rule says about itself first, in few words; the rest stands in the code."""
+    first, *others = re.split(r"(?<=\.) ", " ".join((inspect.getdoc(rule) or "").split()))
+    for other in others:
+        if len(f"{first} {other}".split()) > SHORT:
+            break
+        first = f"{first} {other}"
+    said = first.removesuffix(".")
     return said[:1].upper() + said[1:]
 
 

@@ -28,28 +28,25 @@ class Policy:
     """Every wait has an end, and every end is here."""
 
     max_retries: int = setting(
-        1, whole(0, 100), "automatic restarts of a job in a row that bring no progress", name="MAX_RETRIES"
+        1, whole(0, 100), "restarts of a job in a row that bring no progress", name="MAX_RETRIES"
     )
-    max_attempts: int = setting(
-        100, whole(0, 10_000), "automatic restarts of a job in all", name="MAX_ATTEMPTS"
-    )
+    max_attempts: int = setting(100, whole(0, 10_000), "restarts of a job in all", name="MAX_ATTEMPTS")
     retry_refill: str = setting(
         PROGRESS,
         one_of(PROGRESS, NEVER),
-        "what gives a job its restarts back: `progress`, or `never`",
+        "what gives restarts back: `progress`, or `never`",
         name="RETRY_REFILL",
     )
     refill_after: timedelta = duration(
         "REFILL_AFTER_S",
         1800,
         1800,
-        "a job that tells no progress, and was restarted after a repair, has its restarts back after this time",
+        "until a job that tells no progress, restarted after a repair, has its restarts back",
     )
     restart_when_healthy: str = setting(
         PROGRESS,
         one_of(PROGRESS, NEVER),
-        "whether a job whose nodes are all healthy is restarted: if it made `progress`, or `never`;"
-        " jobs of other tools never are",
+        "restart a job whose nodes are all healthy: after `progress`, or `never`; jobs of other tools: never",
         name="RESTART_WHEN_HEALTHY",
     )
     healthcheck_exit_codes: frozenset[int] = setting(
@@ -61,86 +58,80 @@ class Policy:
     admission_check: bool = setting(
         True,
         boolean,
-        "examine a node that is new, or that a person gives back, before a job gets it; a job that takes it earlier"
-        " does that itself",
+        "examine a node that is new, or given back, before a job gets it",
         name="ADMISSION_CHECK",
         embedded=False,
     )
     check_level_before: str = setting(
         "1",
         one_of(*LEVELS),
-        "how deep a node is examined before a job starts on it, and before it is first used",
+        "depth of the check before a job starts, and of a new node",
         name="CHECK_LEVEL_BEFORE",
         embedded="quick",
     )
     check_level_after: str = setting(
         "2",
         one_of(*LEVELS),
-        "how deep a node is examined after a failure, and after a fault that was seen on it",
+        "the same after a failure, or a fault that was seen",
         name="CHECK_LEVEL_AFTER",
         embedded="quick",
     )
     check_level_gate: str = setting(
         "2",
         one_of(*LEVELS),
-        "how deep a node is examined at least before it comes back from a repair",
+        "the same, at least, before a node returns from repair",
         name="CHECK_LEVEL_GATE",
         embedded="quick",
     )
-    check_tries: int = setting(
-        2, whole(1, 5), "how often an inconclusive check is tried in all", name="CHECK_TRIES"
-    )
-    start_timeout: timedelta = duration("START_TIMEOUT_S", 1200, 60, "a task must run within this time")
-    stop_timeout: timedelta = duration("STOP_TIMEOUT_S", 300, 30, "a stopped task must end within this time")
+    check_tries: int = setting(2, whole(1, 5), "tries of an inconclusive check", name="CHECK_TRIES")
+    start_timeout: timedelta = duration("START_TIMEOUT_S", 1200, 60, "until a task must run")
+    stop_timeout: timedelta = duration("STOP_TIMEOUT_S", 300, 30, "until a stopped task must end")
     check_timeout: timedelta = duration(
         "CHECK_TIMEOUT_S",
         1800,
         120,
-        "a health check must answer within this time, or within that of its DCGM tests and five minutes",
+        "until a check must answer; at least its DCGM tests and 5 min",
     )
     reboot_timeout: timedelta = duration(
-        "REBOOT_TIMEOUT_S", 1800, 120, "a rebooting or lost node must be back within this time"
+        "REBOOT_TIMEOUT_S", 1800, 120, "until a rebooting or lost node must be back"
     )
-    node_lost_after: timedelta = duration(
-        "NODE_LOST_AFTER_S", 600, 10, "a node that is silent for longer is lost"
-    )
+    node_lost_after: timedelta = duration("NODE_LOST_AFTER_S", 600, 10, "until a silent node is lost")
     fault_grace: timedelta = duration(
         "FAULT_GRACE_S",
         120,
         10,
-        "a rank that neither ends nor gets further for so long after a fatal GPU fault is frozen, and its gang is"
-        " stopped and examined",
+        "after a fatal GPU fault: until a rank that gets no further has its gang stopped and examined",
     )
     failover: str = setting(
         "auto",
         one_of("auto", "any", "spares", "none"),
-        "where ranks go whose node has to be repaired: any free node of the same kind, spares only, or none;"
-        " auto is any for jobs that took any nodes, and spares for those that named theirs",
+        "where ranks go whose node is repaired: `any` free node of the kind, `spares`, `none`; `auto`: spares"
+        " for jobs that named their nodes, else any",
         name="FAILOVER",
     )
     failover_lost_after: timedelta = duration(
         "FAILOVER_LOST_AFTER_S",
         900,
         30,
-        "a rank leaves a lost node, whose task may still run, after this time",
+        "until a rank leaves a lost node, whose task may still run",
     )
     leave_grace: timedelta = duration(
         "LEAVE_GRACE_S",
         75,
         3,
-        "so long before its node is taken away, a gang that has not come to its next step is stopped",
+        "so long before its node is taken away a gang is stopped, if no step has ended",
     )
     leave_within: timedelta = duration(
         "LEAVE_WITHIN_S",
         600,
         30,
-        "a node that is to be taken away at no certain time is left at the next step, or after this time",
+        "until a node that is to go at no certain time is left, if no step ends before",
     )
     wait_for_nodes: timedelta = duration(
         "WAIT_FOR_NODES_S",
         43_200,
         43_200,
-        "a job that waits for other nodes ends after this time",
+        "until a job that waits for nodes ends",
         (60, 2_592_000),
     )
     wait_told_after: timedelta = timedelta(minutes=15)  #: a person is told that a job waits for nodes
@@ -148,57 +139,55 @@ class Policy:
         "AGENT_REPORT_S",
         120,
         5,
-        "an agent that is back has told within this time how its tasks ended; until then no success is sure",
+        "until an agent that is back has told how its tasks ended",
         (0, 3600),
     )
-    hang_after: timedelta = duration(
-        "HANG_AFTER_S", 600, 120, "GPUs that stand still and ranks that write nothing for longer are a hang"
-    )
+    hang_after: timedelta = duration("HANG_AFTER_S", 600, 120, "until still GPUs and silent ranks are a hang")
     first_progress: timedelta = duration(
-        "FIRST_PROGRESS_S", 1800, 600, "a job that has not trained after this time is told to a person"
+        "FIRST_PROGRESS_S", 1800, 600, "until a person is told that a job does not train"
     )
     on_hang: str = setting(
         "recover",
         one_of("recover", "notify"),
-        "what follows a hang: a recovery, or only a message",
+        "after a hang: `recover`, or only `notify`",
         name="ON_HANG",
     )
     backoff_first: timedelta = duration(
-        "BACKOFF_FIRST_S", 10, 0.5, "the wait before an order is sent again; it doubles", (0.01, 3600)
+        "BACKOFF_FIRST_S", 10, 0.5, "wait before an order is sent again; doubles", (0.01, 3600)
     )
     backoff_most: timedelta = duration("BACKOFF_MOST_S", 120, 5, "the longest such wait", (0.01, 3600))
     lease: timedelta = duration(
-        "DISPATCH_LEASE_S", 180, 5, "how long an order belongs to the process that committed it", (0, 3600)
+        "DISPATCH_LEASE_S", 180, 5, "how long an order belongs to who committed it", (0, 3600)
     )
     repair_rungs: str = setting(
         "reboot",
         one_of("reboot", "reboot,replace"),
-        "how a bad node is repaired: `reboot`; with `reboot,replace` an EC2 instance that no reboot cures is also"
-        " terminated in its Auto Scaling group, which starts another one",
+        "`reboot,replace`: an EC2 instance that no reboot cures is terminated in its Auto Scaling group, which starts"
+        " another",
         name="REPAIR_RUNGS",
     )
     replace_timeout: timedelta = duration(
         "REPLACE_TIMEOUT_S",
         3600,
         60,
-        "a machine that is replaced must be gone within this time, and its successor there within as long again",
+        "until a replaced machine is gone, and again until its successor is there",
     )
     repairs: str = setting(
         "auto",
         one_of("auto", "ask"),
-        "auto: nodes are repaired without asking; ask: each reboot waits for a person's yes",
+        "`ask`: each reboot waits for a person's yes",
         name="REPAIRS",
     )
     freeze_nodes: int = setting(
         3,
         whole(1, 10_000),
-        "more nodes to repair within FREEZE_WITHIN_S freeze the fleet",
+        "more nodes to repair within `FREEZE_WITHIN_S` freeze the fleet",
         name="FREEZE_NODES",
     )
     freeze_jobs: int = setting(
         2,
         whole(1, 10_000),
-        "more jobs to stop, of which no rank has ended, within FREEZE_WITHIN_S freeze the fleet",
+        "so do more jobs to stop of which no rank has ended",
         name="FREEZE_JOBS",
     )
     freeze_within: timedelta = duration(
