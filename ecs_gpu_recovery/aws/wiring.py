@@ -13,7 +13,8 @@ from typing import Any
 from ..core.effects import Order
 from ..core.events import Fact
 from ..core.model import Job
-from ..engine.runtime import Runtime, Spread, in_turn
+from ..engine.dispatch import Spread, in_turn
+from ..engine.runtime import Runtime
 from ..settings import LambdaSettings, lambda_settings
 from . import hang_document, last_look, reboot_document
 from .adopt import StoreAdopter

@@ -102,6 +102,15 @@ def news_for_job(node: Node) -> Fact | None:
     return None
 
 
+def news(old: Node, new: Node) -> Iterator[Fact]:
+    """What a step of a node means for the job that holds it, or has handed it over."""
+    fact = news_for_job(new)
+    if fact is not None and type(news_for_job(old)) is not type(fact):
+        yield fact
+    if new.job_id and new.leave != old.leave:
+        yield leave_of(new)
+
+
 def leave_of(node: Node) -> NodeLeaving:
     """Whether a node that a job holds is to be taken away, as the node's own record has it."""
     return NodeLeaving(at=node.updated_at, node=node.name, leave=node.leave)

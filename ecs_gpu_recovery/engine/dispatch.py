@@ -1,9 +1,9 @@
-"""Carries out single orders through the ports, and says what is now known. It decides nothing and keeps nothing."""
+"""Carries out orders through the ports, and says what is now known. It decides nothing and keeps nothing."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,22 +29,59 @@ from ..core.events import (
     StartRefused,
 )
 from ..core.guard import Answer
-from ..core.model import Entry, Job, Rank
+from ..core.model import Job, Rank
 from ..core.node_record import Node
 from .ports import Fleet, Notifier, Store
 
 log = logging.getLogger("ecs_gpu_recovery")
+#: How many orders are sent beside each other, and how many starts on one look at the record: about those of a second.
+AT_ONCE, STARTS_PER_LOOK = 10, 30
+#: Carries out orders that do not depend on each other, and gives back what became of each.
+Spread = Callable[[Callable[[Order], list[Fact]], Sequence[Order]], list[list[Fact]]]
+
+
+def in_turn(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list[list[Fact]]:
+    return [act(order) for order in orders]
 
 
 class Dispatcher:
-    """One order at a time, of a job or of a node. What the cluster refuses, or does not answer, is a fact too."""
+    """Of a job or of a node. What the cluster refuses, or does not answer, is a fact too."""
 
-    def __init__(self, store: Store, fleet: Fleet, notifier: Notifier) -> None:
-        self._store, self._fleet, self._notifier = store, fleet, notifier
+    def __init__(self, store: Store, fleet: Fleet, notifier: Notifier, spread: Spread) -> None:
+        self._store, self._fleet, self._notifier, self._spread = store, fleet, notifier, spread
 
-    def carry_out(self, record: Job | Node, order: Order, at: datetime, *, again: bool) -> list[Fact]:
-        """`again`: it may have been sent before. What nobody foresaw is raised."""
-        return _guarded(order, at, lambda: self._act(record, order, at, again))
+    def send(
+        self,
+        record: Job | Node,
+        orders: Sequence[Order],
+        at: datetime,
+        trouble: list[Exception],
+        *,
+        again: bool,
+    ) -> list[Fact]:
+        """`again`: they may have been sent before. `trouble` gets what nobody foresaw, which holds up no other order.
+
+        A large gang takes a while to start. Before every few starts the record is read again, so that a start which
+        was withdrawn meanwhile is not sent.
+        """
+        facts: list[Fact] = []
+        seen = record
+
+        def carry_out(order: Order) -> list[Fact]:
+            try:
+                return _guarded(order, at, lambda: self._act(seen, order, at, again))
+            except Exception as exc:  # noqa: BLE001 - raised by the caller, when the others are sent
+                trouble.append(exc)
+                return [OrderFailed(at=at, key=order.key, error=str(exc))]
+
+        for first in range(0, len(orders), AT_ONCE):
+            some = orders[first : first + AT_ONCE]
+            if isinstance(seen, Job) and any(isinstance(order.effect, StartTask) for order in some):
+                seen = self._store.job(seen.id) if first and first % STARTS_PER_LOOK == 0 else seen
+                pending = {order.key for order in seen.outbox}
+                some = [o for o in some if o.key in pending or not isinstance(o.effect, StartTask)]
+            facts += [fact for learned in self._spread(carry_out, some) for fact in learned]
+        return facts
 
     def _act(self, record: Job | Node, order: Order, at: datetime, again: bool) -> Iterable[Fact]:
         effect = order.effect
@@ -129,9 +166,10 @@ def moved_nodes(old: Job | Node, new: Job | Node) -> dict[str, Node]:
     }
 
 
-def say(entries: Iterable[Entry], record: Job | Node) -> None:
+def say(record: Job | Node, before: Job | Node | None = None) -> None:
     """One structured line per transition, none per call."""
-    for e in entries:
+    known = set() if before is None else set(before.timeline)
+    for e in (entry for entry in record.timeline if entry not in known):
         log.info(
             "moved",
             extra={

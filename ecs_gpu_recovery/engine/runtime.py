@@ -11,47 +11,27 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from ..core import handover, resolutions
-from ..core.effects import Notify, Order, StartTask
-from ..core.errors import BadRecord, NodesTaken, NotFound, Transient
-from ..core.events import (
-    Fact,
-    FaultSeen,
-    NodeSeen,
-    NodesOffered,
-    OrderFailed,
-    OrdersClaimed,
-    StopAsked,
-    TaskEnded,
-)
-from ..core.job import claim
+from ..core.effects import Notify, Order
+from ..core.errors import NotFound, Transient
+from ..core.events import Fact, FaultSeen, NodeSeen, OrdersClaimed, StopAsked, TaskEnded
 from ..core.job.table import decide, submit
-from ..core.model import ANOTHER_TOOL, Entry, Job, JobSpec, JobStatus
+from ..core.model import ANOTHER_TOOL, Job, JobSpec
 from ..core.node.table import decide_node
 from ..core.node_record import Node
 from ..core.outbox import latest
 from ..core.policy import Policy
-from .dispatch import Dispatcher, moved_nodes, node_of, say
+from .dispatch import AT_ONCE, Dispatcher, Spread, in_turn, moved_nodes, node_of, say
+from .offers import Offers
 from .permits import Permits
 from .ports import Fleet, GuardStore, Notifier, Store
 from .records import Moved, R, Records
 
 log = logging.getLogger("ecs_gpu_recovery")
 log.addHandler(logging.NullHandler())  # who runs it chooses where the lines go
-#: How many orders are sent beside each other, and how many starts on one look at the record: about those of a second.
-AT_ONCE, STARTS_PER_LOOK = 10, 30
 #: After so many it is recorded what became of them: what a process has learned must not all die with it.
 BEFORE_RECORDED = 256
-#: How often a job that waits for nodes looks again, if others were faster; and how many such jobs are asked at once.
-OFFERS, WAITING = 5, 100
-#: Carries out orders that do not depend on each other, and gives back what became of each.
-Spread = Callable[[Callable[[Order], list[Fact]], Sequence[Order]], list[list[Fact]]]
-
-
-def in_turn(act: Callable[[Order], list[Fact]], orders: Sequence[Order]) -> list[list[Fact]]:
-    return [act(order) for order in orders]
 
 
 class Runtime:
@@ -72,16 +52,15 @@ class Runtime:
     ) -> None:
         """Without `dispatch`, orders are committed for somebody else to send. Without a `clock`, no fact is late.
         Without a `guard`, nothing that is destroyed needs a permit."""
-        self._spread = spread
         self.store, self.fleet, self.notifier, self.policy = store, fleet, notifier, policy
         self.permits = None if guard is None else Permits(guard, policy)
-        self._dispatcher = Dispatcher(store, fleet, notifier)
+        self.offers = Offers(store, self.permits, self.handle)
+        self._dispatcher = Dispatcher(store, fleet, notifier, spread)
         self._dispatch_now = dispatch
         self._clock = clock
         self._on_commit = on_commit
-        self._handed: dict[
-            str, Node
-        ] = {}  #: nodes that were just handed over, until their first orders are sent
+        #: Nodes that were just handed over, until their first orders are sent.
+        self._handed: dict[str, Node] = {}
         self._jobs: Records[Job] = Records(
             read=store.job,
             last=store.last,
@@ -128,7 +107,7 @@ class Runtime:
             salt=secrets.token_hex(8),
         )
         self.store.create(step.job)
-        say(step.job.timeline, step.job)
+        say(step.job)
         self._dispatcher.resolve(resolutions.run_again(job_id, spec), step.job)
         if self._on_commit is not None:
             self._on_commit(None, step.job)
@@ -215,58 +194,15 @@ class Runtime:
             if isinstance(each.old, Job):
                 self._tell_nodes(each.old, each.record)
             else:
-                _add_news(told, each.old, each.record)
+                for fact in handover.news(each.old, each.record):
+                    told.setdefault(each.record.job_id, []).append(fact)
                 if self.permits is not None and each.record.condemned != each.old.condemned:
                     self._count(each.record, now)
         for job_id, some in told.items() if news is None else ():
             self._told(job_id, some)
         if trouble:
             raise trouble[0]
-        return self._offered(moves[0].old, record, now)
-
-    def _offered(self, old: R, record: R, at: datetime) -> R:
-        """A job that needs other nodes is shown what there is; a node that has become free is shown to such jobs."""
-        if not self._dispatch_now:
-            return record
-        if isinstance(record, Node):
-            freed = _free(record) and not _free(old)
-        elif claim.wanted(record) - claim.wanted(old):
-            return self.offer(record, at)
-        else:
-            freed = _free(record) and not _free(old)
-        if freed:
-            self._offer_to_all(at)
-        return record
-
-    def offer(self, job: Job, at: datetime, nodes: Sequence[Node] | None = None) -> Job:
-        """Show a job that waits for nodes those that there are, as just read or as they are now.
-
-        Another job may be faster with one that it picks; then it looks again.
-        """
-        for _ in range(OFFERS):
-            shown = tuple(self.store.nodes() if nodes is None else nodes)
-            offer = NodesOffered(at=at, nodes=shown, frozen=self._frozen_for(job))
-            try:
-                return self.handle(job.id, [offer])
-            except NodesTaken as exc:
-                log.info("a node was taken by another job", extra={"job": job.id, "why": str(exc)})
-                nodes = None
-        return job  # the sweeper offers again
-
-    def _frozen_for(self, job: Job) -> bool:
-        """Whether the ranks whose nodes are condemned have to wait with them."""
-        return self.permits is not None and any(map(claim.condemned, job.ranks)) and self.permits.frozen()
-
-    def _offer_to_all(self, at: datetime) -> None:
-        """Whoever has waited longest chooses first."""
-        waiting: list[Job] = []
-        for line in self.store.jobs(status=JobStatus.PENDING_RESTART, limit=WAITING).jobs:
-            try:
-                waiting.append(self.store.job(line.id))
-            except (BadRecord, NotFound) as exc:
-                log.warning("no node is offered", extra={"job": line.id, "why": str(exc)})
-        for job in sorted(filter(claim.wanted, waiting), key=claim.age):
-            self.offer(job, at)
+        return self.offers.follow(moves[0].old, record, now) if self._dispatch_now else record
 
     def _send_first(
         self,
@@ -293,7 +229,8 @@ class Runtime:
                 trouble.append(exc)
             shown[node.name] = moves[-1].record
             for each in moves:
-                _add_news(told, each.old, each.record)
+                for fact in handover.news(each.old, each.record):
+                    told.setdefault(each.record.job_id, []).append(fact)
         if froze:
             self.handle_nodes([(self.store.node(name), [fact]) for name, fact in froze])
 
@@ -340,7 +277,7 @@ class Runtime:
         handed = handover.taken(old, new, self.store.node, self.policy, self._now())
         new = self.store.commit(old, new, handed)
         self._handed.update({node.name: node for node in handed if node.job_id and node.own})
-        say(_news(old, new), new)
+        say(new, old)
         if self._on_commit is not None:
             self._on_commit(old, new)
         return new
@@ -359,7 +296,7 @@ class Runtime:
 
     def _commit_node(self, old: Node, new: Node) -> Node:
         self.store.commit_node(new)
-        say(_news(old, new), new)
+        say(new, old)
         return new
 
     # -- dispatch ----------------------------------------------------------------------------------------------
@@ -448,54 +385,12 @@ class Runtime:
         *,
         again: bool = False,
     ) -> list[Fact]:
-        """Carry out orders of a record; give back what is now known.
-
-        A large gang takes a while to start. Before every few starts the record is read again, so that a start which
-        was withdrawn meanwhile is not sent. An order that fails in a way nobody foresaw holds up no other.
-        """
+        """Carry out the orders of a record that may be; give back what is now known."""
         facts: list[Fact] = []
         if self.permits is not None and isinstance(record, Node):
             orders, facts = self.permits.sort(record, orders, at, self.since(at))
-        seen = record
-
-        def attempt(act: Callable[[], list[Fact]], some: Sequence[Order]) -> list[Fact]:
-            try:
-                return act()
-            except Exception as exc:  # noqa: BLE001 - raised by the caller, when the others are sent
-                trouble.append(exc)
-                return [OrderFailed(at=at, key=order.key, error=str(exc)) for order in some]
-
-        def carry_out(order: Order) -> list[Fact]:
-            return attempt(partial(self._dispatcher.carry_out, seen, order, at, again=again), [order])
-
-        for first in range(0, len(orders), AT_ONCE):
-            some = orders[first : first + AT_ONCE]
-            if isinstance(seen, Job) and any(isinstance(order.effect, StartTask) for order in some):
-                seen = self.store.job(seen.id) if first and first % STARTS_PER_LOOK == 0 else seen
-                pending = {order.key for order in seen.outbox}
-                some = [o for o in some if o.key in pending or not isinstance(o.effect, StartTask)]
-            facts += [fact for learned in self._spread(carry_out, some) for fact in learned]
-        return facts
-
-
-def _add_news(told: dict[str, list[Fact]], old: Node, new: Node) -> None:
-    """What a step of a node means for the job that holds it, or has handed it over."""
-    fact = handover.news_for_job(new)
-    if fact is not None and type(handover.news_for_job(old)) is not type(fact):
-        told.setdefault(new.job_id, []).append(fact)
-    if new.job_id and new.leave != old.leave:
-        told.setdefault(new.job_id, []).append(handover.leave_of(new))
-
-
-def _free(record: Job | Node) -> bool:
-    """Whether ranks of other jobs could have its nodes."""
-    return not record.engaged if isinstance(record, Node) else record.status.final
+        return [*facts, *self._dispatcher.send(record, orders, at, trouble, again=again)]
 
 
 def _name(record: Job | Node) -> str:
     return record.id if isinstance(record, Job) else record.name
-
-
-def _news(old: Job | Node, new: Job | Node) -> list[Entry]:
-    known = set(old.timeline)
-    return [entry for entry in new.timeline if entry not in known]

@@ -207,7 +207,7 @@ class Sweeper:
     def _offer(self, nodes: Sequence[Node] | None, now: datetime, report: Report) -> None:
         """Jobs that need other nodes choose among those that are free, the one that waits longest first."""
         for job in sorted(self._wanting, key=claim.age):
-            report.attempt(("job", job.id), partial(self._runtime.offer, job, now, nodes))
+            report.attempt(("job", job.id), partial(self._runtime.offers.show, job, now, nodes))
 
     def _sweep_job(self, job_id: str, now: datetime, *, observe: bool, report: Report) -> None:
         report.jobs += 1
