@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +14,12 @@ import pytest
 from ecs_gpu_recovery.console.app import serve as serve_console
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.health.watch.node_metrics import line
-from testbed.aws.deployment import Deployment, People
-from testbed.aws.server import serve
+from testbed.aws.deployment import People
 from tests.aws.test_node_numbers import OverHttp
 from tests.console.browsing import MARKS, WAIT_MS, closed, opened
 from tests.console.containers import Containers, containers
 from tests.console.helpers import eventually, owners_client
-from tools import node
+from tests.infra.deployed import deployed, local_aws
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
 pytestmark = [*MARKS, pytest.mark.ministack, pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
 NODES, LOG_GROUP = ("rack-1", "rack-2"), "/gpu/train"
 #: The second rank of the first attempt dies; the first goes on until it is stopped.
 SCRIPT = """import os, sys, time
@@ -45,14 +41,9 @@ for step in range(20):
 
 @pytest.fixture(scope="module")
 def people(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    brought = subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
-    if not node.CDK.exists():
-        pytest.skip(f"there is no CDK command: {brought.stderr}")
-    with serve(ministack_python, auth=True) as server:
-        settings = {"ADMISSION_CHECK": "false", "TRAINING_LOG_GROUPS": LOG_GROUP}
-        stack = Deployment(server, root=ROOT, folder=tmp_path_factory.mktemp("aws"), settings=settings)
-        stack.bootstrap()
-        stack.deploy()
+    settings = {"ADMISSION_CHECK": "false", "TRAINING_LOG_GROUPS": LOG_GROUP}
+    with local_aws(ministack_python) as server:
+        stack = deployed(server, tmp_path_factory.mktemp("aws"), settings)
         server.client("logs").create_log_group(logGroupName=LOG_GROUP)
         made = People(stack)
         made.add_nodes(NODES)

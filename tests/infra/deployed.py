@@ -1,19 +1,46 @@
-"""A job on the deployed stack: what a test does to it, and what it finds in the tables, the logs and on the nodes."""
+"""The stack on a local AWS, and a job there: what a test does to it, and what it finds in tables, logs and on nodes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from testbed.aws.deployment import STACK, Deployment, People
+from testbed.aws.server import Server, serve
+from tools.node import CDK
 
+ROOT = Path(__file__).resolve().parents[2]
 TICK = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "2026-11-15T03:00:00Z"}
+
+
+@contextlib.contextmanager
+def local_aws(python: Path) -> Iterator[Server]:
+    """One that checks permissions, for a stack that the CDK command deploys."""
+    brought = subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
+    if not CDK.exists():
+        pytest.skip(f"there is no CDK command: {brought.stderr}")
+    with serve(python, auth=True) as server:
+        yield server
+
+
+def deployed(server: Server, folder: Path, settings: dict[str, str], *, bootstrap: bool = True) -> Deployment:
+    """`bootstrap`: it is the first of its account."""
+    made = Deployment(server, root=ROOT, folder=folder, settings=settings)
+    if bootstrap:
+        made.bootstrap()
+    made.deploy()
+    return made
 
 
 def sweep(stack: Deployment, function: str = "RecoverySweeperFunction") -> bytes:

@@ -8,8 +8,6 @@ import json
 import random
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,6 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.deployment import CLUSTER, STACK, Deployment, People
-from testbed.aws.server import serve
 from tests.infra.deployed import (
     TICK,
     Gang,
@@ -27,12 +24,13 @@ from tests.infra.deployed import (
     begin,
     check_records,
     complaints,
+    deployed,
     forget,
     kept,
+    local_aws,
     recover_together,
     sweep,
 )
-from tools import node
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
@@ -43,17 +41,10 @@ pytestmark = pytest.mark.ministack
 @pytest.fixture(scope="module")
 def stack(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One AWS and one deployment for all that follows. The last test destroys it."""
-    brought = subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
-    if not node.CDK.exists():
-        pytest.skip(f"there is no CDK command: {brought.stderr}")
-    with serve(ministack_python, auth=True) as server:
-        folder = tmp_path_factory.mktemp("deployed")
-        # Stories run side by side, on nodes that they add and use at once.
-        settings = {"FREEZE_NODES": "1000", "ADMISSION_CHECK": "false"}
-        made = Deployment(server, root=ROOT, folder=folder, settings=settings)
-        made.bootstrap()
-        made.deploy()
-        yield made
+    # Stories run side by side, on nodes that they add and use at once.
+    settings = {"FREEZE_NODES": "1000", "ADMISSION_CHECK": "false"}
+    with local_aws(ministack_python) as server:
+        yield deployed(server, tmp_path_factory.mktemp("deployed"), settings)
 
 
 @pytest.fixture(scope="module")

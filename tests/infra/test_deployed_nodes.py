@@ -3,8 +3,6 @@ sweeper. Nobody opens a page, and no job runs but where one is named."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,25 +12,17 @@ from ecs_gpu_recovery.control import permits
 from ecs_gpu_recovery.core.errors import NotFound
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from ecs_gpu_recovery.core.node_record import Node
-from testbed.aws.deployment import Deployment, People
-from testbed.aws.server import serve
-from tests.infra.deployed import Story, complaints, hasten, kept, sweep
-from tools import node
+from testbed.aws.deployment import People
+from tests.infra.deployed import Story, complaints, deployed, hasten, kept, local_aws, sweep
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.ministack, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def people(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
-    if not node.CDK.exists():
-        pytest.skip("there is no CDK command")
-    with serve(ministack_python, auth=True) as server:
-        settings = {"FREEZE_WITHIN_S": "60", "REPAIR_RUNGS": "reboot,replace"}
-        made = Deployment(server, root=ROOT, folder=tmp_path_factory.mktemp("nodes"), settings=settings)
-        made.bootstrap()
-        made.deploy()
+    settings = {"FREEZE_WITHIN_S": "60", "REPAIR_RUNGS": "reboot,replace"}
+    with local_aws(ministack_python) as server:
+        made = deployed(server, tmp_path_factory.mktemp("nodes"), settings)
         yield People(made)
         made.destroy()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.deployment import Deployment, People
-from testbed.aws.server import serve
-from tests.infra.deployed import Story, complaints
-from tools import node
+from tests.infra.deployed import Story, complaints, deployed, local_aws
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
@@ -35,21 +31,11 @@ def own_names() -> list[str]:
 
 @pytest.fixture(scope="module")
 def both(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[People]]:
-    brought = subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
-    if not node.CDK.exists():
-        pytest.skip(f"there is no CDK command: {brought.stderr}")
     second = {name: f"second-{name.lower().replace('_', '-')}" for name in own_names()}
-    with serve(ministack_python, auth=True) as server:
-        made = []
-        for settings in ({}, second):
-            stack = Deployment(
-                server, root=ROOT, folder=tmp_path_factory.mktemp("stack"), settings={**settings, **QUICK}
-            )
-            if not made:
-                stack.bootstrap()
-            stack.deploy()
-            made.append(People(stack))
-        yield made
+    with local_aws(ministack_python) as server:
+        first = deployed(server, tmp_path_factory.mktemp("stack"), QUICK)
+        other = deployed(server, tmp_path_factory.mktemp("stack"), second | QUICK, bootstrap=False)
+        yield [People(first), People(other)]
 
 
 def physical_names(stack: Deployment) -> set[tuple[str, str]]:
