@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .batch import Tally
 from .night import Outcome, run
-from .weather import SKIES
+from .skies import SKIES
 
 
 def main() -> int:

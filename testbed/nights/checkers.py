@@ -7,7 +7,6 @@ committed. Whether a record is right is held against what truly happened, never 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -17,13 +16,16 @@ from ecs_gpu_recovery.core.effects import Archive, Notify, RebootNode, StartTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node_record import Node
-from ecs_gpu_recovery.core.sighting import LEAVES
-from ecs_gpu_recovery.engine.ports import Store, each
+from ecs_gpu_recovery.engine.ports import Store
 
+from .charge_judge import ChargeJudge
+from .machine import Machine, Task, verdict_of
+from .move_judge import MoveJudge
 from .permit_judge import PermitJudge
+from .reboot_judge import RebootJudge
 from .replacement_judge import ReplacementJudge
 from .violation import demand
-from .world import Machine, Reboot, Task, World, verdict_of
+from .world import World
 
 _FOUND = frozenset({Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE})
 _OUT_OF_USE = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
@@ -40,30 +42,20 @@ class Judge:
         self._entered: dict[tuple[str, int, JobStatus], float] = {}
         self._released: dict[str, float] = {}  #: free nodes that a person gave back, and when
         self._ordered: dict[str, str] = {}  #: key of every order that must be carried out: its kind
-        self._asked: set[str] = set()  #: reboots that a person asked for
-        self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._pending: dict[str, frozenset[str]] = {}  #: orders in each job's outbox
         self._nodes: dict[str, Node] = {}  #: as their own rules have left them last
-        self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
-        self._by_person: set[str] = set()  #: keys of reboots that a person asked for
-        self._proofs: set[str] = set()  #: checks of nodes on their own that led to a reboot
-        self._round: set[str] = set()  #: nodes that were rebooted, and not let back or given up since
-        self._booted: dict[str, float] = {}  #: when each node was rebooted last, as its record knows it
         self._starts: set[str] = set()  #: every start that was ever ordered
-        self._holds: dict[str, frozenset[str]] = {}  #: the nodes of each job that has not ended
-        self._moves: dict[tuple[str, int, int], float] = {}  #: of a job, in an attempt, of a rank: the last
-        self._idle: dict[tuple[str, str], float] = {}  #: since when a job waits, and this node is free for it
-        self._planned: set[tuple[str, int]] = set()  #: of a job: attempts that began with a planned leave
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.permits = PermitJudge(world)
+        self.moves = MoveJudge(world, self.permits)
+        self.reboots = RebootJudge(world, self.permits, self.moves)
+        self._charges = ChargeJudge(world, self.permits)
         self.carried_out: Counter[str] = Counter()
         self.final: dict[str, JobStatus] = {}
         self._marks: dict[tuple[str, str], list[str]] = {}  #: what a later release wrote into each record
         self.poisoned: set[tuple[str, str]] = set()  #: records that are damaged for good
-        self.late: Sequence[tuple[float, float]] = ()  #: stretches in which nobody hears of anything
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
         world.on_start = self.started
-        world.on_reboot = self.rebooted
         self._replacements = ReplacementJudge(world, self.permits)
 
     # -- what really happens ---------------------------------------------------------------------------
@@ -121,71 +113,6 @@ class Judge:
                     f"{task.id} of attempt {task.attempt} starts, {other.id} of {other.attempt} lives",
                 )
 
-    def asked_by_person(self, node: str, ask: str) -> None:
-        if ask == "reboot":
-            self._asked.add(node)
-        elif ask == "release":
-            del self._repairs[node]
-
-    def rebooted(self, machine: Machine, reboot: Reboot) -> None:
-        """Only on a verdict of the failed attempt, once for it, and over no task that is meant to run."""
-        self.permits.rebooted(machine.name, reboot.key)
-        running = [t.id for t in machine.tasks if t.alive and not (t.check or t.stopping or t.stray)]
-        demand(not running, f"{machine.name} is rebooted under {running}")
-        demand(not machine.strangers, f"{machine.name} is rebooted under somebody else's task")
-        key = keys.parse(reboot.key)
-        assert key is not None, reboot.key
-        demand(machine.name not in self._round, f"{machine.name} is rebooted once more, as its gate failed")
-        self._round.add(machine.name)
-        if key.node:
-            self._for_its_own_sake(machine, reboot)
-            return
-        attempt = max(0, key.attempt - 1)  # or it failed the check before the first start
-        taken = (key.job, key.attempt, key.rank) in self._moves  # such a node is examined first
-        attempts = (attempt, key.attempt) if key.last or taken else (attempt,)
-        proof = [
-            t
-            for t in machine.tasks
-            if t.check
-            and t.job == key.job
-            and t.attempt in attempts
-            and t.told
-            and verdict_of(t) is Verdict.REBOOT
-        ]
-        demand(
-            bool(proof) or self._was_stuck(machine, key.job, attempt),
-            f"{machine.name} is rebooted by {reboot.key} without a verdict of attempt {attempt}",
-        )
-        used = (reboot.key, attempt, machine.name)
-        demand(used not in self._used, f"{machine.name} is rebooted twice for one verdict")
-        self._used.add(used)
-        self._repaired(machine)
-
-    def _for_its_own_sake(self, machine: Machine, reboot: Reboot) -> None:
-        """No job waits for it. A person has asked, or a check of the node has condemned it."""
-        if reboot.key in self._by_person:
-            demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
-            return
-        told = (t for t in machine.tasks if t.check and not t.job and t.told and t.id not in self._proofs)
-        proof = [t.id for t in told if verdict_of(t) is Verdict.REBOOT]
-        demand(bool(proof), f"{machine.name} is rebooted by {reboot.key}, and no check asks for it")
-        self._proofs.update(proof)
-        self._repaired(machine)
-
-    def _repaired(self, machine: Machine) -> None:
-        self._repairs[machine.name] += 1
-        demand(self._repairs[machine.name] < 3, f"{machine.name} is repaired again and again")
-
-    def _was_stuck(self, machine: Machine, job: str, attempt: int) -> bool:
-        """Whether a task of that attempt did not end in the time of a stop. No clock jumps."""
-        w = self._world.weather
-        wait = w.policy.stop_timeout.total_seconds() - 0.01
-        mine = [
-            t for t in machine.tasks if t.job == job and t.attempt == attempt and not t.check and t.asked >= 0
-        ]
-        long = [t for t in mine if (self._world.now if t.alive else t.ended) - t.asked >= wait]
-        return bool(long or (mine and (w.skew_s or w.jolt_s)))
-
     # -- what is committed -----------------------------------------------------------------------------
 
     def committed(self, old: Job | None, new: Job) -> None:
@@ -203,22 +130,21 @@ class Judge:
             self._is_real(rank.task_id, rank.check_id)
         said = broken(new)
         demand(not said, f"job {new.id}: {'; '.join(said)}")
-        self._holds_alone(new)
+        self.moves.holds_alone(new)
         if old is None:
             return
         demand(
             old.attempt <= new.attempt <= old.attempt + 1,
             f"job {new.id} went from attempt {old.attempt} to {new.attempt}",
         )
-        self._truly_leaves(old, new)
-        self._fairly_charged(old, new)
+        self._charges.committed(old, new)
         demand(
             not old.status.final or new.status is old.status,
             f"job {new.id} was {old.status} for good and is {new.status} now",
         )
         for before, rank in zip(old.ranks, new.ranks, strict=True):
             if before.node != rank.node:
-                self._left(new, before)
+                self.moves.left(new, before)
             if rank.verdict is Verdict.LOST and before.verdict is not rank.verdict:
                 self._truly_lost(old, rank)
             if rank.exit is Exit.FROZEN and before.exit is not rank.exit:
@@ -226,116 +152,6 @@ class Judge:
                 self.permits.stopped(new.id, new.attempt)
         if old.status is not new.status:
             self._moved(old, new)
-
-    def _truly_leaves(self, old: Job, new: Job) -> None:
-        """A gang in which nothing failed is stopped only where a node was announced to be taken away, with a permit,
-        if it may move; and nobody is charged for it."""
-        said = [entry for entry in new.timeline if entry not in old.timeline and entry.subject == "job"]
-        begun = any(entry.after == "PENDING_HEALTHCHECK" and LEAVES in entry.why for entry in said)
-        if begun:
-            named = [rank.node for rank in new.ranks if self._world.machines[rank.node].announced]
-            demand(bool(named), f"job {new.id} was stopped to leave a node, and none is taken away")
-            demand(bool(self._world.weather.failover), f"job {new.id} was stopped, and may not move")
-            self.permits.stopped(new.id, old.attempt)
-            self._world.struck["left"] += 1
-        if (old.planned or begun) and new.attempt > old.attempt:
-            self._planned.add((new.id, new.attempt))
-            free = new.spent.charged <= old.spent.charged
-            demand(free, f"job {new.id} was charged for a leave that was planned")
-
-    def _charges(self, job: Job, since: int) -> int:
-        """Of the restarts after that attempt, those that count."""
-        return sum((job.id, attempt) not in self._planned for attempt in range(since + 1, job.attempt + 1))
-
-    def _fairly_charged(self, old: Job, new: Job) -> None:
-        """What is charged are the restarts since the last step that was new, as far as the job has heard of it."""
-        steps, w = self._world.steps[new.id], self._world.weather
-        charged, marker = new.spent.charged, new.marker
-        if w.policy.retry_refill == "never":
-            every = self._charges(new, 0)
-            demand(charged == every, f"job {new.id}: {charged} of {every} restarts are charged")
-            return
-        if marker is None:
-            given = charged < old.spent.charged
-            demand(not given or self._ran_long(old), f"job {new.id}: restarts were given back too soon")
-            return
-        number = int(re.findall("[0-9]+", str(marker))[-1])
-        demand(number <= len(steps), f"job {new.id} counts step {number}, and there were {len(steps)}")
-        since = self._charges(new, steps[number - 1][0])
-        demand(charged >= since, f"job {new.id}: {charged} charged, and {since} restarts brought no progress")
-        slack = w.reports == "checkpoints"  # which attempt wrote one is a guess, on the safe side
-        most = since + slack
-        demand(charged <= most, f"job {new.id}: {charged} charged, though all but {since} brought progress")
-        over = old.status is JobStatus.PENDING_HEALTHCHECK and new.status is JobStatus.FAILED
-        if over and old.ending is None and charged < new.max_retries and not old.preflight:
-            verdicts = {rank.verdict for rank in new.ranks}
-            repair = verdicts & {Verdict.REBOOT, Verdict.LOST}
-            healthy = (
-                new.restart_when_healthy == "progress" and steps[number - 1][0] == new.attempt and not slack
-            )
-            fair = Verdict.REPLACE in verdicts or not (repair or healthy)
-            demand(fair, f"job {new.id} FAILED, though it came further than ever before")
-
-    def _ran_long(self, job: Job) -> bool:
-        """All of its ranks, each from its first start: the record may tell of that later."""
-        w = self._world.weather
-        began: dict[int, float] = {}
-        for task in self._world.tasks.values():
-            if (task.job, task.attempt, task.check) == (job.id, job.attempt, False):
-                began.setdefault(task.rank, task.began)
-        ran = self._world.now - max(began.values(), default=0.0)
-        return bool(w.skew_s or w.jolt_s) or ran >= w.policy.refill_after.total_seconds() - 1
-
-    def _holds_alone(self, job: Job) -> None:
-        names = frozenset() if job.status.final else frozenset(rank.node for rank in job.ranks)
-        for other, theirs in self._holds.items():
-            both = sorted(names & theirs) if other != job.id else []
-            demand(not both, f"{both} is held by {job.id} and by {other}")
-        self._holds[job.id] = names
-
-    def _left(self, job: Job, rank: Rank) -> None:
-        """A rank has moved away. What it ran there is over, or was asked to stop and is out of reach for long."""
-        self._moves[job.id, job.attempt, rank.index] = self._world.now
-        self._world.struck["moves"] += 1
-        if rank.handed and rank.verdict in (Verdict.REBOOT, Verdict.REPLACE):
-            self.permits.moved(rank.node)
-        w, machine = self._world.weather, self._world.machines[rank.node]
-        told = not (w.lost or w.late or w.reordered or w.together or w.skew_s or w.jolt_s or w.late_functions)
-        for task in machine.tasks:
-            if task.alive and task.job == job.id and not task.check and not task.stray:
-                since = task.asked if machine.away_since is None else machine.away_since
-                took = self._world.now - since + 1.0
-                back = (
-                    machine.connected and self._world.now - machine.last_away < 300
-                )  # and nobody knows it yet
-                task.left = True
-                demand(
-                    not told or back or took >= w.policy.failover_lost_after.total_seconds(),
-                    f"job {job.id} left {machine.name} behind, where {task.id} still runs",
-                )
-
-    def look(self, store: Store) -> None:
-        """No job waits for a node while one is free for it, but for ranks whose nodes broke in a frozen fleet."""
-        waits: dict[tuple[str, str], float] = {}
-        nobody = any(begin <= self._world.now < end for begin, end in self.late)
-        if not self._world.troubled and not nobody:
-            for job in each(store.job, store.live_jobs())[0]:
-                ready = [r for r in job.ranks if r.handed and not r.live and not r.anew]
-                if self.permits.frozen:
-                    ready = [r for r in ready if r.verdict not in (Verdict.REBOOT, Verdict.REPLACE)]
-                if job.status is JobStatus.PENDING_RESTART and ready and job.ending is None:
-                    some = {(job.id, node.name) for node in store.nodes() if self._suits(job, node)}
-                    waits |= {pair: self._idle.get(pair, self._world.now) for pair in some}
-        self._idle = waits
-        most = 1800.0 + 3 * self._world.weather.sweep_s
-        late = [pair for pair, since in waits.items() if self._world.now - since > most]
-        demand(not late, f"{late[:1]}: the one waits, and the other is free")
-
-    def _suits(self, job: Job, node: Node) -> bool:
-        usable = node.status is NodeStatus.AVAILABLE and node.connected and node.gpus_seen == node.gpus
-        may = job.spec.failover == "any" or (job.spec.failover == "spares" and node.spare)
-        usable = usable and node.hold is None and node.leave is None
-        return usable and may and node.kind == "alike" and not node.job_id
 
     def _is_real(self, *ids: str) -> None:
         """A task that a record names was started by its order, and by nobody else."""
@@ -360,7 +176,8 @@ class Judge:
             if isinstance(order.effect, RebootNode):
                 held = node.status is NodeStatus.PENDING_HEALTHCHECK
                 self.permits.ordered.add(order.key)
-        self._of_its_life(node)
+        self.reboots.committed(node)
+        self._replacements.committed(node)
         for order in node.outbox:
             said = keys.parse(order.key)
             if isinstance(order.effect, Notify | Archive) or (said and said.kind == "reboot" and said.job):
@@ -372,26 +189,6 @@ class Judge:
         )
         late = node.job_id and node.own and node.status is NodeStatus.UNKNOWN and node.deadline is None
         demand(not late, f"{node.name} was handed over, and may be missed for ever")
-
-    def _of_its_life(self, node: Node) -> None:
-        """What is kept of its repairs, to be held against what follows."""
-        machine = self._world.machines[node.name]
-        if node.status is NodeStatus.AVAILABLE and node.name in self._round:
-            self._passed_the_gate(machine, node.reboot_key)
-        if node.status not in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK):
-            self._round.discard(node.name)
-        reboot = machine.reboots.get(node.reboot_key)
-        if reboot is not None and node.rebooted:
-            self._booted[node.name] = reboot.at
-        last = node.timeline[-1] if node.timeline else None
-        self._replacements.committed(node)
-        if last is not None and last.why.startswith("reboot asked for by"):
-            self._by_person.add(node.reboot_key)
-        if last is not None and last.why.startswith("a fault was seen"):
-            seen = float(last.evidence.rpartition(" ")[2])
-            old = seen < self._booted.get(node.name, -1.0)
-            self._round.discard(node.name)  # its gate opened in the same step
-            demand(not old, f"{node.name} is examined for a fault of {seen}, and was rebooted since")
 
     def _moved(self, old: Job, new: Job) -> None:
         if (
@@ -463,8 +260,8 @@ class Judge:
         machine = self._world.machines[rank.node]
         waited = self._entered.get((job.id, job.attempt, JobStatus.PENDING_RESTART), 0.0)
         away = machine.away_since
-        untold = away is not None and any(begin <= away < end for begin, end in self.late)
-        if (job.id, job.attempt, rank.index) in self._moves:
+        untold = away is not None and any(begin <= away < end for begin, end in self.moves.late)
+        if (job.id, job.attempt, rank.index) in self.moves.last:
             self._passed(job, rank, machine)
             waited = 0.0
         demand(
@@ -474,22 +271,12 @@ class Judge:
         key = keys.reboot(job.id, job.attempt, rank.index, max(0, rank.handed_times - 1))
         reboot = machine.reboots.get(key)
         demand(reboot is None or reboot.done, f"job {job.id} restarts, but {rank.node} has not rebooted yet")
-        self._passed_the_gate(machine, key)
+        self.reboots.passed_the_gate(machine, key)
         node = self._nodes.get(rank.node)
         if node is not None and node.job_id == job.id:
             due = any(isinstance(order.effect, RebootNode) for order in node.outbox)
             demand(not due, f"job {job.id} restarts with the reboot of {rank.node} still to be ordered")
             demand(not node.own, f"job {job.id} restarts, but {rank.node} has not been given back")
-
-    def _passed_the_gate(self, machine: Machine, key: str) -> None:
-        """Whoever rebooted it: it is used again when a check has found it healthy, and not before."""
-        reboot = machine.reboots.get(key)
-        if reboot is not None and self._world.weather.policy.post_reboot_check:
-            since = (
-                t for t in machine.tasks if t.check and not t.job and t.began > reboot.at and not t.alive
-            )
-            well = any(verdict_of(t) is Verdict.HEALTHY for t in since)
-            demand(well, f"{machine.name} is let back, and no check has found it healthy since its reboot")
 
     def _passed(self, job: Job, rank: Rank, machine: Machine) -> None:
         """A node that was taken was found healthy before it is used, or could not be examined."""
@@ -532,7 +319,7 @@ class Judge:
             if said is not None and said.job in bad:
                 continue
             ended = self.final.get(said.job) if said is not None else None
-            left = said is not None and (said.job, said.attempt, said.rank) in self._moves
+            left = said is not None and (said.job, said.attempt, said.rank) in self.moves.last
             withdrawn = kind == "RebootNode" and (ended in (JobStatus.FAILED, JobStatus.USER_STOPPED) or left)
             withdrawn = withdrawn or key in self.permits.set_aside
             demand(

@@ -33,7 +33,8 @@ from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.witness import Named, Silence
 from ecs_gpu_recovery.engine.dispatch import node_of
 
-from .world import Fault, Machine, Reboot, Task, Warned, World, verdict_of
+from .machine import Fault, Machine, Reboot, Task, Warned, verdict_of
+from .world import World
 
 if TYPE_CHECKING:
     from .night import Night

@@ -16,8 +16,8 @@ from ecs_gpu_recovery.core.job import hang
 from ecs_gpu_recovery.core.model import Job
 from ecs_gpu_recovery.core.witness import FLAT, IDLE, MOVING, Named, Silence
 
+from .machine import Machine, Task
 from .violation import demand
-from .world import Machine, Task
 
 if TYPE_CHECKING:
     from .night import Night
@@ -113,7 +113,7 @@ class Hangs:
         fact = NodePulse(
             at=world.time, node=machine.name, state=state, since=world.stamp(since), trained=True, what=state
         )
-        self._night.tell_pulse(machine, fact)
+        self._night.deliveries.tell_pulse(machine, fact)
 
     def _seen(self, machine: Machine) -> tuple[str, float]:
         world, w = self._world, self._night.weather

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from .world import Fault, Machine, Warned, World
+from .machine import Fault, Machine, Warned
+from .world import World
 
 _REASONS = ("", "OutOfMemoryError: Container killed due to memory usage")
 

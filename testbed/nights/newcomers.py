@@ -11,7 +11,7 @@ from ecs_gpu_recovery.core.model import NodeStatus
 from ecs_gpu_recovery.core.node_record import Node
 
 from .luck import poisson
-from .world import GPUS, Machine
+from .machine import GPUS, Machine
 
 if TYPE_CHECKING:
     from .night import Night

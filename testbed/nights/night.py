@@ -17,8 +17,7 @@ from pathlib import Path
 from random import Random
 
 from ecs_gpu_recovery.core.effects import CheckNode, StartTask
-from ecs_gpu_recovery.core.errors import NotFound, Refused, Transient
-from ecs_gpu_recovery.core.events import Fact, NodePulse
+from ecs_gpu_recovery.core.errors import Refused, Transient
 from ecs_gpu_recovery.core.model import Job, NodeStatus
 from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.engine.ports import GuardStore, Store
@@ -30,17 +29,19 @@ from ecs_gpu_recovery.local.store import SqliteStore
 from ..releases import BREAKING, NEXT
 from .checkers import Judge
 from .cluster import SimulatedCluster
+from .deliveries import Deliveries
 from .forgery import forgery
 from .hangs import Hangs
 from .hostile import HostileGuard, HostileStore, Inbox
 from .luck import brew, brew_leaves, brew_strangers, poisson
+from .machine import GPUS
 from .memory import MemoryGuard, MemoryStore
 from .newcomers import Newcomers
 from .people import People
+from .skies import SKIES
 from .violation import Violation
-from .weather import SKIES, Weather
-from .world import GPUS, T0, Fault, Machine, Reboot, Warned, World
-from .world import News as Told
+from .weather import Weather
+from .world import T0, World
 
 #: After the troubled hours everything must come to rest within this long.
 PATIENCE_S = 8 * 3600.0
@@ -49,8 +50,6 @@ LIFE_S = 120.0
 #: A lease holds only between clocks that agree this well, where senders can stand still.
 SKEW_S = 45.0
 _DEPTH = 3
-#: What an event says, made when it is heard: of a job or else of a node, by name.
-News = Callable[[], tuple[str, str, list[Fact]]]
 
 
 class Crash(BaseException):
@@ -92,7 +91,6 @@ class Night:
         self.more = Random(f"{seed}/more")  # noqa: S311
         self.weather = SKIES[sky](rng, self.more)
         self.world = World(self.weather, rng)
-        self.world.news = self._news
         self.judge = Judge(self.world)
         lost = self.weather.policy.node_lost_after
         self.store: Store = (
@@ -127,14 +125,13 @@ class Night:
         ]
         self._release = 0  #: of the running process
         self.people = People(self)
-        self._newcomers = Newcomers(self)
-        self._gathered: list[tuple[datetime, News]] = []
-        self._held: dict[str, Callable[[], None]] = {}  #: news that waits for the next about its node
+        self.newcomers = Newcomers(self)
+        self.deliveries = Deliveries(self)
+        self.world.news = self.deliveries.news
         self._throttled: list[tuple[float, float]] = []
-        self._late: list[tuple[float, float]] = []  #: when functions are invoked, but later
-        self.judge.late = self._late
+        self.judge.moves.late = self.deliveries.late
         self._depth = 0
-        self._clock: datetime | None = None
+        self.as_of: datetime | None = None  #: what a fact of an event that is told takes for now
         self._dies_at = 0.0
         self._resting = 0
 
@@ -162,7 +159,7 @@ class Night:
     @property
     def clock(self) -> datetime:
         """What the running process takes for now: the time of its event."""
-        return self._clock or self.world.time
+        return self.as_of or self.world.time
 
     # -- a process between two steps -------------------------------------------------------------------
 
@@ -209,16 +206,16 @@ class Night:
         if self._depth >= _DEPTH:
             return
         self.world.note("stall", step, key)
-        saved = self._clock, self._dies_at
+        saved = self.as_of, self._dies_at
         self.world.run_until(self.world.now + seconds)
-        self._clock, self._dies_at = saved
+        self.as_of, self._dies_at = saved
         if self.world.now > self._dies_at:
             self.die("timeout", key)
 
     def process(self, act: Callable[[], object], at: datetime, tries: int = 1) -> None:
         """Run one invocation. One that dies is perhaps invoked again."""
-        saved = self._clock, self._dies_at, self._release
-        self._clock, self._dies_at, self._release = at, self.world.now + LIFE_S, self._release_now()
+        saved = self.as_of, self._dies_at, self._release
+        self.as_of, self._dies_at, self._release = at, self.world.now + LIFE_S, self._release_now()
         self._depth += 1
         try:
             act()
@@ -230,7 +227,7 @@ class Night:
             self.world.note("refused", type(exc).__name__)
         finally:
             self._depth -= 1
-            self._clock, self._dies_at, self._release = saved
+            self.as_of, self._dies_at, self._release = saved
 
     def forge(self, job: Job | None, node: Node, order: StartTask | CheckNode) -> None:
         """A neighbour who knows all that there is to know starts a task of his own, which is not quite the one."""
@@ -241,119 +238,6 @@ class Night:
                 self.process(partial(self.runtime.handle, job.id, [fact]), self.clock)
             else:
                 self.process(partial(self.runtime.handle_node, node.name, [fact]), self.clock)
-
-    # -- news ------------------------------------------------------------------------------------------
-
-    def _news(self, kind: str, machine: Machine, what: Told) -> None:
-        """Something happened; whoever listens may hear of it once, never, twice, late, or out of order."""
-        if self.weather.lost >= 1.0:
-            return
-        self._spread(machine, self._delivery(kind, machine, what))
-
-    def _spread(self, machine: Machine, act: News) -> None:
-        w, world, rng = self.weather, self.world, self.world.rng
-        at = world.now
-        for _ in range((0 if world.strikes("lost") else 1) + (1 if world.strikes("repeated") else 0)):
-            delay = rng.uniform(0, w.late_s) if world.strikes("late") else rng.uniform(0.1, 3)
-            self._tell(machine.name, delay, partial(self._hear, act, at))
-
-    def tell_pulse(self, machine: Machine, fact: NodePulse) -> None:
-        """A watch speaks on a bus that loses, repeats and delays as any other."""
-        if self.weather.lost < 1.0:
-            self._spread(machine, lambda: ("", machine.name, [fact]))
-
-    def _tell(self, about: str, delay: float, hear: Callable[[], None]) -> None:
-        """After a while; if it is to come out of order, right after the next news about the same node."""
-        world = self.world
-        if (held := self._held.pop(about, None)) is not None:
-            world.after(delay + 0.1, held)
-        elif world.strikes("reordered"):
-            self._held[about] = hear
-            world.after(900, lambda: self._held.pop(about, lambda: None)())
-            return
-        world.after(delay, hear)
-
-    def _hear(self, news: News, at: float) -> None:
-        w, world = self.weather, self.world
-        off = world.rng.uniform(-w.jolt_s, w.jolt_s) if w.jolt_s and world.strikes("jolt_s", 0.2) else 0.0
-        told = world.stamp((at if w.ordered else world.now) + off), news
-        if not w.together:
-            self._invoke(lambda: self._take([told]), told[0])
-            return
-        if not self._gathered:
-            world.after(self.more.choice((1.0, 5.0, 30.0)), self._hand_over)
-        self._gathered.append(told)
-
-    def _hand_over(self) -> None:
-        """What a queue has gathered, in any order, to one function."""
-        some, self._gathered = self._gathered, []
-        self.more.shuffle(some)
-        self._invoke(lambda: self._take(some), max(at for at, _ in some))
-
-    def _take(self, some: Sequence[tuple[datetime, News]]) -> None:
-        """Each fact has the time of its own event; each record hears of all of them at once."""
-        jobs: dict[str, list[Fact]] = {}
-        nodes: dict[str, list[Fact]] = {}
-        saved = self._clock
-        for at, news in some:
-            self._clock = at
-            job, node, facts = news()
-            if facts:
-                (jobs.setdefault(job, []) if job else nodes.setdefault(node, [])).extend(facts)
-        self._clock = saved
-        for job, facts in jobs.items():
-            self.runtime.handle(job, facts)
-        if nodes:
-            self.runtime.handle_nodes([(self._record(node), facts) for node, facts in nodes.items()])
-
-    def _record(self, name: str) -> Node:
-        """Of a node; one that is heard of for the first time is recorded first."""
-        try:
-            return self.runtime.store.node(name)
-        except NotFound:
-            self._newcomers.meet(name)
-            return self.runtime.store.node(name)
-
-    def _invoke(self, act: Callable[[], object], at: datetime) -> None:
-        """A function is invoked for an event of this time: at once, or when functions are invoked again."""
-        world = self.world
-        late = max((end for begin, end in self._late if begin <= world.now < end), default=0.0)
-        if late:
-            world.struck["late_functions"] += 1
-            world.after(late - world.now + self.more.uniform(0, 90), lambda: self.process(act, at))
-        else:
-            self.process(act, at)
-
-    def _delivery(self, kind: str, machine: Machine, what: Told) -> News:
-        cluster, name = self.cluster, machine.name
-        if isinstance(what, Reboot):
-            reboot = what
-            return lambda: ("", name, [cluster.rebooted(machine, reboot)])
-        if isinstance(what, Fault):
-            fault = what
-            return lambda: ("", name, [cluster.faulty(machine, fault)])
-        if isinstance(what, Warned):
-            warned = what
-            return lambda: ("", name, [cluster.leaving(machine, warned)])
-        if what is None:
-            if not self.weather.ordered:
-                return lambda: ("", name, [cluster.seen(machine)])
-            saved, self._clock = self._clock, self.world.time
-            sighting = cluster.seen(machine)
-            self._clock = saved
-            return lambda: ("", name, [sighting])
-        task = what
-        if kind == "fault":
-            froze = cluster.faults(machine)
-            return lambda: (task.job, name, froze)
-        if kind == "progress":
-            number = len(self.world.steps[task.job])
-            return lambda: (task.job, name, cluster.trained(task.job, number))
-        if task.check:
-            return lambda: (task.job, name, [cluster.checked(task)] if kind != "running" else [])
-        if kind == "running":
-            return lambda: (task.job, name, [cluster.started(task, running=True)])
-        return lambda: (task.job, name, [cluster.seen(machine), cluster.ended(task)])
 
     # -- people and the clock --------------------------------------------------------------------------
 
@@ -381,7 +265,7 @@ class Night:
                 )
             )
         self.people.prepare()
-        self._newcomers.prepare()
+        self.newcomers.prepare()
         brew(world)
         brew_strangers(world)
         brew_leaves(world)
@@ -394,7 +278,7 @@ class Night:
             self._throttled.append((begin, begin + self.more.uniform(30, 600)))
         for _ in range(poisson(self.more, w.late_functions)):
             begin = self.more.uniform(0, w.trouble_s)
-            self._late.append((begin, begin + self.more.uniform(60, 3600)))
+            self.deliveries.late.append((begin, begin + self.more.uniform(60, 3600)))
         self.people.prepare_damage()
 
     def _sweep(self, sweepers: Sequence[Sweeper]) -> None:
@@ -405,13 +289,13 @@ class Night:
             now += timedelta(
                 seconds=self.world.rng.uniform(-self.weather.skew_s, min(ahead, self.weather.skew_s))
             )
-        self._invoke(lambda: self._look(sweepers[self._release], now), now)
+        self.deliveries.invoke(lambda: self._look(sweepers[self._release], now), now)
         self.world.after(self.weather.sweep_s, partial(self._sweep, sweepers))
 
     def _look(self, sweeper: Sweeper, now: datetime) -> None:
         begun, mishaps = self.world.now, self.judge.mishaps
         sweeper.sweep(now).raise_unforeseen()
-        self._newcomers.look()
+        self.newcomers.look()
         if self.judge.mishaps == mishaps:
             self.judge.permits.swept(begun)
 
@@ -453,7 +337,7 @@ class Night:
         world, limit = self.world, self.weather.trouble_s + PATIENCE_S
         while self._resting < 2:
             world.run_until(world.now + self.weather.sweep_s)
-            self.judge.look(self._stores[-1])
+            self.judge.moves.look(self._stores[-1])
             self._resting = self._resting + 1 if self._at_rest() else 0
             if world.now > limit:
                 return

@@ -120,7 +120,7 @@ class People:
 
     def _ask(self, name: str, ask: str) -> None:
         night, now = self._night, self._world.time
-        night.judge.asked_by_person(name, ask)
+        night.judge.reboots.asked(name, ask)
         fact = NodeAsked(at=now, node=name, ask=ask, by="ben", why="to see")
         night.process(lambda: night.desk.handle_node(name, [fact]), now)
 

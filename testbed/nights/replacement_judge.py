@@ -6,9 +6,10 @@ from ecs_gpu_recovery.core.model import Verdict
 from ecs_gpu_recovery.core.node.replacement import GONE
 from ecs_gpu_recovery.core.node_record import REPLACED_BY, Node
 
+from .machine import Machine, Reboot, verdict_of
 from .permit_judge import PermitJudge
 from .violation import demand
-from .world import Machine, Reboot, World, verdict_of
+from .world import World
 
 
 class ReplacementJudge:

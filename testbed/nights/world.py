@@ -9,127 +9,21 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from ecs_gpu_recovery.core.model import Verdict
-
+from .machine import GPUS, Machine, News, Reboot, Task
 from .weather import Weather
 
 T0 = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
-GPUS = 8
 #: A job that runs to its end trains so many.
 STEPS = 8
 _SECOND = timedelta(seconds=1)
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A training task or a health check, as the machine knows it."""
-
-    id: str
-    token: str
-    check: bool
-    job: str  #: empty: a check of a node that no job holds
-    machine: Machine
-    rank: int
-    attempt: int
-    check_try: int
-    start_key: str
-    began: float
-    instance: str  #: as what its machine was registered
-    running: bool = False
-    alive: bool = True
-    stopping: bool = False
-    stop_reason: str = ""
-    asked: float = -1.0  #: when the cluster was first told to stop it
-    exit_code: int | None = None
-    reason: str = ""
-    stop_code: str = ""
-    ended: float = -1.0  #: as the cluster sees it
-    finished: bool = False  #: did its work to the end
-    told: bool = False  #: the cluster knows that it has ended
-    left: bool = False  #: its rank has moved away from its machine, which was out of reach
-    stray: bool = False  #: its start had been withdrawn when it got through
-    forgotten: bool = False  #: its machine has registered anew: the cluster shows it for ever as it was
-    frozen: bool = False  #: waits for a GPU that will never answer
-    idle: bool = False  #: of a check: it must find the GPUs unused
-    still: float = -1.0  #: since when it stands still, though no GPU is at fault
-
-
-@dataclass(slots=True, eq=False)
-class Reboot:
-    """An order to reboot that reached the host."""
-
-    key: str
-    at: float
-    done: bool = False
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A GPU fault, as the kernel log tells it."""
-
-    at: float
-    boot: int
-
-    @property
-    def line(self) -> str:
-        return f"Xid 79 in boot {self.boot} at {self.at:.3f}"
-
-
-@dataclass(slots=True, eq=False)
-class Machine:
-    """One node as it really is."""
-
-    name: str
-    up: bool = True
-    agent: bool = True
-    gone: bool = False
-    boot: int = 0
-    gpus: int = GPUS
-    fault: str = ""  #: "", "reboot" or "replace"
-    froze: float | None = None  #: when a fatal fault froze what ran here last
-    version: int = 1  #: of how the cluster sees it
-    registration: int = 0  #: how often it has registered anew
-    registered: float = 0.0  #: when it did so last
-    away_since: float | None = None  #: truly not connected since
-    last_away: float = -1.0  #: when it was truly not connected last
-    tasks: list[Task] = field(default_factory=list)
-    reboots: dict[str, Reboot] = field(default_factory=dict)
-    tombstones: set[str] = field(default_factory=set)
-    strangers: int = 0  #: tasks that others run here
-    new: bool = False  #: it joined in the night
-    draining: bool = False  #: the cluster shows that it is to be taken away
-    announced: bool = (
-        False  #: that it will be taken away was said of it some time tonight, and not only that it may
-    )
-
-    @property
-    def connected(self) -> bool:
-        return self.up and self.agent and not self.gone
-
-    @property
-    def busy(self) -> bool:
-        return any(task.alive and not task.forgotten for task in self.tasks)
-
-    @property
-    def orphans(self) -> list[Task]:
-        """What runs here and nobody knows of."""
-        return [task for task in self.tasks if task.alive and task.forgotten]
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """EC2 says that a machine will be taken away, or that it may be."""
-
-    at: float
-    until: float | None
-
-
-News = Task | Reboot | Fault | Warned | None
+_NEVER_RAN = (
+    "CannotPullContainerError: no such image",
+    "RESOURCE:GPU",
+    "CannotStartContainerError: device gone",
+)
 
 
 class World:
@@ -169,6 +63,12 @@ class World:
     def after(self, delay: float, act: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (self.now + delay, self._count, act))
+
+    def _in_a_while(
+        self, trouble: str, slow: tuple[float, float], usual: tuple[float, float], act: Callable[[], None]
+    ) -> None:
+        """Within the usual time, or later if that trouble strikes."""
+        self.after(self.rng.uniform(*(slow if self.troubled and self.strikes(trouble) else usual)), act)
 
     def run_until(self, end: float) -> None:
         """Everything that happens up to then. Called from within, the caller stands still meanwhile."""
@@ -236,14 +136,7 @@ class World:
             self.after(30, lambda: self._runs(task))
             return
         if self.troubled and not task.check and self.strikes("refused"):
-            why = self.rng.choice(
-                (
-                    "CannotPullContainerError: no such image",
-                    "RESOURCE:GPU",
-                    "CannotStartContainerError: device gone",
-                )
-            )
-            self.end(task, None, why, "TaskFailedToStart")
+            self.end(task, None, self.rng.choice(_NEVER_RAN), "TaskFailedToStart")
             return
         task.running = True
         if task.stopping:
@@ -356,11 +249,7 @@ class World:
             self._obey(task)
 
     def _obey(self, task: Task) -> None:
-        slow = self.troubled and self.strikes("deaf")
-        self.after(
-            self.rng.uniform(200, 1500) if slow else self.rng.uniform(0.5, self.weather.stop_s),
-            lambda: self._stopped(task),
-        )
+        self._in_a_while("deaf", (200, 1500), (0.5, self.weather.stop_s), lambda: self._stopped(task))
 
     def _stopped(self, task: Task) -> None:
         if task.alive and task.machine.up:
@@ -471,10 +360,7 @@ class World:
         self.on_replace(machine, order)
         if self.troubled and self.strikes("no_return"):
             return
-        slow = self.troubled and self.strikes("slow_reboot")
-        self.after(
-            self.rng.uniform(900, 4000) if slow else self.rng.uniform(30, 300), lambda: self._ends(machine)
-        )
+        self._in_a_while("slow_reboot", (900, 4000), (30, 300), lambda: self._ends(machine))
 
     def _ends(self, machine: Machine) -> None:
         self.terminate(machine)
@@ -488,16 +374,15 @@ class World:
         reboot = machine.reboots[key] = Reboot(key, self.now)
         self.note("reboot", machine.name, key)
         self.on_reboot(machine, reboot)
-        trouble = self.troubled
-        if not machine.up or (trouble and self.strikes("reboot_fails")):
+        if not machine.up or (self.troubled and self.strikes("reboot_fails")):
             reboot.failed = True
             self.after(self.rng.uniform(1, 60), lambda: self.news("reboot failed", machine, reboot))
             return
         self.after(self.rng.uniform(1, 5), lambda: self.down(machine))
-        if trouble and self.strikes("no_return"):
+        if self.troubled and self.strikes("no_return"):
             return
-        slow = trouble and self.strikes("slow_reboot")
-        cure = not (trouble and self.strikes("no_cure"))
+        slow = self.troubled and self.strikes("slow_reboot")
+        cure = not (self.troubled and self.strikes("no_cure"))
         self.after(
             self.rng.uniform(900, 4000) if slow else self.rng.uniform(60, 400),
             lambda: self._rebooted(machine, reboot, cure),
@@ -513,10 +398,3 @@ class World:
             reboot.done = True
             self.note("rebooted", machine.name, reboot.key)
             self.news("rebooted", machine, reboot)
-
-
-def verdict_of(task: Task) -> Verdict:
-    """A check that did not end by itself proves nothing."""
-    if task.stop_code != "EssentialContainerExited":
-        return Verdict.INCONCLUSIVE
-    return Verdict.from_exit_code(task.exit_code)
