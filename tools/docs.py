@@ -13,8 +13,6 @@ from ecs_gpu_recovery.main import EXIT_CODES, app
 from tools.project import ROOT
 
 DOCS = ROOT / "docs"
-#: Options that mean the same wherever they are; the page tells of them once.
-SHARED = ("--backend", "--state", "--json")
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 
 
@@ -38,21 +36,19 @@ gpu-recovery --install-completion                   # Tab completes jobs, nodes 
 
 
 def commands_page() -> str:
-    """Every command of `gpu-recovery` in a line, from its own help, which has the rest."""
+    """Every command of `gpu-recovery` in a line, from its own help, which has the options and the rest."""
     root: Any = typer.main.get_command(app)
     parts = [
         MADE,
         "# The `gpu-recovery` command\n",
         FIRST,
-        "\n| command | what it does | options |\n|---|---|---|\n",
+        "\n| command | what it does |\n|---|---|\n",
     ]
     for path, command in _walk(root, "gpu-recovery"):
-        said = " ".join(_text(command.help).partition("\n\n")[0].split()).replace("|", "\\|")
+        said = " ".join(_text(command.help).split()).partition(". ")[0].removesuffix(".").replace("|", "\\|")
         arguments = [_name(p) for p in command.params if p.param_type_name == "argument"]
         name = " ".join([path.removeprefix("gpu-recovery "), *arguments])
-        options = [f"`{_name(p)}`" for p in command.params if _own_option(p)]
-        parts.append(f"| `{name}` | {said} | {' '.join(options)} |\n")
-    parts.append(f"\nMost take {', '.join(f'`{name}`' for name in SHARED)} too.\n")
+        parts.append(f"| `{name}` | {said} |\n")
     parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
     for code, meaning in EXIT_CODES.items():
         parts.append(f"| {code} | {meaning} |\n")
@@ -63,15 +59,8 @@ def commands_page() -> str:
     return "".join(parts)
 
 
-def _own_option(parameter: Any) -> bool:
-    hidden = parameter.name == "help" or getattr(parameter, "hidden", False)
-    return parameter.param_type_name == "option" and not hidden and parameter.opts[0] not in SHARED
-
-
-def _name(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name.upper()).replace("|", "/")
-    return str(parameter.opts[0])
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper()).replace("|", "/")
 
 
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,12 +122,11 @@ def page(parts: Iterable[Part]) -> str:
         "",
         "Everything that is shipped or installed along, with its exact version. The project itself is MIT-0.",
         "What only the tests use is not listed. Accepted are: " + ", ".join(sorted(ACCEPTED)) + ".",
-        "",
-        "| what | version | licence | used by |",
-        "|---|---|---|---|",
     ]
-    rows = sorted(parts, key=lambda part: part.name.lower())
-    lines += [f"| {p.name} | {p.version} | {', '.join(p.licences)} | {p.used_by} |" for p in rows]
+    rows = sorted(parts, key=lambda part: (part.used_by, part.name.lower()))
+    for used_by, group in groupby(rows, key=lambda part: part.used_by):
+        lines += ["", f"## Used by: {used_by}", "", "| what | version | licence |", "|---|---|---|"]
+        lines += [f"| {part.name} | {part.version} | {', '.join(part.licences)} |" for part in group]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
         "nights simulated",
         "seeds_run",
         "seeds_failed",
-        "the real runtime, sweeper and rules in a world that means harm, judged after every step",
+        "the real runtime, sweeper and rules in a hostile world, judged after every step",
     ),
     (
         "troubles in them",
@@ -20,20 +20,20 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
         "states searched",
         "model_states",
         "model_failed",
-        "everything that can happen in {model_worlds} small worlds ({model_worlds_cut_short} of them cut short);"
-        " each state is shown to come to an end",
+        "all that can happen in {model_worlds} small worlds ({model_worlds_cut_short} cut short); each state comes to"
+        " an end",
     ),
     (
         "processes killed",
         "kills",
         "kills_failed",
-        "`kill -9` of controllers, agents, supervisors, ranks and writers on a real machine",
+        "`kill -9` of controllers, agents, supervisors, ranks and writers",
     ),
     (
         "deaths at a chosen call",
         "crash_points",
         "crash_points_failed",
-        "a function dies right after its k-th call of AWS, for every k of whole stories, on a simulated AWS",
+        "a function dies after its k-th call of a simulated AWS, for every k of whole stories",
     ),
     (
         "malformed events",
@@ -45,13 +45,13 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
         "forged events",
         "forgeries",
         "forgeries_taken",
-        "what a neighbour can choose of his own tasks and machines, chosen badly in every state of a job",
+        "what a neighbour can choose, chosen badly in every state of a job",
     ),
     (
         "nodes examined",
         "verdict_cases",
         "verdict_wrong",
-        "broken, sound, misused and untestable nodes of the embedded mode, each judged and dealt with (`make bench`)",
+        "broken, sound, misused and untestable embedded nodes (`make bench`)",
     ),
 )
 
@@ -63,8 +63,7 @@ PROMISES: tuple[tuple[str, str], ...] = (
     ),
     ("A node is held by one job at most; a job that ended holds none", "nights, search, kills, crash points"),
     (
-        "No reboot without a verdict of the failed attempt, never two for one verdict, never under a task that is meant"
-        " to run",
+        "No reboot without a verdict of the failed attempt, never two for one, never under a task that is meant to run",
         "nights, search, kills, crash points",
     ),
     (
@@ -103,25 +102,23 @@ PROMISES: tuple[tuple[str, str], ...] = (
 
 LIMITS: tuple[str, ...] = (
     "AWS itself was not there: ECS, SSM and DynamoDB are simulated after their documentation.",
-    "In the nights two processes take turns only in the way of a stack: one stands still while others run to their end."
-    " The search takes every order, in small worlds.",
-    "Leases hold only between clocks that agree within 45 s while senders can stand still; the nights keep to that.",
+    "In the nights a process stands still while others run to their end. The search takes every order, in small"
+    " worlds.",
+    "Leases hold only between clocks that agree within 45 s; the nights keep to that.",
     "A task that could not be told to stop within its deadline is given up, and people are told. Until the stop gets"
-    " through it may share its node with another job's task, where the node has room for both.",
-    "A start that is withdrawn while its sender stands still can get through all the same. Such a task is stopped when"
-    " it is seen; until then the next attempt may begin beside it.",
-    "The rates of trouble were raised until every planted bug was found. So the number of nights says that they can see"
-    " such bugs, not how likely another one is.",
+    " through it may share its node with another job's task.",
+    "A start that is withdrawn while its sender stands still can get through. Such a task is stopped when it is seen;"
+    " until then the next attempt may begin beside it.",
+    "The rates of trouble were raised until every planted bug was found. They say that the nights can see such bugs,"
+    " not how likely another one is.",
 )
 
 #: Below the chart of what struck.
 HOW_NIGHTS_WORK: tuple[str, ...] = (
-    "A night runs the real runtime, sweeper and rules in virtual time. Its seed draws everything: nodes, jobs,",
-    "and which of the troubles exist at all, and how often. A judge that knows nothing of the rules watches",
-    "which tasks live, which machines reboot, what is committed and what people are told, after every step; in",
-    "the end every job has ended, every order is carried out, every node is free and everyone was told once.",
-    "The same seed gives the same history. A night that ends badly says how to see it again, and is kept in",
-    "`tests/nights/regressions.txt`:",
+    "A night runs in virtual time, and its seed draws everything: nodes, jobs, which troubles exist and how often. A",
+    "judge that knows nothing of the rules watches tasks, reboots, commits and messages after every step; in the end",
+    "every job has ended, every order is carried out, every node is free and everyone was told once. A night that ends",
+    "badly is kept in `tests/nights/regressions.txt` and can be seen again:",
     "",
     "    python -m testbed.nights --seed 118",
     "    python -m testbed.nights --sky late-news --seeds 0:300      # --help lists the skies",

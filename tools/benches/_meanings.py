@@ -48,32 +48,27 @@ TOPICS = {
 FUNCTIONS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
-    "calls_recovery_2": Meaning(
-        "aws_calls",
-        "calls of AWS for one recovery if each event comes alone, 2 nodes. 25 of them are the same for any gang: 12 "
-        "for the reboot (its permit, who else is there, its proof), 5 for the check after it, 8 for the sweep of that "
-        "minute",
-        most=8 * 2 + 20,
-    ),
-    "calls_recovery_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
-    "calls_recovery_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
-    "calls_recovery_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
-    "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, when every event meets a new process"),
-    "calls_queued_2": Meaning(
-        "aws_calls", "calls of AWS for one recovery through the queues, as deployed, 2 nodes", most=8 * 2 + 20
-    ),
-    "calls_queued_8": Meaning("aws_calls", "the same, 8 nodes", most=8 * 8 + 20),
-    "calls_queued_32": Meaning("aws_calls", "the same, 32 nodes", most=8 * 32 + 20),
-    "calls_queued_256": Meaning("aws_calls", "the same, 256 nodes", most=8 * 256 + 20),
-    "calls_queued_1024": Meaning("aws_calls", "the same, 1,024 nodes", most=8 * 1024 + 20),
-    "calls_per_node": Meaning("aws_calls", "calls that one more node adds, through the queues", most=6),
-    "wcu_recovery_2": Meaning(
-        "aws_calls", "write units of DynamoDB for one recovery through the queues, 2 nodes"
-    ),
-    "wcu_recovery_8": Meaning("aws_calls", "the same, 8 nodes"),
-    "wcu_recovery_32": Meaning("aws_calls", "the same, 32 nodes"),
-    "wcu_recovery_256": Meaning("aws_calls", "the same, 256 nodes"),
-    "wcu_recovery_1024": Meaning("aws_calls", "the same, 1,024 nodes"),
+    **{
+        f"calls_recovery_{nodes}": Meaning(
+            "aws_calls",
+            "calls of AWS for one recovery by nodes, if each event comes alone; 25 are the same for any gang: 12 for"
+            " the reboot, 5 for the check after it, 8 for the sweep",
+            most=8 * nodes + 20,
+        )
+        for nodes in (2, 8, 32, 256)
+    },
+    "calls_recovery_cold_32": Meaning("aws_calls", "32 nodes, every event in a new process"),
+    **{
+        f"calls_queued_{nodes}": Meaning(
+            "aws_calls", "the same through the queues, as deployed", most=8 * nodes + 20
+        )
+        for nodes in (2, 8, 32, 256, 1024)
+    },
+    "calls_per_node": Meaning("aws_calls", "calls that one more node adds", most=6),
+    **{
+        f"wcu_recovery_{nodes}": Meaning("aws_calls", "write units of DynamoDB for it")
+        for nodes in (2, 8, 32, 256, 1024)
+    },
     "wcu_per_node_growth": Meaning("aws_calls", "write units per node, 1,024 nodes over 32", most=1.5),
     "commits_recovery_256": Meaning("aws_calls", "writes of the record of a recovery, 256 nodes", most=60),
     "functions_at_once_256": Meaning("aws_calls", "most functions at once, 256 nodes", most=10),
@@ -81,18 +76,18 @@ MEANINGS: dict[str, Meaning] = {
         "aws_calls", "all of 1,024 ranks die: until all run again, without checks and reboot", "s", most=120
     ),
     "calls_growth_rows_100k": Meaning(
-        "aws_calls", "calls with 100,000 old rows in the tables, over calls without", most=1.0
+        "aws_calls", "calls with 100,000 old rows, over calls without", most=1.0
     ),
     "item_kb_256": Meaning("aws_calls", "the item of a running job of 256 nodes", "KB", most=400),
     "item_kb_full_256": Meaning(
-        "aws_calls", "the same on its worst night: every rank failed, every order pending", "KB", most=400
+        "aws_calls", "on its worst night: every rank failed, every order pending; by nodes", "KB", most=400
     ),
-    "item_kb_full_1024": Meaning("aws_calls", "the same, 1,024 nodes", "KB", most=400),
+    "item_kb_full_1024": Meaning(
+        "aws_calls", "on its worst night: every rank failed, every order pending; by nodes", "KB", most=400
+    ),
     "item_kb_aged_1024": Meaning("aws_calls", "the same after a hundred attempts", "KB", most=400),
-    "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive at once on 16 threads"),
-    "modify_calls_per_s_256": Meaning(
-        "aws_calls", "most modifying calls of ECS a second, over five, 256 nodes (ECS allows 40)", most=40
-    ),
+    "conflicts_256": Meaning("aws_calls", "lost writes when 256 verdicts arrive on 16 threads"),
+    "modify_calls_per_s_256": Meaning("aws_calls", "most modifying calls of ECS a second, over 5 s", most=40),
     # -- embedded
     "decide_per_s": Meaning("embedded", "decisions of the pure core, gang of 4", "a second"),
     "sqlite_events_per_s": Meaning("embedded", "facts decided, committed and dispatched", "a second"),
@@ -101,29 +96,27 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "sqlite_ratio_to_raw": Meaning(
         "embedded",
-        "ours over bare SQLite in the same run; the cheaper an fsync is, the more deciding and encoding weigh",
+        "ours over bare SQLite; a cheap fsync lets deciding and encoding weigh",
         least=0.5,
     ),
-    "sqlite_ms_deciding": Meaning("embedded", "of an event on one thread, profiled: the core decides", "ms"),
+    "sqlite_ms_deciding": Meaning("embedded", "of one event: the core decides", "ms"),
     "sqlite_ms_encoding": Meaning("embedded", "record, rows and their JSON", "ms"),
-    "sqlite_ms_writing": Meaning(
-        "embedded", "SQLite itself, with its fsync: all that the bare side does", "ms"
-    ),
+    "sqlite_ms_writing": Meaning("embedded", "SQLite itself, with its fsync", "ms"),
     "sqlite_ms_rest": Meaning("embedded", "records looked up, facts and orders handed on", "ms"),
     "sqlite_cost_growth_100k": Meaning(
         "embedded",
-        "cost of an event with 100,000 finished jobs in the store, over the cost with 10",
+        "cost of an event with 100,000 finished jobs, over that with 10",
         most=1.2,
     ),
     # -- health
     "verdict_cases": Meaning("health", "broken, sound, misused and untestable nodes examined"),
-    "verdict_precision": Meaning("health", "of the nodes called bad, the share called rightly so", least=1.0),
+    "verdict_precision": Meaning("health", "share of the nodes called bad that are", least=1.0),
     "verdict_recall": Meaning(
-        "health", "of the bad nodes, the share called bad, with the right remedy", least=1.0
+        "health", "share of the bad nodes called bad, with the right remedy", least=1.0
     ),
     "verdict_actions_right": Meaning(
         "health",
-        "share of the cases in which the node was then rebooted, set aside or left alone rightly",
+        "share of nodes rebooted, set aside or left alone rightly",
         least=1.0,
     ),
     "healthy_condemned": Meaning("health", "sound nodes rebooted or set aside", most=0),
@@ -140,24 +133,20 @@ MEANINGS: dict[str, Meaning] = {
     # -- failover
     "failover_control_s": Meaning(
         "failover",
-        "embedded: from the end of the last check to the last order to start, on a spare",
+        "embedded: from the last check to the last order to start, on a spare",
         "s",
         most=2,
     ),
-    "calls_failover_32": Meaning(
-        "failover", "calls of AWS, 32 nodes: a node must be replaced, and its rank moves", most=8 * 32 + 20
-    ),
+    "calls_failover_32": Meaning("failover", "calls of AWS, 32 nodes, when a rank moves", most=8 * 32 + 20),
     # -- hangs
     "hang_cases": Meaning("hangs", "gangs that hang, or only seem to, in virtual time", least=200),
     "hang_missed": Meaning("hangs", "hangs that were not found", most=0),
     "hang_false": Meaning("hangs", "gangs that were stopped and did not hang", most=0),
-    "hang_told": Meaning("hangs", "gangs that did not hang and of which a person was told; none was stopped"),
+    "hang_told": Meaning("hangs", "others of which a person was told"),
     "hang_seconds_p95": Meaning(
         "hangs", "until a hang is found, over HANG_AFTER_S, the slowest of twenty", most=1.2
     ),
-    "agent_cpu_share": Meaning(
-        "hangs", "of one core, what the watch with its sampler takes on a node", most=0.01
-    ),
+    "agent_cpu_share": Meaning("hangs", "share of one core that the watch takes on a node", most=0.01),
     "agent_rss_mb": Meaning("hangs", "its memory", "MB"),
     # -- fleet
     "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
@@ -166,37 +155,37 @@ MEANINGS: dict[str, Meaning] = {
         "fleet", "effective training time: 128 nodes of RSC-1, 8 jobs, one spare in 32", least=0.985
     ),
     "ettr_default_fleet_error": Meaning("fleet", "its standard error"),
-    "ettr_first_release": Meaning("fleet", "the same as the first release did it"),
+    "ettr_first_release": Meaning("fleet", "the same with the first release"),
     "person_per_week_default_fleet": Meaning(
         "fleet", "times a week that a job needs a person there", most=0.5
     ),
     "person_per_week_error": Meaning("fleet", "its standard error"),
-    "person_per_week_first_release": Meaning("fleet", "the same as the first release did it"),
+    "person_per_week_first_release": Meaning("fleet", "the same with the first release"),
     "unattended_16x30d": Meaning(
         "fleet", "share of jobs of 16 nodes there that run 30 days without a person", least=0.99
     ),
     "unattended_16x30d_error": Meaning("fleet", "its standard error"),
-    "unattended_16x30d_first_release": Meaning("fleet", "the same as the first release did it"),
+    "unattended_16x30d_first_release": Meaning("fleet", "the same with the first release"),
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
-            "imports", f"CPU time to start `{name}`, over boto3 and the same clients alone", most=1.35
+            "imports", "CPU time to start a function, over boto3 and its clients alone", most=1.35
         )
         for name in FUNCTIONS
     },
-    **{f"import_ms_{name}": Meaning("imports", f"CPU time to start `{name}`", "ms") for name in FUNCTIONS},
+    **{f"import_ms_{name}": Meaning("imports", "CPU time to start it", "ms") for name in FUNCTIONS},
     # -- console
     "console_p50_ms": Meaning(
         "console", "a page or a list, 1,000 nodes, 10,000 jobs, 50 live viewers; median", "ms"
     ),
     "console_p95_ms": Meaning("console", "the same, the slowest of twenty", "ms"),
-    "console_cpu_share": Meaning("console", "of one core, what the console takes with 50 viewers"),
+    "console_cpu_share": Meaning("console", "share of one core with 50 viewers"),
     "console_rss_mb": Meaning("console", "its memory", "MB"),
-    "console_rss_growth": Meaning("console", "memory after viewers came and went, over before", most=1.2),
+    "console_rss_growth": Meaning("console", "the same after viewers came and went, over before", most=1.2),
     "recovery_slowdown_with_viewers": Meaning(
-        "console", "time of a recovery with 50 viewers, over the same without", most=1.1
+        "console", "time of a recovery with 50 viewers, over that without", most=1.1
     ),
-    "recovery_cpu_with_viewers": Meaning("console", "the same in CPU time of the recovery itself", most=1.2),
+    "recovery_cpu_with_viewers": Meaning("console", "the same in its CPU time", most=1.2),
     # -- load
     "load_events_per_s": Meaning("load", "events of a burst of 1,000, 1,000 nodes and 100 jobs", "a second"),
     "load_burst_s": Meaning("load", "how long such a burst takes", "s"),
