@@ -181,11 +181,10 @@ def _measured(names: list[str], numbers: Numbers) -> str:
     """One row for numbers that are the same of something else: by its name, or by how many there are of it."""
     words = zip(*(name.split("_") for name in names), strict=False)
     shared = "_".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, words))
-    stem = names[0] if len(names) == 1 else f"{shared}_"
-    last = ", ".join(name.removeprefix(stem) for name in names)
+    shown_names = ", ".join([f"`{names[0]}`", *(f"`{name.removeprefix(shared)}`" for name in names[1:])])
     what = MEANINGS[names[0]].what if names[0] in MEANINGS else ""
     values = "; ".join(_against_aim(name, numbers[name]) for name in names)
-    return f"| `{stem}`{last} | {what} | {values} |"
+    return f"| {shown_names} | {what} | {values} |"
 
 
 def _against_aim(name: str, value: float) -> str:

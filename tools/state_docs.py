@@ -26,7 +26,7 @@ TARGET = ROOT / "docs" / "states.md"
 #: Answered by the same rules for jobs and nodes.
 ORDERS = (events.OrderSent, events.OrderFailed, events.OrdersClaimed)
 #: So many words of what a rule says are on the page, if its first sentence has no more.
-SHORT = 16
+SHORT = 19
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n"
 INTRO = """
 # States
@@ -126,18 +126,18 @@ Row = Mapping[type[events.Fact], Callable[..., Any]]
 
 
 def _answers(facts: Iterable[type[events.Fact]], table: Mapping[str, Row]) -> str:
-    """Each answer once, with the facts it is given to and the states in which it is given."""
+    """Each answer once, with the facts it is given to, below the states in which it is given."""
     found: dict[str, dict[str, list[str]]] = {}
     for fact in facts:
         for state, row in table.items():
             if row[fact].__name__ != "ignore":
                 found.setdefault(sentence(row[fact]), {}).setdefault(fact.__name__, []).append(state)
-    rows = []
+    lists: dict[str, list[str]] = {}
     for said, given in found.items():
         for states in dict.fromkeys(map(tuple, given.values())):
             some = ", ".join(fact for fact, where in given.items() if tuple(where) == states)
-            rows.append((some, _where(states, list(table)), said))
-    return _table(("fact", "in", "what it does"), rows)
+            lists.setdefault(_where(states, list(table)), []).append(f"- {some}: {said}")
+    return "\n".join("\n".join([f"In {where}:", "", *lines, ""]) for where, lines in lists.items())
 
 
 def _where(states: Sequence[str], known: Sequence[str]) -> str:
@@ -145,7 +145,7 @@ def _where(states: Sequence[str], known: Sequence[str]) -> str:
     some, most = _shortened(states), _shortened(known)
     others = [state for state in most if state not in some]
     if not others:
-        return "any"
+        return "any state"
     if len(others) < len(some):
         return "all but " + ", ".join(f"`{state}`" for state in others)
     return ", ".join(f"`{state}`" for state in some)

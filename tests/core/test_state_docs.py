@@ -23,11 +23,12 @@ def test_every_state_and_every_answer_is_on_it() -> None:
     assert all(
         f"| `{status.value}` |" in page for kind in (JobStatus, TaskStatus, NodeStatus) for status in kind
     )
-    rows = [line.split(" | ") for line in page.splitlines()]
-    told = {fact for row in rows for fact in row[0].removeprefix("| ").split(", ") if len(row) == 3}
-    assert {event.__name__ for event in JOB_EVENTS} <= told
+    answers = [line.removeprefix("- ").split(": ")[0] for line in page.splitlines() if line.startswith("- ")]
+    assert {event.__name__ for event in JOB_EVENTS} <= {
+        fact for facts in answers for fact in facts.split(", ")
+    }
     rules = [rule for row in TABLE.values() for rule in row.values() if rule.__name__ != "ignore"]
-    assert all(f"| {state_docs.sentence(rule)} |" in page for rule in rules)
+    assert all(f": {state_docs.sentence(rule)}\n" in page for rule in rules)
 
 
 CURELESS = "an end that no reboot can cure, or a gang that could not start"

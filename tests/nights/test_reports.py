@@ -73,7 +73,7 @@ def test_the_page_of_benchmarks_says_which_aims_are_met() -> None:
         in page
     )
     assert "| 0.02 s (≤ 60) |" in page
-    assert "| `calls_recovery_`2, 256 |" in page
+    assert "| `calls_recovery_2`, `_256` |" in page
     assert "| **64** (≤ 36); **3,005** (≤ 2068) |" in page, "one row for all sizes of a gang"
 
 

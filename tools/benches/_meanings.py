@@ -46,6 +46,26 @@ TOPICS = {
 }
 
 FUNCTIONS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
+
+
+def _of_fleet(
+    name: str,
+    what: str,
+    ours: str = "",
+    *,
+    most: float | None = None,
+    least: float | None = None,
+    error: str = "",
+) -> dict[str, Meaning]:
+    """One question to the fleet model: the answer, its standard error, and that for the first release."""
+    told = f"{what}; its standard error; with the first release"
+    return {
+        f"{name}{ours}": Meaning("fleet", told, most=most, least=least),
+        f"{name}{error or f'{ours}_error'}": Meaning("fleet", told),
+        f"{name}_first_release": Meaning("fleet", told),
+    }
+
+
 MEANINGS: dict[str, Meaning] = {
     # -- aws_calls
     **{
@@ -99,10 +119,14 @@ MEANINGS: dict[str, Meaning] = {
         "ours over bare SQLite; a cheap fsync lets deciding and encoding weigh",
         least=0.5,
     ),
-    "sqlite_ms_deciding": Meaning("embedded", "of one event: the core decides", "ms"),
-    "sqlite_ms_encoding": Meaning("embedded", "record, rows and their JSON", "ms"),
-    "sqlite_ms_writing": Meaning("embedded", "SQLite itself, with its fsync", "ms"),
-    "sqlite_ms_rest": Meaning("embedded", "records looked up, facts and orders handed on", "ms"),
+    **{
+        f"sqlite_ms_{part}": Meaning(
+            "embedded",
+            "of one event: the core decides; record, rows and JSON; SQLite with its fsync; the rest",
+            "ms",
+        )
+        for part in ("deciding", "encoding", "writing", "rest")
+    },
     "sqlite_cost_growth_100k": Meaning(
         "embedded",
         "cost of an event with 100,000 finished jobs, over that with 10",
@@ -151,21 +175,22 @@ MEANINGS: dict[str, Meaning] = {
     # -- fleet
     "fleet_week_16384_s": Meaning("fleet", "CPU time to simulate a week of 16,384 nodes", "s", most=60),
     "fleet_growth": Meaning("fleet", "cost of four times the nodes, over four times the cost", most=1.2),
-    "ettr_default_fleet": Meaning(
-        "fleet", "effective training time: 128 nodes of RSC-1, 8 jobs, one spare in 32", least=0.985
+    **_of_fleet(
+        "ettr",
+        "effective training time: 128 nodes of RSC-1, 8 jobs, one spare in 32",
+        "_default_fleet",
+        least=0.985,
     ),
-    "ettr_default_fleet_error": Meaning("fleet", "its standard error"),
-    "ettr_first_release": Meaning("fleet", "the same with the first release"),
-    "person_per_week_default_fleet": Meaning(
-        "fleet", "times a week that a job needs a person there", most=0.5
+    **_of_fleet(
+        "person_per_week",
+        "times a week that a job needs a person there",
+        "_default_fleet",
+        most=0.5,
+        error="_error",
     ),
-    "person_per_week_error": Meaning("fleet", "its standard error"),
-    "person_per_week_first_release": Meaning("fleet", "the same with the first release"),
-    "unattended_16x30d": Meaning(
-        "fleet", "share of jobs of 16 nodes there that run 30 days without a person", least=0.99
+    **_of_fleet(
+        "unattended_16x30d", "share of jobs of 16 nodes there that run 30 days without a person", least=0.99
     ),
-    "unattended_16x30d_error": Meaning("fleet", "its standard error"),
-    "unattended_16x30d_first_release": Meaning("fleet", "the same with the first release"),
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
@@ -176,9 +201,15 @@ MEANINGS: dict[str, Meaning] = {
     **{f"import_ms_{name}": Meaning("imports", "CPU time to start it", "ms") for name in FUNCTIONS},
     # -- console
     "console_p50_ms": Meaning(
-        "console", "a page or a list, 1,000 nodes, 10,000 jobs, 50 live viewers; median", "ms"
+        "console",
+        "a page or a list, 1,000 nodes, 10,000 jobs, 50 live viewers: median, slowest of twenty",
+        "ms",
     ),
-    "console_p95_ms": Meaning("console", "the same, the slowest of twenty", "ms"),
+    "console_p95_ms": Meaning(
+        "console",
+        "a page or a list, 1,000 nodes, 10,000 jobs, 50 live viewers: median, slowest of twenty",
+        "ms",
+    ),
     "console_cpu_share": Meaning("console", "share of one core with 50 viewers"),
     "console_rss_mb": Meaning("console", "its memory", "MB"),
     "console_rss_growth": Meaning("console", "the same after viewers came and went, over before", most=1.2),
@@ -189,8 +220,12 @@ MEANINGS: dict[str, Meaning] = {
     # -- load
     "load_events_per_s": Meaning("load", "events of a burst of 1,000, 1,000 nodes and 100 jobs", "a second"),
     "load_burst_s": Meaning("load", "how long such a burst takes", "s"),
-    "load_p50_ms": Meaning("load", "one event of it once it has its turn, median", "ms"),
-    "load_p99_ms": Meaning("load", "the same, the slowest of a hundred", "ms"),
+    "load_p50_ms": Meaning(
+        "load", "one event of it once it has its turn: median, slowest of a hundred", "ms"
+    ),
+    "load_p99_ms": Meaning(
+        "load", "one event of it once it has its turn: median, slowest of a hundred", "ms"
+    ),
     "load_rss_mb": Meaning("load", "memory of the process", "MB"),
     "load_rss_grown_mb": Meaning("load", "of that, since before the load", "MB"),
     "load_growth": Meaning(
