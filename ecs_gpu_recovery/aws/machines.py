@@ -36,10 +36,15 @@ class Machines:
         return {host for host, state in self._all_states(hosts).items() if state in ("", "terminated")}
 
     def _all_states(self, hosts: Iterable[str]) -> dict[str, str]:
-        """Of each; empty where EC2 knows none of that name."""
+        """Of each; empty where EC2 knows none of that name. It is one witness more: while it is silent, all stays."""
         ids = sorted({host for host in hosts if host.startswith("i-")})
         parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
-        return dict.fromkeys(ids, "") | {host: state for part in parts for host, state in self._states(part)}
+        try:
+            known = {host: state for part in parts for host, state in self._states(part)}
+        except Exception as exc:  # noqa: BLE001 - whatever it is, nobody needs to wait for it
+            log.warning("EC2 could not be asked", extra={"hosts": ids, "why": str(exc)})
+            return {}
+        return dict.fromkeys(ids, "") | known
 
     def leaves(self, host: str) -> bool:
         """Whether it is on its way out for good, or gone so long that EC2 has forgotten it."""
@@ -56,24 +61,15 @@ class Machines:
     def word_on_replaced(self, nodes: Iterable[Node], at: datetime) -> Iterator[NodeSeen]:
         """Machines that are being replaced and are gone. ECS keeps one for ever whose agent was away when it went."""
         silent = {node.host: node for node in nodes if is_silent(node, at)}
-        try:
-            off = self.off(silent)
-        except Exception as exc:  # noqa: BLE001 - one more witness: without it their time runs out, and a person is told
-            log.warning("EC2 could not be asked", extra={"nodes": sorted(silent), "why": str(exc)})
-            return
-        for host in (host for host, state in off.items() if state in _LEAVING):
-            node = silent[host]
-            why = f"EC2 says that {host} is {off[host]}"
+        leaving = {host: state for host, state in self.off(silent).items() if state in _LEAVING}
+        for host, state in leaving.items():
+            node, why = silent[host], f"EC2 says that {host} is {state}"
             yield NodeSeen(at=at, node=node.name, connected=False, gone=True, why=why, instance=node.instance)
 
     def word_on(self, job: Job, at: datetime) -> Iterator[Fact]:
         """What it means for a job that a machine of it is off: its rank has ended, and need not be waited for."""
         ranks = [rank for rank in job.ranks if _is_missed(rank, at)]
-        try:
-            off = self.off(rank.host for rank in ranks)
-        except Exception as exc:  # noqa: BLE001 - one more witness: without it a lost node is waited for, as ever
-            log.warning("EC2 could not be asked", extra={"job": job.id, "why": str(exc)})
-            return
+        off = self.off(rank.host for rank in ranks)
         for rank in ranks:
             if rank.host not in off:
                 continue

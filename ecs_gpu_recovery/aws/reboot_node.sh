@@ -1,13 +1,5 @@
 # gpu-recovery reboot key={{ key }}
 # Run by the SSM agent as root: keep what a reboot wipes, leave a marker, ask for the reboot. Run again after it, tell.
-set -eu
-proc=/proc
-folder=/var/lib/gpu-recovery/reboots
-marker=$folder/{{ marker }}
-evidence='{{ evidence }}'
-now=$(cat "$proc/sys/kernel/random/boot_id")
-mkdir -p "$folder"
-find "$folder" -type f -mmin +2880 -delete
 
 # A shutdown that hangs, as it does on a process stuck in the driver, is ended by the kernel itself.
 insist() {

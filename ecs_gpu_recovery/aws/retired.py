@@ -35,11 +35,7 @@ class Retired:
             return
         self._next = at + EVERY
         missed = [node for node in self._store.nodes() if is_silent(node, at) and not node.job_id]
-        try:
-            gone = self._machines.gone(node.host for node in missed)
-        except Exception as exc:  # noqa: BLE001 - as long as nobody knows, all stays as it is
-            log.warning("EC2 could not be asked", extra={"why": str(exc)})
-            return
+        gone = self._machines.gone(node.host for node in missed)
         for node in missed:
             if node.host in gone and not node.gone:
                 why = f"EC2 says that {node.host} is terminated"

@@ -24,12 +24,13 @@ def content(
     *,
     seconds: int,
 ) -> dict[str, Any]:
-    """The document that runs a script of this package for so long at most. The others have functions for it: they stand
-    behind its first line, which names the order."""
+    """The document that runs a script of this package for so long at most. What all begin with, and the others, which
+    have functions for it, stand behind its first line, which names the order."""
     here = resources.files(__package__)
-    first, *functions = (here.joinpath(name).read_text(encoding="utf-8") for name in scripts)
+    names = (scripts[0], "marked.sh", *scripts[1:])
+    first, *before = (here.joinpath(name).read_text(encoding="utf-8") for name in names)
     title, _, rest = first.partition("\n")
-    text = "\n".join((title, *functions, rest))
+    text = "\n".join((title, f"folder=/var/lib/gpu-recovery/{step}s", *before, rest))
     run = {
         "action": "aws:runShellScript",
         "name": step,
