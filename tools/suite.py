@@ -60,7 +60,14 @@ class Run:
         command = [str(self.folder / "bin" / "python"), "-m", "pytest", "--numprocesses", workers]
         command += ["-m", self.marks, *(f"--ignore={path}" for path in self.without)]
         print(f"\nPython {self.python}: {self.extent}", flush=True)
-        code = subprocess.run([*command, *arguments], cwd=ROOT, env=environment).returncode
+        with subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment) as tests:
+            try:
+                code = tests.wait()
+            except (
+                SystemExit
+            ):  # the terminal tells the tests of Ctrl-C itself; of this they hear from nobody else
+                tests.send_signal(signal.SIGINT)
+                raise
         return code == 0 or (code == _NO_TESTS and bool(arguments))
 
     @property
@@ -75,8 +82,7 @@ def plan(present: str, is_here: Callable[[str], bool]) -> tuple[list[str], list[
 
 
 def main(arguments: list[str]) -> int:
-    # A shell ignores Ctrl-C for what it starts in the background, and the tests would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    listen()
     slow = arguments[:1] == ["--slow"]
     python = ensure("dev", folder_of("dev")).python
     without = {
@@ -97,10 +103,21 @@ def main(arguments: list[str]) -> int:
     return int(not all(passed))
 
 
+def listen() -> None:
+    """Whoever ends this process ends the tests with it."""
+    # A shell ignores Ctrl-C for what it starts in the background, and the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 def _passed(run: Run, arguments: list[str], report: list[str]) -> bool:
     """Tests that pass and leave nothing behind."""
     started, traces = time.monotonic(), Traces()
-    passed = run.start(arguments, traces.environment)
+    try:
+        passed = run.start(arguments, traces.environment)
+    except BaseException:
+        traces.left()  # and ends what the tests did not end any more
+        raise
     took_s, left = time.monotonic() - started, traces.left()
     report.append(f"Python {run.python}: {run.extent} {'passed' if passed else 'FAILED'} ({took_s:.0f} s)")
     if left:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.helpers import eventually
+from tools.leftovers import Traces
 from tools.project import ROOT
 from tools.suite import ONCE, SOME, plan, proven
 
@@ -27,3 +36,29 @@ def test_what_a_second_python_leaves_out_is_there_and_so_is_what_it_runs() -> No
             kept = ROOT / "tests" / folder / name
             assert kept.exists()
             assert kept not in left_out
+
+
+#: Runs one test that would take long, as the suite does.
+LONG = """
+import os, sys
+from pathlib import Path
+from tools import suite
+suite.listen()
+suite.Run(folder=Path(sys.prefix), python="this", marks="not slow").start(sys.argv[1:], dict(os.environ))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found through /proc")
+def test_a_suite_that_is_terminated_ends_its_tests(tmp_path: Path) -> None:
+    test, begun, traces = tmp_path / "test_long.py", tmp_path / "begun", Traces(tmp_path)
+    test.write_text(
+        f"import pathlib, time\ndef test_long():\n    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", LONG, str(test), "-p", "no:cacheprovider"]
+    environment = {**traces.environment, "WORKERS": "0"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as suite:
+        eventually(begun.exists, "the test runs")
+        suite.terminate()
+    assert suite.returncode == 128 + signal.SIGTERM
+    assert traces.processes() == [], "pytest has ended with it"
+    traces.forget()
