@@ -119,7 +119,7 @@ _ROWS = {
     "command": JobKey(
         WORDS,
         "spec.command",
-        "the program and its arguments, a list of strings",
+        "the program and its arguments",
         replaces=("script", "script_text", "args"),
     ),
     "script": JobKey(
@@ -172,7 +172,7 @@ _ROWS = {
     "max_retries": JobKey(
         number(0, 100),
         "request.max_retries",
-        "automatic restarts in a row without progress; the policy's by default",
+        "restarts in a row without progress; the policy's by default",
         "--max-retries",
     ),
     "restart_when_healthy": JobKey(
@@ -215,7 +215,7 @@ _ROWS = {
         "--mount",
     ),
     "shared_memory_mib": JobKey(
-        number(1, 16_777_216), "container.shared_memory_mib", "AWS: size of /dev/shm"
+        number(1, 16_777_216), "container.shared_memory_mib", "AWS: size of /dev/shm in MiB"
     ),
     "infiniband": JobKey(Kind(bool), "container.infiniband", "AWS: give it the node's InfiniBand devices"),
     "log_group": JobKey(

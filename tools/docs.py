@@ -42,9 +42,11 @@ def commands_page() -> str:
         MADE,
         "# The `gpu-recovery` command\n",
         FIRST,
-        "\n| command | what it does |\n|---|---|\n",
+        "\nThe others:\n\n| command | what it does |\n|---|---|\n",
     ]
     for path, command in _walk(root, "gpu-recovery"):
+        if f"\n{path} " in FIRST:
+            continue
         said = " ".join(_text(command.help).split()).partition(". ")[0].removesuffix(".").replace("|", "\\|")
         arguments = [_name(p) for p in command.params if p.param_type_name == "argument"]
         name = " ".join([path.removeprefix("gpu-recovery "), *arguments])

@@ -123,10 +123,13 @@ def page(parts: Iterable[Part]) -> str:
         "Everything that is shipped or installed along, with its exact version. The project itself is MIT-0.",
         "What only the tests use is not listed. Accepted are: " + ", ".join(sorted(ACCEPTED)) + ".",
     ]
-    rows = sorted(parts, key=lambda part: (part.used_by, part.name.lower()))
+    rows = sorted(parts, key=lambda part: (part.used_by, part.licences, part.name.lower()))
     for used_by, group in groupby(rows, key=lambda part: part.used_by):
-        lines += ["", f"## Used by: {used_by}", "", "| what | version | licence |", "|---|---|---|"]
-        lines += [f"| {part.name} | {part.version} | {', '.join(part.licences)} |" for part in group]
+        lines += ["", f"## Used by: {used_by}", ""]
+        for licences, some in groupby(group, key=lambda part: part.licences):
+            lines.append(
+                f"- {', '.join(licences)}: {', '.join(f'{part.name} {part.version}' for part in some)}"
+            )
     return "\n".join(lines) + "\n"
 
 

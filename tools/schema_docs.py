@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from ecs_gpu_recovery.aws.tables import JOBS, NODES, TASKS, Table
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
-from tools.schema_words import INDEX_ZH, JOB, NODE, STATUS_ZH, TASK, Attribute
+from tools.schema_words import INDEX_ZH, JOB, NODE, OF_RECORDS, STATUS_ZH, TASK, Attribute
 
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n\n"
 KINDS = {
@@ -138,11 +138,11 @@ ZH_HEAD = """\
 
 
 def english() -> str:
-    return MADE + EN_HEAD + "\n".join(_part(part, "en") for part in PARTS)
+    return MADE + EN_HEAD + "\n".join([*(_part(part, "en") for part in PARTS), _shared("en")])
 
 
 def chinese() -> str:
-    return MADE + ZH_HEAD + "\n".join(_part(part, "zh") for part in PARTS)
+    return MADE + ZH_HEAD + "\n".join([*(_part(part, "zh") for part in PARTS), _shared("zh")])
 
 
 def _part(part: Part, lang: str) -> str:
@@ -156,7 +156,7 @@ def _part(part: Part, lang: str) -> str:
         part.en if english else part.zh,
         _table(columns, [_row(one, part.table, lang) for one in part.attributes if one.seed]),
         "**Added:**" if english else "**附加：**",
-        _table(columns, [_row(one, part.table, lang) for one in part.attributes if not one.seed]),
+        _table(columns, [_row(one, part.table, lang) for one in part.attributes if _own(one)]),
     ]
     if part.table.indexes:
         made.append(
@@ -166,6 +166,19 @@ def _part(part: Part, lang: str) -> str:
         states = [(f"`{one.value}`", STATUS_ZH[part.name][one.value]) for one in part.states]
         made.append(_table(("状态", "含义"), states))
     return "\n\n".join(made) + "\n"
+
+
+def _own(attribute: Attribute) -> bool:
+    """Added to this table alone."""
+    return not attribute.seed and attribute not in OF_RECORDS
+
+
+def _shared(lang: str) -> str:
+    """What is added to jobs and to nodes, with the same meaning."""
+    english = lang == "en"
+    head = ("attribute", "what it is", "example") if english else ("属性", "描述", "示例")
+    title = "## Added to jobs and nodes" if english else "## 作业表和节点表共有的附加属性"
+    return f"{title}\n\n{_table(head, [_row(one, JOBS, lang) for one in OF_RECORDS])}\n"
 
 
 def _row(attribute: Attribute, table: Table, lang: str) -> tuple[str, ...]:

@@ -22,6 +22,14 @@ class Attribute:
 #: Beside every record, of a job or of a node.
 OF_RECORDS = (
     Attribute(
+        "version",
+        "N",
+        False,
+        "counts the writes: n is written only over n - 1",
+        "写入计数：版本 n 只能覆盖版本 n-1",
+        "9",
+    ),
+    Attribute(
         "format",
         "N",
         False,
@@ -36,6 +44,22 @@ OF_RECORDS = (
         "what people were told is [wrong with the record](runbooks/bad-records.md); absent if nothing was",
         "已通知人员的[记录问题](runbooks/bad-records.md)；没有时不存在",
         "JSONDecodeError: …",
+    ),
+    Attribute(
+        "written_by",
+        "S",
+        False,
+        "the name of the last write, so that its repetition is known",
+        "最后一次写入的标识，用于识别重复写入",
+        "6f0c…",
+    ),
+    Attribute(
+        "wake_at",
+        "S",
+        False,
+        "when the sweeper must look; absent if nothing is waited for",
+        "清扫函数必须检查的时间；没有等待事项时不存在",
+        "2026-11-15T03:11:07.120000+00:00",
     ),
 )
 
@@ -183,23 +207,7 @@ JOB = (
         "完整的作业记录（JSON；超过 16,000 字符时用 zlib 压缩，类型为 B）。这是唯一的事实来源",
         '{"id": "llm-3f2a1c", …}',
     ),
-    Attribute(
-        "version",
-        "N",
-        False,
-        "counts the writes: n is written only over n - 1",
-        "写入计数：版本 n 只能覆盖版本 n-1",
-        "9",
-    ),
     *OF_RECORDS,
-    Attribute(
-        "written_by",
-        "S",
-        False,
-        "the name of the last write, so that its repetition is known",
-        "最后一次写入的标识，用于识别重复写入",
-        "6f0c…",
-    ),
     Attribute(
         "rows_owed",
         "NS",
@@ -207,14 +215,6 @@ JOB = (
         "ranks whose task and node rows are still to be written; absent if none are",
         "任务行和节点行尚待写入的 rank；没有时不存在",
         '["0", "1"]',
-    ),
-    Attribute(
-        "wake_at",
-        "S",
-        False,
-        "when the sweeper must look; absent if nothing is waited for",
-        "清扫函数必须检查的时间；没有等待事项时不存在",
-        "2026-11-15T03:11:07.120000+00:00",
     ),
     Attribute(
         "live",
@@ -296,23 +296,7 @@ NODE = (
         "完整的节点记录（JSON）：GPU、主机、维护标记、任务、历史",
         '{"name": "gpu-01", …}',
     ),
-    Attribute(
-        "version",
-        "N",
-        False,
-        "counts the writes: n is written only over n - 1",
-        "写入计数：版本 n 只能覆盖版本 n-1",
-        "12",
-    ),
     *OF_RECORDS,
-    Attribute(
-        "written_by",
-        "S",
-        False,
-        "the name of the last write, so that its repetition is known",
-        "最后一次写入的标识，用于识别重复写入",
-        "02be…",
-    ),
     Attribute(
         "handed",
         "S",
@@ -336,14 +320,6 @@ NODE = (
         "what its job has said of the node since `record` was written; absent if nothing",
         "自 `record` 写入以来其作业对该节点的记录；没有时不存在",
         '[{"at":"2026-11-15T03:08:07+00:00","subject":"gpu-01",...}]',
-    ),
-    Attribute(
-        "wake_at",
-        "S",
-        False,
-        "when the sweeper must look; absent if nothing is waited for",
-        "清扫函数必须检查的时间；没有等待事项时不存在",
-        "2026-11-15T03:11:07.120000+00:00",
     ),
 )
 #: Why each index is there, in Chinese; the English words are in `aws.tables`.
