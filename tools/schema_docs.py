@@ -78,7 +78,7 @@ Three DynamoDB tables, paid by request, encrypted, restorable to any second of t
 - **Added** are those that only the functions and the command write. Other tools may read `exit_code`, `exit_reason` and
   `job_name`.
 - Other attributes are left alone: a tool may keep its own in the same items.
-- What no type is told of is text. Counts (`retry`, `num_nodes`, `node_index_in_job`) are digits, times ISO 8601 in UTC.
+- Without a type it is text. Counts (`retry`, `num_nodes`, `node_index_in_job`) are digits, times ISO 8601 in UTC.
 - Read a record consistently (`ConsistentRead`); indexes may be a moment old. Nothing scans a table.
 - Only rows of nodes whose machine is gone are deleted (`forget_at`). Delete other old rows when you like, but none of a
   job that has not ended.
