@@ -39,13 +39,10 @@ How to: [the deployment guide](deployment.md#configure).
 FUNCTIONS = """
 ## The functions
 
-The stack sets these, beside the policy and the names above. Set them only to run a handler by hand, or to let the
-command act without asking the stack.
-
-| variable | meaning |
-|---|---|
+The stack tells them the policy and the names above, and {names}: `LambdaSettings` in `ecs_gpu_recovery/settings.py`
+says what each is. Set them only to run a handler by hand, or to let the command act without asking the stack.
+`AWS_ENDPOINT_URL` is another AWS, such as a [local one](testbed.md).
 """
-ENDPOINT = "| `AWS_ENDPOINT_URL` | another AWS, such as a [local one](testbed.md) |\n"
 COMMAND = """
 ## The command and the console
 
@@ -98,10 +95,9 @@ def page() -> str:
     for row in rows(Config):
         older = "".join(f" (older name: `{one}`)" for one in row.older)
         lines.append(f"| `{row.name}`{older} | {with_unit(row, row.default)} | {row.about} |\n")
-    lines.append(FUNCTIONS)
     told = {row.name for row in rows(Config)}
-    lines += [f"| `{row.name}` | {row.about} |\n" for row in rows(LambdaSettings) if row.name not in told]
-    lines += [ENDPOINT, COMMAND, JOB_FILES]
+    names = [f"`{row.name}`" for row in rows(LambdaSettings) if row.name not in told]
+    lines += [FUNCTIONS.format(names=", ".join(names)), COMMAND, JOB_FILES]
     lines += [f"| `{key.name}` | {key.about}{KINDS[key.kind.type]} |\n" for key in KEYS.values()]
     return "".join([*lines, EXAMPLE])
 

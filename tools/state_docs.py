@@ -34,10 +34,9 @@ INTRO = """
 A job, its tasks and its nodes each have a state. Every move that exists is below, with its reason; any other raises
 an error. Moves with a dashed arrow (⇢) are ours: they close gaps that the original state graphs leave open.
 
-What you see most: a job in `PENDING_HEALTHCHECK` waits for the checks of its nodes, in `PENDING_RESTART` for a reboot
-or a lost node; `FAILED` waits for a person. A fact that is not listed for a state is ignored there. The whole reason
-of each rule, and of what is ignored, stands in `core/edges.py`, `core/job/table.py`, `core/job/joint.py` and
-`core/node/table.py`, from which this page is made.
+A job in `PENDING_HEALTHCHECK` waits for the checks of its nodes, in `PENDING_RESTART` for a reboot or a lost node;
+`FAILED` waits for a person. A fact that is not listed for a state is ignored there. `core/edges.py`,
+`core/job/table.py`, `core/job/joint.py` and `core/node/table.py`, from which this page is made, say more of each rule.
 """
 JOB_WORDS = """
 The rule of a fact *records* it; then the joint rule of the state *concludes* from where all ranks stand, until nothing
