@@ -13,13 +13,18 @@ STEP = timedelta(minutes=1)
 
 
 def quick_policy(
-    *, max_retries: int = 1, post_reboot_check: bool = False, restart_when_healthy: str = "never"
+    *,
+    max_retries: int = 1,
+    post_reboot_check: bool = False,
+    restart_when_healthy: str = "never",
+    repair_rungs: str = "reboot",
 ) -> Policy:
     """The real policy's waits in small whole steps, so that few different moments exist."""
     return Policy(
         max_retries=max_retries,
         post_reboot_check=post_reboot_check,
         restart_when_healthy=restart_when_healthy,
+        repair_rungs=repair_rungs,
         refill_after=10_000 * STEP,
         fault_grace=2 * STEP,
         lease=STEP,
@@ -31,6 +36,7 @@ def quick_policy(
         start_timeout=3 * STEP,
         check_timeout=3 * STEP,
         reboot_timeout=3 * STEP,
+        replace_timeout=3 * STEP,
         alarm_tries=1_000_000,
         timeline_limit=1_000_000,
     )
@@ -52,6 +58,7 @@ class Left(NamedTuple):
     delays: int = 0
     steps: int = 0
     faults: int = 0
+    comers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,7 @@ class Bounds:
     )
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
     faults: int = 0  #: a fatal GPU fault is seen under a task, which may or may not end of it
+    comers: int = 0  #: machines that come for one that is gone, under its name or under one of their own
     steps: int = 0  #: the gang comes further than ever before
     lies: bool = (
         False  #: a task that died in a reboot of its node says exit code 0, as some container runtimes do
@@ -100,6 +108,7 @@ class Bounds:
         False  #: tasks of a neighbour say that they are ours, right in all but the token or the instance
     )
     fewer_gpus: bool = False  #: a node may come back from a reboot with a GPU missing
+    moves: bool = False  #: a rank may take another node
 
     @property
     def left(self) -> Left:
@@ -119,5 +128,6 @@ def _short(value: object) -> str:
     if isinstance(value, Policy):
         more = [", check after reboot"] if value.post_reboot_check else []
         more += [", goes on"] if value.restart_when_healthy != "never" else []
+        more += [", replaces"] if value.may_replace else []
         return f"retries {value.max_retries}" + "".join(more)
     return "/".join(value) if isinstance(value, tuple) else str(value)

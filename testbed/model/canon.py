@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, cast
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.effects import Order, StopTask
+from ecs_gpu_recovery.core.effects import Order, RebootNode, StopTask
 from ecs_gpu_recovery.core.events import Fact
 from ecs_gpu_recovery.core.guard import open_fault
 from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
@@ -22,6 +22,7 @@ from ecs_gpu_recovery.core.model import Exit, JobStatus, Rank
 from .bounds import STEP, Bounds
 from .monitors import row_view
 from .state import State, may_have_a_sender
+from .world import instance_name
 
 #: No wait of the policy is longer than this many steps.
 FAR = 9
@@ -35,25 +36,31 @@ def digest(state: State, bounds: Bounds) -> bytes:
 def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     job, now = state.job, state.now
     running = job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
-    parts: list[list[object]] = [
-        [_rank(rank, now, bounds, running=running), *_of_node(state, rank), *_machine(state, rank, bounds)]
-        for rank in job.ranks
-    ]
+    parts: list[list[object]] = [[] for _ in state.machines]
+    at = [int(rank.node[1:]) for rank in job.ranks]
+    for i, rank in zip(at, job.ranks, strict=True):
+        parts[i].append(_rank(rank, now, bounds, running=running))
+    here = dict(zip(at, job.ranks, strict=True))
+    for i, part in enumerate(parts):
+        part += [*_of_node(state, i, here.get(i)), *_machine(state, i, here.get(i), bounds)]
+        part += _of_replacement(state, i) if bounds.policy.may_replace else ()
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     common.append((job.planned, job.room, job.spent.uncharged))
     spent, marker = job.spent, job.marker
     common.append(
         (spent.charged, spent.blind, spent.repaired, state.steps, marker and (marker.step, marker.attempt))
     )
+    if bounds.moves:
+        common.append((_steps(job.look_at, now), _ago(job.waiting_since, now), job.wait_told))
     if job.ending is not None:
         common.append((job.ending.status.value, job.ending.firm))
     common.append(tuple(sorted((name, min(state.told.count(name), 2)) for name in set(state.told))))
-    _sort_orders(state.orders, now, parts, common, "")
+    _sort_orders(state.orders, now, parts, common, "", at)
     if state.stalled is not None:
         common.append(_steps(state.stalled.until, now))
-        _sort_orders(state.stalled.orders, now, parts, common, "stalled")
+        _sort_orders(state.stalled.orders, now, parts, common, "stalled", at)
         for each in state.stalled.facts:
-            where, what = _fact(each.fact)
+            where, what = _fact(each.fact, at)
             (common if where is None else parts[where]).append((each.node is None, *what))
     if state.rows is not None:
         _add_rows(state, parts, common)
@@ -61,10 +68,17 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
 
 
 def _sort_orders(
-    orders: tuple[Order, ...], now: datetime, parts: list[list[object]], common: list[object], tag: str
+    orders: tuple[Order, ...],
+    now: datetime,
+    parts: list[list[object]],
+    common: list[object],
+    tag: str,
+    at: list[int],
 ) -> None:
     for order in orders:
-        where, what = _order(order.key)
+        where, what = _order(order.key, *at)
+        if isinstance(order.effect, RebootNode):  # its rank may have another node by now
+            where = int(order.effect.node[1:])
         known = isinstance(order.effect, StopTask) and bool(order.effect.task_id)
         entry = (tag, what, known, may_have_a_sender(order), 0 if tag else _steps(order.due, now))
         (common if where is None else parts[where]).append(entry)
@@ -117,12 +131,12 @@ def _rank(rank: Rank, now: datetime, bounds: Bounds, *, running: bool) -> tuple[
     )
 
 
-def _of_node(state: State, rank: Rank) -> tuple[object, ...]:
+def _of_node(state: State, i: int, rank: Rank | None) -> tuple[object, ...]:
     """What its own record says of it, once that is of account."""
-    node, now = state.nodes[rank.index], state.now
+    node, now = state.nodes[i], state.now
     if not node.own:
-        return ("held", bool(rank.handed) and node.returned == rank.handed)
-    machine = state.machines[rank.index]
+        return ("held", rank is not None and bool(rank.handed) and node.returned == rank.handed)
+    machine = state.machines[i]
     return (
         node.status.value,
         bool(node.job_id),
@@ -141,6 +155,26 @@ def _of_node(state: State, rank: Rank) -> tuple[object, ...]:
     )
 
 
+def _of_replacement(state: State, i: int) -> tuple[object, ...]:
+    """The rungs that were climbed, and which machine has the name."""
+    node, machine = state.nodes[i], state.machines[i]
+    fault = node.condemned[-1] if node.condemned else None
+    return (
+        len(node.condemned),
+        fault and (fault.repair, bool(fault.outcome), node.replaced_by),
+        node.fresh,
+        node.gone,
+        _order(node.reboot_key)[1] if node.reboot_key else "",
+        node.instance == instance_name(i, machine.sight.life),
+        [rank.instance == node.instance for rank in state.job.ranks if rank.node == node.name],
+        bool(node.passed_at),
+        machine.sight.life,
+        bool(machine.taken),
+        machine.proof,
+        machine.followed,
+    )
+
+
 def _exit(kind: Exit | None, *, running: bool) -> str:
     """Once the gang is being examined, only these still make a difference."""
     if kind is None or running or kind in (Exit.LOST, Exit.STOPPED_BY_PERSON):
@@ -148,15 +182,16 @@ def _exit(kind: Exit | None, *, running: bool) -> str:
     return "over"
 
 
-def _machine(state: State, rank: Rank, bounds: Bounds) -> tuple[object, ...]:
+def _machine(state: State, i: int, rank: Rank | None, bounds: Bounds) -> tuple[object, ...]:
     """A task whose end is on record is just over: what it would say once more stands for every way to end."""
-    machine, now = state.machines[rank.index], state.now
-    over = rank.task_id if rank.ended else None
-    last = {False: rank.check_try, True: state.nodes[rank.index].check_try}
+    machine, node, now = state.machines[i], state.nodes[i], state.now
+    over = rank.task_id if rank is not None and rank.ended else None
+    known = node if rank is None else rank
+    last = {False: 0 if rank is None else rank.check_try, True: node.check_try}
     boot, late = machine.sight.boot, bounds.late_stamps
     return (
-        bounds.stale_sights and machine.version > 1 and min(2, machine.version - rank.seen_version),
-        f"boot{boot}" == rank.boot_id,
+        bounds.stale_sights and machine.version > 1 and min(2, machine.version - known.seen_version),
+        f"boot{boot}" == known.boot_id,
         tuple(
             (s.connected, boot - s.boot, s.gpus, s.gone)
             for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
@@ -166,6 +201,7 @@ def _machine(state: State, rank: Rank, bounds: Bounds) -> tuple[object, ...]:
         _ago(machine.back, now),
         tuple(
             (
+                -1 if rank is not None and rank.index == r.rank else r.rank,
                 r.attempt,
                 r.start_try,
                 r.copy,
@@ -201,30 +237,27 @@ def _own_id(task_id: str) -> str:
 
 
 @cache
-def _order(name: str) -> tuple[int | None, str]:
-    """Whose order this is, and which, without naming the rank."""
+def _order(name: str, *at: int) -> tuple[int | None, str]:
+    """Which order this is, without naming the rank, and the node it belongs to: that of the rank, or its own."""
     key = keys.parse(name)
     assert key is not None, name
     if key.kind == "ghost":
         rank, of_ours, own = key.last.partition(".")
-        return int(rank[1:]) if of_ours else None, f"ghost/{own or rank}"
+        return at[int(rank[1:])] if of_ours and at else None, f"ghost/{own or rank}"
     if key.node:
         return int(key.node[1:]), f"own/{key.kind}/{key.then}"
     if key.kind == "notify":
         return None, name
-    return key.rank, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"
+    return at[key.rank] if at else None, f"{key.attempt}/{key.kind}/{key.last}/{key.then}"
 
 
-def _fact(fact: Fact) -> tuple[int | None, tuple[object, ...]]:
+def _fact(fact: Fact, at: list[int]) -> tuple[int | None, tuple[object, ...]]:
     """A fact that a stalled process has gathered, without its time and its texts."""
     kind = type(fact).__name__
-    where: int | None = getattr(fact, "rank", None)
-    node = getattr(fact, "node", None)
-    if node is not None:
-        where = int(node[1:])
-    order = getattr(fact, "key", None)
+    rank, node, order = (getattr(fact, name, None) for name in ("rank", "node", "key"))
+    where = int(node[1:]) if node is not None else None if rank is None else at[rank]
     if order is not None:
-        where, what = _order(order)
+        where, what = _order(order, *at)
         return where, ("learned", kind, what, str(getattr(fact, "answer", "")))
     details = tuple(
         getattr(fact, name)

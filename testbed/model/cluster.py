@@ -14,7 +14,7 @@ from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, StartTask, Stop
 from ecs_gpu_recovery.core.events import CheckRefused, Fact, StartRefused, TaskEnded
 from ecs_gpu_recovery.core.model import NodeStatus, Rank
 
-from . import monitors, world
+from . import monitors, replacements, world
 from .bounds import Bounds
 from .state import State
 from .world import Check, Machine, Reboot, Run
@@ -34,14 +34,12 @@ class Cluster:
 
     def known(self, state: State, order: StartTask) -> Run | None:
         """The task that this order has started before."""
-        return (
-            state.machines[order.rank].run(order.token, ended_too=self.bounds.finds_ended)
-            if self.finds_tokens
-            else None
-        )
+        machine = state.machines[int(order.node[1:])]
+        return machine.run(order.token, ended_too=self.bounds.finds_ended) if self.finds_tokens else None
 
     def start(self, state: State, order: StartTask) -> Answer:
-        machine = state.machines[order.rank]
+        i = int(order.node[1:])
+        machine = state.machines[i]
         known = self.known(state, order)
         if known is not None:
             return state, (self._reply(known, state.now),)
@@ -58,7 +56,7 @@ class Cluster:
         key = keys.parse(order.key)
         assert key is not None
         run = Run(order.rank, order.attempt, int(key.last), copies, order.token, born=state.now)
-        state = state.with_machine(order.rank, replace(machine, runs=(*machine.runs, run)))
+        state = state.with_machine(i, replace(machine, runs=(*machine.runs, run)))
         return state, (self._reply(run, state.now),)
 
     def _reply(self, run: Run, at: datetime) -> Fact:
@@ -114,11 +112,14 @@ class Cluster:
     @staticmethod
     def knows(state: State, order: RebootNode) -> bool:
         """Whether it was sent before: then it had its permit."""
-        return any(reboot.key == order.key for reboot in state.machines[int(order.node[1:])].reboots)
+        machine = state.machines[int(order.node[1:])]
+        return order.key in (machine.taken, *(reboot.key for reboot in machine.reboots))
 
-    def reboot(self, state: State, order: RebootNode) -> State:
+    def reboot(self, state: State, order: RebootNode, *, wanted: bool) -> State:
         i = int(order.node[1:])
         machine = state.machines[i]
+        if not replacements.means(state, i, wanted=wanted):
+            return state
         monitors.before_reboot(state.nodes[i], order, machine, None if self.bounds.late_stamps else state.now)
         if self.knows(state, order):
             return state
@@ -129,9 +130,11 @@ class Cluster:
     def observe(self, state: State) -> list[Fact]:
         """Level facts: nodes first, then their tasks, checks and reboots."""
         found: list[Fact] = []
-        for rank, machine in zip(state.job.ranks, state.machines, strict=True):
+        for rank in state.job.ranks:
+            i = int(rank.node[1:])
+            machine = state.machines[i]
             if not rank.handed:
-                found.append(world.seen_now(rank.index, machine, state.now, blind=self.bounds.blind))
+                found += self._see(state, i)
             found += self._see_tasks(state, rank, machine)
             if rank.verdict is None and rank.check_try:
                 name = keys.token(keys.check(state.job.id, rank), state.job.salt)
@@ -143,7 +146,7 @@ class Cluster:
     def observe_node(self, state: State, i: int) -> list[Fact]:
         """The same for a node that decides for itself."""
         node, machine = state.nodes[i], state.machines[i]
-        found: list[Fact] = [world.seen_now(i, machine, state.now, blind=self.bounds.blind)]
+        found: list[Fact] = self._see(state, i)
         if node.status is NodeStatus.PENDING_HEALTHCHECK:
             name = keys.token(keys.node_check(node), node.salt)
             check = machine.check(name, ended_too=self.bounds.finds_ended or bool(node.check_id))
@@ -156,6 +159,13 @@ class Cluster:
                 if reboot.key == node.reboot_key and reboot.done
             ]
         return found
+
+    def _see(self, state: State, i: int) -> list[Fact]:
+        """The machine that has the name, and before it the one that had it."""
+        machine = state.machines[i]
+        former = replacements.former(i, machine, state)
+        now = world.seen_now(i, machine, state.now, blind=self.bounds.blind)
+        return [now] if former is None else [former, now]
 
     def _see_tasks(self, state: State, rank: Rank, machine: Machine) -> Iterator[Fact]:
         own: Run | None = None

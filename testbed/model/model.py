@@ -14,7 +14,15 @@ from datetime import UTC, datetime
 from functools import cache
 
 from ecs_gpu_recovery.core import handover, keys
-from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import (
+    CheckNode,
+    Notify,
+    Order,
+    RebootNode,
+    ReplaceNode,
+    StartTask,
+    StopTask,
+)
 from ecs_gpu_recovery.core.events import (
     Fact,
     NodeSeen,
@@ -31,13 +39,13 @@ from ecs_gpu_recovery.core.events import (
 from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.job import claim
 from ecs_gpu_recovery.core.job.table import decide, submit
-from ecs_gpu_recovery.core.model import Job, JobSpec, NodeStatus, Rank, TaskStatus
+from ecs_gpu_recovery.core.model import Job, JobSpec, NodeStatus
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.rows import claimed_node, held_node
 
-from . import monitors, world
-from .bounds import STEP, Bounds
+from . import monitors, replacements, world
+from .bounds import Bounds
 from .cluster import Cluster
 from .state import Learned, Outcome, Stalled, State, may_have_a_sender
 from .world import GPUS, Machine, node_name
@@ -81,6 +89,7 @@ class Model:
                 seen_version=1,
                 boot_id=boot,
                 instance=node_name(i),
+                host=node_name(i),
                 connected=True,
                 status=NodeStatus.AVAILABLE,
                 kind="alike",
@@ -90,7 +99,7 @@ class Model:
         step = submit(
             job_id="j",
             cluster="c",
-            spec=JobSpec(failover="any" if b.leaves else ""),
+            spec=JobSpec(failover="any" if b.leaves or b.moves else ""),
             nodes=nodes,
             policy=self.policy,
             at=T0,
@@ -113,10 +122,11 @@ class Model:
                 job = replace(job, version=old.version)
             step = decide(job, fact, self.policy, state.now)
             if step.changed:
-                monitors.after_decision(job, step.job, state.machines)
+                machines = state.of(step.job)
+                monitors.after_decision(job, step.job, machines)
                 monitors.truly_lost(job, step.job, state, self.policy.stop_timeout)
                 monitors.fairly_charged(job, step.job, state.steps)
-                monitors.truly_frozen(job, step.job, state.machines, state.now, self.policy.fault_grace)
+                monitors.truly_frozen(job, step.job, machines, state.now, self.policy.fault_grace)
                 job = step.job
                 added.update({order.key: order for order in step.orders})
         if job is old:
@@ -148,6 +158,7 @@ class Model:
             step = decide_node(node, fact, self.policy, state.now)
             if step.changed:
                 monitors.after_node_decision(node, step.node)
+                monitors.truly_gone(node, step.node, state.machines[i])
                 node = replace(step.node, timeline=())
                 added.update({order.key: order for order in step.orders})
         if node is old:
@@ -214,12 +225,12 @@ class Model:
                     yield from self.send(
                         after,
                         rest[1:],
-                        (*facts, Learned(answer, _whose(order.key))),
+                        (*facts, Learned(answer, _whose(order))),
                         f"{label}; {order.key} meets {type(answer).__name__}",
                         job,
                     )
                 state, news = self._carry_out(state, job, order)
-                facts = (*facts, *(Learned(fact, _whose(order.key)) for fact in news))
+                facts = (*facts, *(Learned(fact, _whose(order)) for fact in news))
             if not facts:
                 break
             yield from self._stall(
@@ -305,7 +316,10 @@ class Model:
                 state, order
             ):  # the guard has said so to another sender
                 return state, (PermitWithheld(at=at, key=order.key, answer=Answer.EXAMINE, why="old"),)
-            return self.cluster.reboot(state, effect), (sent,)
+            wanted = self._wanted(state, order)
+            if isinstance(effect, ReplaceNode):
+                return replacements.take_away(state, effect, wanted=wanted), (sent,)
+            return self.cluster.reboot(state, effect, wanted=wanted), (sent,)
         if isinstance(effect, Notify):
             return replace(state, told=(*state.told, effect.key)), (sent,)
         return state, (sent,)
@@ -330,6 +344,7 @@ class Model:
             if node.own:
                 news = (*self.cluster.observe_node(state, i), Tick(at=state.now))
                 facts += [Learned(fact, i) for fact in news]
+        facts += replacements.who_came(state)
         first, orders = self.hear(state, [*facts, *self.missed(state)])
         for label, after in self.send(first, orders, (), "sweep", self.as_committed(state, first)):
             due = [order for order in after.orders if order.due <= after.now]
@@ -340,11 +355,9 @@ class Model:
 
     def _resend(self, state: State, due: Sequence[Order], label: str) -> Iterator[Outcome]:
         """The sweeper first takes a lease of its own. What may still have a sender gets the time of that lease."""
-        owners = dict.fromkeys(_whose(order.key) for order in due)
+        owners = dict.fromkeys(map(_whose, due))
         claims = [
-            Learned(
-                OrdersClaimed(at=state.now, keys=tuple(o.key for o in due if _whose(o.key) == whose)), whose
-            )
+            Learned(OrdersClaimed(at=state.now, keys=tuple(o.key for o in due if _whose(o) == whose)), whose)
             for whose in owners
         ]
         before, (state, _) = state, self.hear(state, claims)
@@ -357,51 +370,19 @@ class Model:
         found = []
         known = {node.name: node for node in state.nodes}
         for rank, for_node, for_job in handover.missed(state.job, known, known.__getitem__):
-            found += [Learned(for_node, rank.index)] if for_node is not None else []
+            found += [Learned(for_node, int(rank.node[1:]))] if for_node is not None else []
             found += [Learned(for_job)] if for_job is not None else []
         return found
 
-    # -- time --------------------------------------------------------------------------------------------------
 
-    def next_moment(self, state: State) -> datetime | None:
-        """The next time at which something is due; nothing depends on the moments in between."""
-        job = state.job
-        times = [order.due for order in state.orders]
-        times += [node.deadline for node in state.nodes if node.own and node.deadline is not None]
-        if state.stalled is not None:
-            times.append(state.stalled.until)
-        for rank in () if job.status.final else job.ranks:
-            if rank.deadline is not None and not self._seen_to_run(state, rank):
-                times.append(rank.deadline)
-            if rank.away_since is not None and rank.away_since + self.policy.node_lost_after > state.now:
-                times.append(rank.away_since + self.policy.node_lost_after)
-            if rank.doubted and rank.back_at is not None and self.bounds.slow_reports:
-                times.append(rank.back_at + self.policy.agent_report)
-        reports = [machine.back + STEP for machine in state.machines if machine.back is not None]
-        if any(at <= state.now for at in reports):
-            return None  # an agent is that late at most
-        times += reports
-        if not self.bounds.late_sweeper and any(at <= state.now for at in times):
-            return None
-        return min((at for at in times if at > state.now), default=None)
-
-    @staticmethod
-    def _seen_to_run(state: State, rank: Rank) -> bool:
-        """Of a gang that finishes: every look renews the deadline, so nothing happens at it."""
-        machine = state.machines[rank.index]
-        alive = machine.connected and any(run.alive and run.id == rank.task_id for run in machine.runs)
-        return alive and any(other.task_status is TaskStatus.COMPLETE for other in state.job.ranks)
-
-    @staticmethod
-    def advance(state: State, to: datetime) -> State:
-        dead = state.stalled is not None and state.stalled.until <= to
-        return replace(state, now=to, stalled=None if dead else state.stalled)
+def _whose(order: Order) -> int | None:
+    """The node whose own order it is; None for the job's. A node is rebooted under the key of its hand-over."""
+    if isinstance(order.effect, RebootNode):
+        return int(order.effect.node[1:])
+    return _node_in(order.key)
 
 
 @cache
-def _whose(name: str) -> int | None:
-    """The node whose own order has this key; None for the job's. A node is rebooted under the key of its hand-over."""
+def _node_in(name: str) -> int | None:
     key = keys.parse(name)
-    if key is not None and key.node:
-        return int(key.node[1:])
-    return key.rank if key is not None and key.kind == "reboot" else None
+    return int(key.node[1:]) if key is not None and key.node else None

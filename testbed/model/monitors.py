@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
-from ecs_gpu_recovery.core.effects import Notify, RebootNode, StartTask, StopTask
+from ecs_gpu_recovery.core.effects import Notify, RebootNode, ReplaceNode, StartTask, StopTask
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Exit, Job, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node_record import Node
@@ -109,7 +109,7 @@ def truly_lost(old: Job, new: Job, state: State, stop_timeout: timedelta) -> Non
 
     A task that was never started, or has ended, can't be asked to stop; not every cluster tells that it is so.
     """
-    for before, after, machine in zip(old.ranks, new.ranks, state.machines, strict=True):
+    for before, after, machine in zip(old.ranks, new.ranks, state.of(new), strict=True):
         bad = after.verdict is Verdict.LOST or (after.verdict is Verdict.REBOOT and after.stuck)
         called = bad and before.verdict is not after.verdict
         if not called or after.exit is Exit.LOST or machine.version > 1:
@@ -178,16 +178,25 @@ def after_node_decision(old: Node, node: Node, job: Job | None = None) -> None:
     waits = node.own and (
         node.status in (NodeStatus.REBOOTING, NodeStatus.PENDING_HEALTHCHECK)
         or (node.status is NodeStatus.UNKNOWN and bool(node.job_id))
+        or node.being_replaced
     )
     _demand(
         not waits or node.deadline is not None or _held(node),
         f"{node.name} is {node.status}, and has nothing to wait for",
     )
-    fails = node.status is NodeStatus.FAILED and not node.job_id and not node.hold
+    retired = node.gone and not old.being_replaced  # somebody else has terminated it: nobody misses it
+    fails = node.status is NodeStatus.FAILED and not (node.job_id or node.hold or retired)
     news = fails and (old.status is not NodeStatus.FAILED or bool(old.job_id))
     told = any(isinstance(order.effect, Notify) for order in node.outbox)
     by_job = job is not None and job.status is JobStatus.FAILED  # its message names its bad nodes
     _demand(not news or told or by_job, f"{node.name} FAILED, and nobody will be told")
+
+
+def truly_gone(old: Node, node: Node, machine: Machine) -> None:
+    """Another machine is waited for only if this one is no more."""
+    waits = node.being_replaced and node.status is NodeStatus.UNKNOWN and old.status is not node.status
+    gone = machine.sight.gone or machine.sight.life > 0
+    _demand(not waits or gone, f"{node.name} counts as taken away, and its machine is still there")
 
 
 def _held(node: Node) -> bool:
@@ -202,7 +211,8 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
     if any(reboot.key == order.key for reboot in machine.reboots):
         return
     attempt = _attempt_of(order.key)
-    asked = [c for c in machine.checks if c.verdict == "reboot" and c.attempt == attempt - 1 and not c.own]
+    ours = (attempt - 1, attempt)  # a node that a rank has moved to is examined for the attempt that comes
+    asked = [c for c in machine.checks if c.verdict == "reboot" and c.attempt in ours and not c.own]
     again = [c for c in machine.checks if c.verdict == "reboot" and c.own]  # it waited long for its permit
     proof = asked or again
     stuck = any(run.asked is not None and run.attempt == attempt - 1 for run in machine.runs)
@@ -224,6 +234,22 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
     )
 
 
+def before_replacement(node: Node, order: ReplaceNode, machine: Machine, now: datetime) -> None:
+    """Only on a check that no reboot answers, once for each machine, and over no task that is meant to run."""
+    if machine.taken == order.key:
+        return
+    _demand(not machine.taken, f"{order.node} is replaced twice")
+    running = [run.id for run in machine.runs if run.alive and not run.stopping]
+    _demand(not running, f"{order.node} is taken away under {running}")
+    _demand(machine.proof == "replace", f"{order.node} is replaced, and no check asks for it")
+    _demand(
+        node.deadline is None or now < node.deadline,
+        f"{order.node} is replaced after the time for it is over",
+    )
+    due = node.being_replaced and (node.status is NodeStatus.REBOOTING or _held(node))
+    _demand(due, f"{order.node} is replaced while the record calls it {node.status}")
+
+
 def at_rest(state: State, bounds: Bounds) -> None:
     """The job has ended and nothing is left to send: what does the world look like?"""
     job = state.job
@@ -231,12 +257,15 @@ def at_rest(state: State, bounds: Bounds) -> None:
     if job.status is JobStatus.FAILED:
         _demand(told > 0, "FAILED, and nobody was told")
     _demand(told <= 1 + bounds.stalls - state.left.stalls, "told twice, though no process died")
-    for rank, machine in zip(job.ranks, state.machines, strict=True):
+    ranks = {rank.node: rank for rank in job.ranks}
+    for node, machine in zip(state.nodes, state.machines, strict=True):
         alive = [run.id for run in machine.runs if run.alive and not run.stopping]
         if alive:
-            here = {rank.node_status, state.nodes[rank.index].status}
+            here = {node.status, *(rank.node_status for rank in (ranks.get(node.name),) if rank)}
             watched = bool(here & {NodeStatus.UNKNOWN, NodeStatus.FAILED}) and bool(state.told)
             _demand(watched, f"the job is over, {alive} still lives, and nobody was told")
+    came = [node.replaced_by for node in state.nodes if node.replaced_by]
+    _demand(len(set(came)) == len(came), f"one machine came for two: {came}")
     if state.rows is not None:
         _demand(
             row_view(state.rows) == row_view(job),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ecs_gpu_recovery.core.events import GangStalled, NodeLeaving, NodesOffered, StopAsked
 from ecs_gpu_recovery.core.model import JobStatus, Leave, NodeStatus, Notice
 
-from . import world
+from . import clock, replacements, world
 from .model import Model
 from .state import Learned, Outcome, State
 from .world import GPUS, Machine, Run, sight
@@ -99,6 +99,8 @@ def _news(model: Model, state: State) -> Iterator[Move]:
     for i, machine in enumerate(state.machines):
         old = model.old_news(state.job, state.nodes[i])
         told = [*world.facts(i, machine, state.now, bounds=model.bounds)]
+        if (former := replacements.former(i, machine, state)) is not None:
+            told.append((f"n{i} before it is gone", (former,)))
         if model.bounds.forged:
             told += world.forgeries(state.job, state.job.ranks[i], state.now)
         for label, facts in told:
@@ -118,9 +120,9 @@ def _news(model: Model, state: State) -> Iterator[Move]:
 
 def _clock(model: Model, state: State, *, hurried: bool) -> Iterator[Move]:
     """Time passes when nothing else is about to happen; otherwise that is a delay, and they are counted."""
-    to = model.next_moment(state)
+    to = clock.next_moment(state, model.bounds)
     if to is not None and (state.left.delays or not hurried):
-        later = model.advance(state.spend("delays") if hurried else state, to)
+        later = clock.advance(state.spend("delays") if hurried else state, to)
         yield Move("advance", lambda: iter([("time passes", later)]))
 
 
@@ -165,7 +167,7 @@ def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[
                 "world",
                 _once(
                     f"n{i} goes down for {reboot.key}",
-                    state.with_machine(i, _go_down(machine, state, "killed")),
+                    state.with_machine(i, world.go_down(machine, state.now, "killed")),
                 ),
                 helps=True,
             )
@@ -176,6 +178,8 @@ def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[
                 helps=True,
             )
     yield from _returns(model, state, i, machine)
+    for label, after in replacements.moves(state, i, machine):
+        yield Move("world", _once(label, after), helps=True)
 
 
 def _returns(model: Model, state: State, i: int, machine: Machine) -> Iterator[Move]:
@@ -215,16 +219,15 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
         yield Move("world", _once(f"n{i} loses its agent", flapped))
     if state.left.deaths and not machine.down:
         end = "lie" if b.lies else "killed"
-        after = state.spend("deaths").with_machine(i, _go_down(machine, state, end))
+        after = state.spend("deaths").with_machine(i, world.go_down(machine, state.now, end))
         if b.noticed:
             sighting = world.seen_now(i, after.machines[i], state.now, blind=b.blind)
             told = model.addressed(after, (sighting,))
             yield Move("world", lambda: deliver(model, after, f"n{i} goes down, and is seen to", told))
         else:
             yield Move("world", _once(f"n{i} goes down", after))
-        gone = _go_down(machine, state, "host gone", told=True)
-        gone = replace(gone, sights=(*gone.sights[:-1], gone.sight._replace(gone=True)))
-        yield Move("world", _once(f"n{i} is terminated", state.spend("deaths").with_machine(i, gone)))
+        gone = state.spend("deaths").with_machine(i, replacements.terminated(machine, state))
+        yield Move("world", _once(f"n{i} is terminated", gone))
     if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
         back = sight(_rebooted(machine, state), gpus=GPUS - 1)
         yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
@@ -245,22 +248,12 @@ def _answer(
 ) -> Move:
     over = check._replace(alive=False, verdict=verdict, at=state.now)
     checks = tuple(over if c == check else c for c in machine.checks)
+    after = replace(machine, checks=checks, proof=machine.proven_by(over))
     return Move(
         "world",
-        _once(f"{check.id} finds: {verdict}", state.with_machine(i, replace(machine, checks=checks))),
+        _once(f"{check.id} finds: {verdict}", state.with_machine(i, after)),
         helps=helps,
     )
-
-
-def _go_down(machine: Machine, state: State, end: str, *, told: bool = False) -> Machine:
-    runs = tuple(
-        r._replace(alive=False, end=end, told=told, at=state.now) if r.alive else r for r in machine.runs
-    )
-    checks = tuple(
-        c._replace(alive=False, verdict="inconclusive", at=state.now) if c.alive else c
-        for c in machine.checks
-    )
-    return sight(replace(machine, runs=runs, checks=checks, down=True, back=None), connected=False)
 
 
 def _reported(machine: Machine, state: State) -> Machine:

@@ -85,6 +85,14 @@ class State:
     def with_node(self, rank: int, node: Node) -> State:
         return self.with_job(self.job, (*self.nodes[:rank], node, *self.nodes[rank + 1 :]))
 
+    def joined_by(self, node: Node) -> State:
+        """A machine that was not there before, and its record."""
+        return self._with(self.job, (*self.machines, Machine()), (*self.nodes, node), self.left)
+
+    def of(self, job: Job) -> tuple[Machine, ...]:
+        """The machines on which its ranks are, one for each."""
+        return tuple(self.machines[int(rank.node[1:])] for rank in job.ranks)
+
     @property
     def orders(self) -> tuple[Order, ...]:
         """Everything that is still to be sent."""
@@ -93,11 +101,19 @@ class State:
     @property
     def at_rest(self) -> bool:
         over = self.job.status.final and not self.job.owed and self.stalled is None
-        return over and not self.orders and all(node.status not in BUSY for node in self.nodes)
+        return over and not self.orders and not any(map(_busy, self.nodes))
 
 
 #: A node that is being repaired or examined.
 BUSY = (NodeStatus.PENDING_HEALTHCHECK, NodeStatus.REBOOTING)
+
+
+def _busy(node: Node) -> bool:
+    """Repaired, examined, or about to be; or its machine is gone and another may come."""
+    unseen = node.fresh and node.status is NodeStatus.AVAILABLE
+    return node.status in BUSY or node.being_replaced or unseen
+
+
 #: What was done, and where that led.
 Outcome = tuple[str, State]
 

@@ -105,6 +105,7 @@ class Sight(NamedTuple):
     boot: int
     gpus: int = GPUS
     gone: bool = False
+    life: int = 0  #: how many machines have had this name before
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,9 @@ class Machine:
     runs: tuple[Run, ...] = ()
     checks: tuple[Check, ...] = ()
     reboots: tuple[Reboot, ...] = ()
+    taken: str = ""  #: the order by which its group takes it away
+    proof: str = ""  #: what its checks have found last, as far as a repair goes by it
+    followed: bool = False  #: it is gone, and another machine has come
 
     @property
     def sight(self) -> Sight:
@@ -139,6 +143,15 @@ class Machine:
     def check(self, token: str, *, ended_too: bool) -> Check | None:
         found = [check for check in self.checks if check.token == token and (check.alive or ended_too)]
         return found[-1] if found else None
+
+    def proven_by(self, answer: Check) -> str:
+        """What a repair may go by once this is known: a reboot that has happened, and cured nothing, asks for more."""
+        if answer.verdict == "inconclusive":
+            return self.proof
+        in_vain = answer.own and any(reboot.done for reboot in self.reboots)
+        if answer.verdict == "reboot" and (in_vain or self.proof == "replace"):
+            return "replace"
+        return "" if answer.verdict == "healthy" else answer.verdict
 
     def tidy(self) -> Machine:
         """Forget what is too old to be told again: of all that is over, only the latest of each kind is still about.
@@ -168,6 +181,11 @@ def _latest(things: tuple[OneOf, ...]) -> tuple[OneOf, ...]:
 
 def node_name(rank: int) -> str:
     return f"n{rank}"
+
+
+def instance_name(rank: int, life: int = 0) -> str:
+    """Which machine it is that has the node's name."""
+    return f"{node_name(rank)}.{life}" if life else node_name(rank)
 
 
 def started(run: Run, at: datetime) -> TaskStarted:
@@ -211,9 +229,13 @@ def proven(rank: int, reboot: Reboot, at: datetime, *, blind: bool) -> RebootPro
 def seen(rank: int, sight: Sight, version: int, at: datetime, *, blind: bool) -> NodeSeen:
     gpus = sight.gpus if sight.connected else None
     boot = "" if blind else f"boot{sight.boot}"
+    instance = instance_name(rank, sight.life)
     return NodeSeen(
         at=at,
         node=node_name(rank),
+        instance=instance,
+        host=instance,
+        called=node_name(rank),
         connected=sight.connected,
         gpus=gpus,
         boot_id=boot,
@@ -252,7 +274,7 @@ def facts(
             yield f"{reboot.key} is proven", (proven(rank, reboot, now, blind=bounds.blind),)
     first = 0 if bounds.stale_sights else len(machine.sights) - 1
     for k, sight in enumerate(machine.sights[first:], first):
-        if machine.version > 1:
+        if machine.version > 1 or machine.sight.life:
             version = machine.version - len(machine.sights) + 1 + k
             how = "gone" if sight.gone else "connected" if sight.connected else "away"
             yield (
@@ -312,6 +334,15 @@ def forgeries(job: Job, rank: Rank, now: datetime) -> Iterator[tuple[str, tuple[
             origin=test,
         )
         yield f"forged verdict on {rank.node}, wrong {wrong}", (answer,)
+
+
+def go_down(machine: Machine, now: datetime, end: str, *, told: bool = False) -> Machine:
+    """Without power or booting: what ran there is dead, and the cluster knows or does not."""
+    runs = tuple(r._replace(alive=False, end=end, told=told, at=now) if r.alive else r for r in machine.runs)
+    checks = tuple(
+        c._replace(alive=False, verdict="inconclusive", at=now) if c.alive else c for c in machine.checks
+    )
+    return sight(replace(machine, runs=runs, checks=checks, down=True, back=None), connected=False)
 
 
 def sight(machine: Machine, **changes: object) -> Machine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .bounds import Bounds, quick_policy
+from .bounds import STEP, Bounds, quick_policy
 
 EVERY_END = ("suspect", "fault", "oom", "host gone", "no room", "no image", "person")
 NO_RETRY = quick_policy(max_retries=0)
@@ -23,6 +23,23 @@ EMPTIED = Bounds(
     delays=0,
     verdicts=("reboot",),
     policy=replace(quick_policy(), max_attempts=1),
+)
+
+#: A reboot cures nothing: its group takes the machine away, and another one comes, or none.
+REPLACED = Bounds(
+    nodes=1,
+    comers=1,
+    delays=0,
+    verdicts=("healthy", "reboot"),
+    policy=quick_policy(post_reboot_check=True, repair_rungs="reboot,replace"),
+)
+#: The same of a job whose rank may move, to the machine that has come or back to its own name.
+MOVED = replace(
+    REPLACED,
+    moves=True,
+    policy=replace(
+        REPLACED.policy, wait_for_nodes=6 * STEP, wait_told_after=2 * STEP, failover_lost_after=2 * STEP
+    ),
 )
 
 QUICK: dict[str, Bounds] = {
@@ -48,6 +65,7 @@ QUICK: dict[str, Bounds] = {
     "witnesses say that the job hangs": replace(RECOVERY, failures=0, witnesses=1),
     "a node is to be emptied": EMPTIED,
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
+    "a machine is replaced": REPLACED,
     "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
     "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
     "a killed rank, and no node at fault": Bounds(
@@ -104,6 +122,13 @@ THOROUGH: dict[str, Bounds] = {
     ),
     "witnesses, and a rank fails": replace(RECOVERY, witnesses=1, delays=0),
     "witnesses, and a process stalls": replace(RECOVERY, failures=0, witnesses=1, stalls=1, delays=0),
+    "a machine is replaced, slowly": replace(REPLACED, delays=1),
+    "a machine is replaced, or its sender stalls": replace(REPLACED, stalls=1),
+    "a machine is replaced, if that may be": replace(REPLACED, holds=1, refusals=1, hiccups=1),
+    "a machine is replaced, or its agent flaps": replace(REPLACED, flaps=1),
+    "a machine is replaced, and a person stops the job": replace(REPLACED, asks=1),
+    "a machine is replaced, and the next one too": replace(REPLACED, comers=2),
+    "a machine is replaced, and its rank moves": replace(MOVED, verdicts=("healthy", "reboot", "replace")),
     "witnesses twice, and a person": replace(RECOVERY, failures=0, witnesses=2, asks=1, delays=0),
 }
 DEEP: dict[str, Bounds] = {
@@ -146,5 +171,10 @@ DEEP: dict[str, Bounds] = {
     "late stamps": replace(RECOVERY, slow_start=True, late_stamps=True),
     "three nodes and a stall": replace(RECOVERY, nodes=3, stalls=1, delays=0),
     "three nodes and a person": replace(RECOVERY, nodes=3, asks=1),
+    "a machine is replaced, with every verdict": replace(REPLACED, verdicts=Bounds().verdicts, delays=1),
+    "a machine is replaced, or goes by itself": replace(REPLACED, deaths=1),
+    "a machine of two is replaced": replace(REPLACED, nodes=2),
+    "a machine is replaced, its rank moves, and a process stalls": replace(MOVED, stalls=1),
+    "a machine is replaced, and its rank moves, slowly": replace(MOVED, delays=1),
 }
 ALL = QUICK | THOROUGH | DEEP

@@ -241,6 +241,21 @@ def test_a_machine_that_comes_under_the_same_name_is_examined() -> None:
     assert (node.status, node.host, node.verdict) == (NodeStatus.PENDING_HEALTHCHECK, "i-2", None)
 
 
+@pytest.mark.parametrize("job", ["", "j"])
+def test_the_fault_of_a_machine_goes_with_it(job: str) -> None:
+    """What the next one under its name has is a new fault: a reboot is tried first, and needs a permit of its own."""
+    node = replace(heard(being_replaced(), GONE), job_id=job, handed="j/1/0/reboot" if job else "")
+    seen = {"connected": True, "gpus": 8, "instance": "arn/2", "host": "i-2", "called": "n0"}
+    node = heard(node, NodeSeen(at=T0, node="n0", registered=T0 + MINUTE, **seen))
+    about = {"node": "n0", "check_id": "d", "check_try": node.check_try, "verdict": Verdict.REBOOT}
+    after = heard(node, NodeChecked(at=T0, **about))
+    assert [(fault.repair, fault.outcome) for fault in after.condemned] == [
+        ("replace", "another machine has its name"),
+        ("reboot", ""),
+    ]
+    assert after.reboot_key != node.reboot_key
+
+
 @pytest.mark.parametrize(
     ("facts", "why"),
     [

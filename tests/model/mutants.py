@@ -11,19 +11,19 @@ import pytest
 
 from ecs_gpu_recovery.core import exits, handover, keys
 from ecs_gpu_recovery.core.draft import ignore
-from ecs_gpu_recovery.core.events import FaultSeen, NodeSeen, Origin, TaskEnded, Tick
+from ecs_gpu_recovery.core.events import FaultSeen, HandedOver, NodeSeen, Origin, TaskEnded, Tick
 from ecs_gpu_recovery.core.job import budget, joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as machine
 from ecs_gpu_recovery.core.job.draft import Draft
-from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank
-from ecs_gpu_recovery.core.node import repair
+from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, Rank, Verdict
+from ecs_gpu_recovery.core.node import repair, replacement
 from ecs_gpu_recovery.core.node import rules as node_rules
 from ecs_gpu_recovery.core.node import table as node_table
 from ecs_gpu_recovery.core.node.draft import NodeDraft
 from testbed.model.bounds import Bounds, quick_policy
 from testbed.model.model import Model
 from testbed.model.state import Outcome, Stalled, State
-from testbed.model.worlds import EVERY_END, LOSS, QUICK, RECOVERY
+from testbed.model.worlds import EVERY_END, LOSS, QUICK, RECOVERY, REPLACED
 
 Patch = pytest.MonkeyPatch
 
@@ -221,7 +221,56 @@ def charges_a_restart_after_progress(patch: Patch, model: Model) -> None:
     patch.setattr(budget, "_refill", lambda draft, since: None)
 
 
+def holds_a_fault_against_the_next_machine(patch: Patch, model: Model) -> None:
+    patch.setattr(replacement, "taken_over", lambda d: None)
+
+
+def takes_a_disconnect_for_the_end_of_a_machine(patch: Patch, model: Model) -> None:
+    def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
+        node_rules.node_seen(d, ev)
+        if not ev.connected:
+            replacement.gone(d)
+
+    patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], NodeSeen, node_seen)
+
+
+def takes_a_machine_away_that_is_only_silent(patch: Patch, model: Model) -> None:
+    real = handover.HandedOver
+
+    def handed_over(**about: Any) -> HandedOver:
+        lost = about["verdict"] is Verdict.LOST
+        return real(**{**about, "verdict": Verdict.REPLACE if lost else about["verdict"]})
+
+    patch.setattr(handover, "HandedOver", handed_over)
+
+
+def asks_again_for_a_machine_that_does_not_go(patch: Patch, model: Model) -> None:
+    def tick(d: NodeDraft, ev: Tick) -> None:
+        if d.node.being_replaced and d.node.deadline is not None and d.now >= d.node.deadline:
+            d.drop(d.node.reboot_key)
+            d.set(errands=d.node.errands + 1)
+            replacement.order(d, keys.node_replace(d.name, d.node.errands))
+        else:
+            node_rules.tick(d, ev)
+
+    patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], Tick, tick)
+
+
 MUTANTS: dict[str, Mutant] = {
+    "holds a fault against the next machine": Mutant(
+        holds_a_fault_against_the_next_machine, REPLACED, "is replaced, and no check asks for it"
+    ),
+    "takes a disconnect for the end of a machine": Mutant(
+        takes_a_disconnect_for_the_end_of_a_machine, replace(REPLACED, flaps=1), "its machine is still there"
+    ),
+    "takes a machine away that is only silent": Mutant(
+        takes_a_machine_away_that_is_only_silent,
+        replace(REPLACED, failures=0, flaps=1, delays=1),
+        "is replaced, and no check asks for it",
+    ),
+    "asks again for a machine that does not go": Mutant(
+        asks_again_for_a_machine_that_does_not_go, replace(REPLACED, delays=1), "n0 is replaced twice"
+    ),
     "counts progress without any": Mutant(
         counts_progress_without_any, QUICK["progress between two faults"], "brought no progress"
     ),

@@ -7,9 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from ecs_gpu_recovery.core.effects import ReplaceNode
 from testbed.model.bounds import Bounds
 from testbed.model.canon import digest
-from testbed.model.model import Model
+from testbed.model.model import T0, Model
+from testbed.model.monitors import Violation, before_replacement
 from testbed.model.moves import moves
 from testbed.model.search import Search, describe
 from testbed.model.state import State
@@ -88,6 +90,13 @@ def test_a_way_is_told_so_that_it_can_be_gone_again(monkeypatch: pytest.MonkeyPa
         "each step but the last says where the job stands then"
     )
     assert after(begin(), *steps[1:-1]).job.status.value in result.trace[-2]
+
+
+def test_a_machine_is_not_to_be_taken_away_under_a_task() -> None:
+    at_work = replace(begin().machines[0], proof="replace")
+    order = ReplaceNode(key="node/n0/replace/1", node="n0")
+    with pytest.raises(Violation, match=r"n0 is taken away under \['t0.0.1.0'\]"):
+        before_replacement(begin().nodes[0], order, at_work, T0)
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

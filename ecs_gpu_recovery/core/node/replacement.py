@@ -61,6 +61,12 @@ def succeeded(d: NodeDraft, ev: NodeReplaced) -> None:
     d.order(messages.node_replaced(d.name, ev.by, fault.findings, d.node.errands))
 
 
+def taken_over(d: NodeDraft) -> None:
+    """Another machine has its name. The fault went with the one before: whatever this one has is a new one."""
+    if d.node.being_replaced:
+        d.repair_ends("another machine has its name")
+
+
 def successors(nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
     """Who has come for whom: machines that were first seen after the fault, the oldest first. Those of the same kind go
     before others with as many GPUs: a group may start the next one in another zone, and no label is on it yet.

@@ -198,6 +198,8 @@ def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
     """Keep what is new. Silence beyond the limit is judged by `tick`."""
     if ev.succeeds(d.node) and d.node.own and _can_be_met(d, ev):  # a job that holds it decides by itself
         d.say(f"registered again as {ev.instance.rpartition('/')[2]}")
+        if ev.host != d.node.host:
+            replacement.taken_over(d)
         ip = ev.address if ev.host != d.node.host else d.node.ip
         another = bool(d.node.job_id) and ev.host != d.node.host
         anew = d.node.anew or another or bool(d.node.task)
