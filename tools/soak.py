@@ -149,6 +149,8 @@ class Soak:
 
     def _judge(self, job: Job, lane: Lane) -> None:
         self.ends[job.status] += 1
+        if (ended := self.ends.total()) % 25 == 0:
+            print(f"{ended} of {self.jobs} jobs: {dict(self.ends)}", file=sys.stderr, flush=True)
         if job.status is JobStatus.COMPLETE and lane.fate != "its program fails":
             ran = self._ran_once(job)
             logs = [ran[job.attempt, rank.index].log.read_text() for rank in job.ranks]
