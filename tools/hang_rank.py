@@ -20,9 +20,11 @@ import torch.distributed as dist
 
 MODES = (
     "train", "asleep", "other-collective", "endless", "evaluation", "checkpoint", "data-stall", "small-model",
-    "accumulation", "compilation", "end",
+    "accumulation", "compilation", "slow-step", "cpu-only", "end",
 )  # fmt: skip
 PAUSE_S = float(os.environ.get("PAUSE_S") or 45)
+#: A step every four minutes and an hour without the GPU, by the trial's window of 20 s instead of 60.
+LONG_S = {"slow-step": 80.0, "cpu-only": 300.0}
 SIZE, PARAMETERS = 4096, 8
 
 
@@ -80,10 +82,18 @@ def pause(mode: str, rank: int, weights: list[Any], x: Any, folder: Path) -> Non
         compute(weights, x, 20)
         torch.cuda.synchronize()
 
-    everyone = {"data-stall": lambda: time.sleep(1), "accumulation": accumulate}
+    def prepare() -> None:
+        burn(1)
+
+    everyone = {
+        "data-stall": lambda: time.sleep(1),
+        "accumulation": accumulate,
+        "slow-step": accumulate,
+        "cpu-only": prepare,
+    }
     first = {"evaluation": evaluate, "checkpoint": write, "compilation": compile_it}
     if does := {**everyone, **(first if rank == 0 else {})}.get(mode):
-        work(PAUSE_S, does)
+        work(LONG_S.get(mode, PAUSE_S), does)
 
 
 def main() -> None:

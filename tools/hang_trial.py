@@ -1,4 +1,4 @@
-"""`python -m tools.hang_trial [hangs] [pauses]`: real NCCL hangs on this machine's GPU, and pauses that are none.
+"""`python -m tools.hang_trial [hangs] [pauses] [NAME...]`: real NCCL hangs on this machine's GPU; pauses that are none.
 
 Two ranks share one GPU, as `tools.hang_rank` says. `gpu-health watch --pulse` runs beside them as it does on a node,
 with a window of 20 s instead of 60, so that it takes minutes. Each hang must be called flat, and where NCCL can tell,
@@ -23,6 +23,8 @@ OUT = Path("build/hang-trial.md")
 HEALTH = (sys.executable, "-m", "ecs_gpu_recovery.health")
 RAS = ("localhost:28028", "localhost:28029")
 TRAIN_S, WINDOW_S, PATIENCE_S, PAUSE_S = 28.0, 20.0, 70.0, 32.0
+#: So long the longest pause may take, with what comes before it.
+LONGEST_S = 400.0
 #: What happens to rank 1, and what NCCL must say of it.
 HANGS = {
     "stopped": "rank 1",
@@ -39,6 +41,8 @@ PAUSES = {
     "accumulation": {"moving"},
     "small-model": {"moving", "idle"},
     "data-stall": {"moving", "idle"},
+    "slow-step": {"moving"},
+    "cpu-only": {"moving", "idle"},
 }
 
 
@@ -167,7 +171,7 @@ class Trial:
         time.sleep(PAUSE_S / 2)
         self.tell("train")
         once = len(self.log(1))
-        self.wait("it trains again", lambda: " train" in self.log(1)[once:], 3 * PAUSE_S)
+        self.wait("it trains again", lambda: " train" in self.log(1)[once:], LONGEST_S)
         took = time.monotonic() - at
         time.sleep(WINDOW_S + 2)
         seen = [pulse["state"] for pulse in self.pulses()[before:]] or ["moving"]
@@ -198,11 +202,12 @@ def main(arguments: list[str]) -> int:
             for what, expected in HANGS.items():
                 if not arguments or what in arguments or "hangs" in arguments:
                     trial.hang(what, expected)
-            if not arguments or "pauses" in arguments:
+            everything = not arguments or "pauses" in arguments
+            if pauses := [what for what in PAUSES if everything or what in arguments]:
                 trial.say("\n## Pauses that are no hang\n")
                 trial.start()
-                for what, allowed in PAUSES.items():
-                    trial.pause(what, allowed)
+                for what in pauses:
+                    trial.pause(what, PAUSES[what])
             trial.cost()
         finally:
             trial.end()

@@ -191,6 +191,14 @@ MEANINGS: dict[str, Meaning] = {
     **_of_fleet(
         "unattended_16x30d", "share of jobs of 16 nodes there that run 30 days without a person", least=0.99
     ),
+    **{
+        f"unattended_16x30d_sound{which}": Meaning(
+            "fleet",
+            "the same where no failure asks for a change to the program (0.7 % do); its standard error",
+            least=None if which else 0.99,
+        )
+        for which in ("", "_error")
+    },
     # -- imports
     **{
         f"import_ratio_{name}": Meaning(
