@@ -25,6 +25,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 def test_the_package_holds_nothing_that_bandit_warns_of_and_nobody_meant() -> None:
     assert security.not_meant(security.bandit(security.PACKAGE), security.MEANT) == []
 
@@ -45,6 +46,7 @@ def test_an_exception_that_excuses_nothing_is_told() -> None:
     assert all(security.MEANT.values()), "every exception has its reason"
 
 
+@pytest.mark.slow
 def test_no_file_of_the_repository_holds_a_secret() -> None:
     try:
         files = security.shown_files()

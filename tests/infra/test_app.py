@@ -25,6 +25,7 @@ def run(*command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_templates_have_no_fault_that_cfn_lint_knows(stack: Made, everything: Made) -> None:
     """W3005 is about dependencies that CDK writes twice."""
     lint = Path(sys.executable).parent / "cfn-lint"

@@ -26,7 +26,7 @@ ASKED, BROKEN, NEW = {"asks": 1}, {"asks": 0, "faults": 1}, {"asks": 0, "fresh":
         pytest.param(False, BROKEN, id="broken"),
         pytest.param(True, ASKED, id="asked, then a gate", marks=pytest.mark.slow),
         pytest.param(True, BROKEN, id="broken, then a gate", marks=pytest.mark.slow),
-        pytest.param(True, NEW, id="new, then a gate"),
+        pytest.param(True, NEW, id="new, then a gate", marks=pytest.mark.slow),
     ],
 )
 def test_every_errand_of_a_node(check_after: bool, cause: dict[str, int]) -> None:
