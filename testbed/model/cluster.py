@@ -115,7 +115,7 @@ class Cluster:
         machine = state.machines[int(order.node[1:])]
         return order.key in (machine.taken, *(reboot.key for reboot in machine.reboots))
 
-    def reboot(self, state: State, order: RebootNode, *, wanted: bool) -> State:
+    def reboot(self, state: State, order: RebootNode, *, wanted: bool = True) -> State:
         i = int(order.node[1:])
         machine = state.machines[i]
         if not replacements.means(state, i, wanted=wanted):

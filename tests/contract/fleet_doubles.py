@@ -119,7 +119,7 @@ class ModelFleet:
         return self._do(None, lambda state: (self._behind.model.cluster.reboot(state, order), ()))
 
     def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
-        raise ClusterRefused(node.name, "the model has no other machines")
+        raise ClusterRefused(node.name, "the model takes no machine away without a fault")
 
     def company(self, node: Node) -> Sequence[str]:
         return ()

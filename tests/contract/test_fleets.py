@@ -35,7 +35,10 @@ CANNOT = {
         "model",
         "test_a_start_on_a_node_in_use_is_refused_for_its_gpus",
     ): "it has one job, and calls the very order of a second task a violation",
-    ("model", "test_a_machine_that_is_replaced_twice_goes_once_and_another_comes"): NO_OTHER,
+    (
+        "model",
+        "test_a_machine_that_is_replaced_twice_goes_once_and_another_comes",
+    ): "its judge calls an order without a fault a violation",
     ("embedded", "test_a_machine_that_is_replaced_twice_goes_once_and_another_comes"): NO_OTHER,
 }
 
