@@ -139,6 +139,12 @@ DEPLOYING: Mapping[str, tuple[str, ...]] = {
         "ecs:TagResource",
         "iam:PassRole",
     ),
+    "AWS::Events::EventBus": (
+        "events:CreateEventBus",
+        "events:DescribeEventBus",
+        "events:DeleteEventBus",
+        "events:TagResource",
+    ),
     "AWS::Events::Rule": (
         "events:PutRule",
         "events:DescribeRule",

@@ -13,6 +13,7 @@ from constructs import Construct, IDependable
 
 from ..aws.parse import PULSE_TYPE, WATCH_SOURCE, WATCH_TYPE
 from ..config import Config
+from . import places
 from .containers import ecs_tasks, host_volume, lossy_logging, mount, variables
 from .dashboard import node_dashboard
 from .naming import Name, accept
@@ -25,7 +26,7 @@ _DISKS = {"root": ("/host/root", "/var/lib/gpu-recovery/disk"), "fsx": ("/host/f
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
 #: own: the markers of reboots lie beside it.
 _MEMORY = "/var/lib/gpu-recovery/watch"
-_COMMAND = "gpu-health watch --ecs --eventbridge --metrics --pulse --disk /host/root --disk /host/fsx"
+_COMMAND = "gpu-health watch --ecs --metrics --pulse --disk /host/root --disk /host/fsx --eventbridge"
 
 
 def daemon_service(
@@ -51,7 +52,7 @@ class NodeWatch(Construct):
     """`gpu-health watch` on every node: a GPU fault is on the bus the moment the kernel log has it.
 
     It runs from the health check's image, reads the kernel log through one device and one capability, and may put two
-    kinds of events on the bus: faults, and GPUs that stand still. Its log holds the node's numbers, of which CloudWatch
+    kinds of events on the stack's own bus: faults, and GPUs that stand still. Its log holds the node's numbers, of which CloudWatch
     makes metrics. It reserves no GPU: the container runtime shows it all of them, to look at only. `family` is what the
     sweeper starts on external nodes; `roles` are those that it must pass on for that.
     """
@@ -68,17 +69,18 @@ class NodeWatch(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.family = f"{Stack.of(self).stack_name}-watch"
-        task = self._task_role()
+        (bus,) = places.watch_bus(config)
+        task = self._task_role(bus)
         self.roles = [task.role_arn, tasks.execution.role_arn]
-        self.definition = self._definition(image, tasks, task)
+        self.definition = self._definition(image, tasks, task, bus)
         daemon_service(self, config=config, definition=self.definition, after=after)
         node_dashboard(self, config)
 
-    def _task_role(self) -> iam.Role:
-        """One source and its two kinds of events, on the default bus."""
+    def _task_role(self, bus: Name) -> iam.Role:
+        """One source and its two kinds of events, on one bus."""
         tell = iam.PolicyStatement(
             actions=["events:PutEvents"],
-            resources=[Name("events", "event-bus/default").arn],
+            resources=[bus.arn],
             conditions={
                 "StringEquals": {
                     "events:source": WATCH_SOURCE,
@@ -94,7 +96,10 @@ class NodeWatch(Construct):
             inline_policies={"Tell": iam.PolicyDocument(statements=[tell])},
         )
 
-    def _definition(self, image: Image, tasks: TaskDefinitions, role: iam.Role) -> ecs.CfnTaskDefinition:
+    def _definition(
+        self, image: Image, tasks: TaskDefinitions, role: iam.Role, bus: Name
+    ) -> ecs.CfnTaskDefinition:
+        command = [*_COMMAND.split(), bus.resource.rpartition("/")[2]]
         made = _Definition(
             self,
             "Watch",
@@ -111,7 +116,7 @@ class NodeWatch(Construct):
                 _Definition.ContainerDefinitionProperty(
                     name="watch",
                     image=image.uri,
-                    command=[*_COMMAND.split(), "--state", f"{_MEMORY}/told.json"],
+                    command=[*command, "--state", f"{_MEMORY}/told.json"],
                     essential=True,
                     cpu=32,
                     memory_reservation=96,

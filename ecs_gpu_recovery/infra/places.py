@@ -45,6 +45,8 @@ timeline = _named(
 topic = _named("sns", "{SNS_TOPIC_NAME}")
 repositories = _named("ecr", "repository/*", why="IMAGE may name any repository of the account's.")
 bus = _named("events", "event-bus/default")
+#: On which only the watches of this stack may speak.
+watch_bus = _named("events", "event-bus/{STACK_NAME}-watch")
 topic_key = _named(
     "kms", "key/*", why="The key of the topic is known when the stack is made; only SNS may use it."
 )

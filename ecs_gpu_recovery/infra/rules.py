@@ -32,7 +32,11 @@ OLDEST = Duration.hours(1)
 
 
 class Rules(Construct):
-    """Each rule delivers to the queue of its function, for an hour, and then leaves the event with the dead letters."""
+    """Each rule delivers to the queue of its function, for an hour, and then leaves the event with the dead letters.
+
+    The watches speak on a bus of the stack's own: on the default bus anybody who may put an event there could speak for
+    them.
+    """
 
     def __init__(
         self,
@@ -44,8 +48,16 @@ class Rules(Construct):
         dead_letters: sqs.IQueue,
     ) -> None:
         super().__init__(scope, construct_id)
+        (name,) = places.watch_bus(config)
+        watches = events.EventBus(self, "WatchBus", event_bus_name=name.resource.rpartition("/")[2])
         for rule_id, (function, description, pattern) in patterns(config).items():
-            rule = events.Rule(self, rule_id, description=description, event_pattern=_pattern(pattern))
+            rule = events.Rule(
+                self,
+                rule_id,
+                description=description,
+                event_pattern=_pattern(pattern),
+                event_bus=watches if pattern["source"] == [WATCH_SOURCE] else None,
+            )
             rule.add_target(
                 targets.SqsQueue(
                     queues[function],

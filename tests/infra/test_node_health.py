@@ -136,7 +136,7 @@ def test_the_watch_is_started_with_options_that_it_has(asked: Made, tmp_path: Pa
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_watch_may_put_two_kinds_of_events_on_one_bus_and_nothing_else(asked: Made) -> None:
+def test_the_watch_may_put_two_kinds_of_events_on_the_stacks_own_bus_and_nothing_else(asked: Made) -> None:
     (found,) = [
         (statement, actions, places)
         for role, statement, actions, places in statements(asked)
@@ -144,7 +144,7 @@ def test_the_watch_may_put_two_kinds_of_events_on_one_bus_and_nothing_else(asked
     ]
     statement, actions, places = found
     assert actions == ["events:PutEvents"]
-    assert [place.rpartition(":")[2] for place in places] == ["event-bus/default"]
+    assert [place.rpartition(":")[2] for place in places] == ["event-bus/Nodes-watch"]
     assert statement["Condition"] == {
         "StringEquals": {
             "events:source": sinks.SOURCE,
@@ -238,6 +238,8 @@ def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -
         )
     assert takers(patterns, {**event, "detail-type": "something else"}) == []
     (rule,) = [rule for rule in rules if rule["EventPattern"]["source"] == [sinks.SOURCE]]
+    (bus,) = stack.all("AWS::Events::EventBus")
+    assert stack.name(rule["EventBusName"]) == bus, "on the default bus others could speak for a watch"
     (target,) = rule["Targets"]
     assert stack.name(target["DeadLetterConfig"]["Arn"]) == stack.dead_letters()
     assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 3600, "MaximumRetryAttempts": 30}
