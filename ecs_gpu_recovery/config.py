@@ -74,6 +74,11 @@ class Deployment(SharedSettings):
         one_of("auto", "true", "false"),
         "`gpu-health watch` on each node; auto: with `IMAGE` or `BUILD_IMAGE`",
     )
+    PROGRESS_DIR: str = setting(
+        "",
+        read.optional(matching(r"(/\w[\w.-]*)+", "use the full path of a folder")),
+        "folder of the nodes where the watch sees ranks write (`JOB_ID/NODE_RANK`); empty: CloudWatch Logs is asked",
+    )
     LAMBDA_TIMEOUT_SECONDS: int = setting(120, whole(10, 900), "how long a function may take", unit="s")
     LAMBDA_MEMORY_SIZE: int = setting(512, whole(128, 10240), "memory of each function", unit="MB")
     EVIDENCE_DAYS: int = setting(

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from ..core.events import GRAVE, FaultSeen, NodeLeaving, NodePulse, NodeSeen
 from ..core.model import Leave, Notice
+from ..core.node_record import WHOLE_JOB, Wrote
 from ..core.witness import STATES
 from . import event_fields as read
 from . import node_kind
@@ -18,6 +19,8 @@ from .reboot_document import is_reboot
 SPOT_NOTICE = timedelta(minutes=2)
 #: So long new jobs keep away from an instance that EC2 may need soon.
 REBALANCED = timedelta(minutes=50)
+#: A watch tells of no more files, and none has been silent, or made a pause, for longer than a month.
+_MOST_FILES, _LONGEST_S = 32, 30 * 24 * 3600
 _UNDER_WAY = ("Pending", "InProgress", "Delayed", "Cancelling")
 
 
@@ -161,10 +164,34 @@ def pulse(ev: Event) -> Parsed:
     since = read.moment(ev.detail.get("since"))
     if state not in STATES or since is None:
         raise Malformed("its state or since is missing, or not understood")
-    trained = ev.detail.get("moved") is True
-    fact = NodePulse(at=ev.at, node=seen.node, state=state, since=since, trained=trained, what=what)
+    fact = NodePulse(
+        at=ev.at,
+        node=seen.node,
+        state=state,
+        since=since,
+        trained=ev.detail.get("moved") is True,
+        what=what,
+        wrote=_wrote(ev),
+    )
     said = f"the watch on {watch} says that its GPUs are {state} since {since:%H:%M:%S}: {what}"
     return ours(replace(seen, status=state, facts=(fact,), why=said))
+
+
+def _wrote(ev: Event) -> tuple[Wrote, ...]:
+    """When ranks were last seen to write. They are counted back from the event, so none wrote in the future."""
+    said = ev.detail.get("wrote", [])
+    if not isinstance(said, list) or len(said) > _MOST_FILES:
+        raise Malformed("what it says of files is no list, or too long")
+    found = []
+    for one in map(read.member, said):
+        job, rank = read.name(one.get("job")), read.whole(one.get("rank"))
+        silent, pause = read.whole(one.get("silent_s")), read.whole(one.get("pause_s"))
+        if rank is None or silent is None or pause is None or not job or rank < WHOLE_JOB:
+            raise Malformed("what it says of a file makes no sense")
+        if not (0 <= silent <= _LONGEST_S and 0 <= pause <= _LONGEST_S):
+            raise Malformed("no file is silent for so long, or so short")
+        found.append(Wrote(job=job, rank=rank, at=ev.at - timedelta(seconds=silent), pause_s=pause))
+    return tuple(found)
 
 
 def command(ev: Event) -> Parsed:

@@ -1,4 +1,4 @@
-"""Whether the ranks of a job still write, asked of CloudWatch Logs in one cheap question.
+"""Whether the ranks of a job still write, asked of CloudWatch Logs in one cheap question, where no watch tells it.
 
 A stream's `lastEventTimestamp` would be cheaper still, and lags behind by hours. How long the ranks are silent while
 they work is learned from the times of the last lines of one of them.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import Transient
 from ..core.model import Job
-from ..core.witness import Silence
+from ..core.witness import TIMES, Silence
 from .definitions import Definitions
 from .errors import code_of, translated
 
@@ -26,8 +26,8 @@ log = logging.getLogger("ecs_gpu_recovery")
 _STREAMS = 100
 #: It may answer with empty pages for a while. If this many say nothing, nobody knows.
 _PAGES = 5
-#: The lines whose times tell how long a working rank is silent, and how many such pauses are none any more.
-_LINES, _TIMES = 100, 5
+#: The lines whose times tell how long a working rank is silent.
+_LINES = 100
 
 
 class LogSilence:
@@ -82,7 +82,7 @@ class LogSilence:
             )
         times = sorted(event["timestamp"] for event in reply["events"])
         longest = max((after - before for before, after in pairwise(times)), default=0)
-        return timedelta(milliseconds=_TIMES * longest)
+        return timedelta(milliseconds=TIMES * longest)
 
 
 def _parts(places: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from .effects import Notify
 from .guard import Answer
 from .model import Leave, MachineRecord, Verdict
-from .node_record import Node
+from .node_record import Node, Wrote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +300,7 @@ class NodePulse(Fact):
     since: datetime
     trained: bool = False
     what: str = ""
+    wrote: tuple[Wrote, ...] = ()  #: of whatever jobs it sees files
 
     def clock(self, now: datetime) -> datetime:
         """Nowhere: its time is the node's own."""

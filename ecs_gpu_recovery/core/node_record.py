@@ -9,6 +9,19 @@ from .effects import Order
 from .model import Entry, MachineRecord, NodeStatus, Verdict
 from .stored import Stored
 
+#: In place of a rank: what belongs to the whole job, such as its progress file.
+WHOLE_JOB = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrote(Stored):
+    """When a rank was last seen to write, by the watch on its node."""
+
+    job: str
+    rank: int
+    at: datetime
+    pause_s: int = 0  #: the longest pause between two writes that was seen before
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse(Stored):
@@ -19,6 +32,7 @@ class Pulse(Stored):
     at: datetime  #: when it said so
     trained: bool = False  #: they have worked under the program that holds them
     what: str = ""
+    wrote: tuple[Wrote, ...] = ()  #: of the job that holds the node, where its watch can see it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,17 @@ node whose agent is silent is none. So news that is lost, late or old can hide a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .node_record import Node, Pulse
+from .model import Job, Rank
+from .node_record import WHOLE_JOB, Node, Pulse, Wrote
 from .policy import Policy
 
 STATES = MOVING, FLAT, IDLE = "moving", "flat", "idle"
+#: A pause as long as five that were seen is none that a working job makes.
+TIMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +80,36 @@ def gang(nodes: Sequence[Node], now: datetime, policy: Policy) -> Stall | None:
             :1000
         ],
     )
+
+
+def silence(
+    job: Job, ranks: Sequence[Rank], nodes: Mapping[str, Node], now: datetime, policy: Policy
+) -> Silence | None:
+    """When these ranks last wrote, where the watch on each of their nodes has just said it; None: somebody else must
+    be asked. What any of them writes ends the silence of all, so no pause of theirs is longer than the shortest."""
+    heard = [nodes[rank.node].pulse for rank in ranks if rank.node in nodes]
+    fresh_ones = [pulse for pulse in heard if pulse is not None and fresh(pulse, now, policy)]
+    if not ranks or len(fresh_ones) < len(ranks):
+        return None
+    words = [_word(job, rank, pulse) for rank, pulse in zip(ranks, fresh_ones, strict=True)]
+    known = [word for word in words if word is not None]
+    if len(known) < len(words):
+        return None
+    unheard = now - min(pulse.at for pulse in fresh_ones)
+    said = zip(ranks, known, strict=True)
+    return Silence(
+        since=max(word.at for word in known),
+        patience=timedelta(seconds=TIMES * min(word.pause_s for word in known)) + unheard,
+        what=", ".join(f"rank {rank.index} last wrote at {word.at:%H:%M:%S}" for rank, word in said)[:500],
+    )
+
+
+def _word(job: Job, rank: Rank, pulse: Pulse) -> Wrote | None:
+    """Nobody speaks for the rank of another node. What was written before this attempt says nothing of it."""
+    began = job.spent.started
+    mine = [
+        one
+        for one in pulse.wrote
+        if one.job == job.id and one.rank in (rank.index, WHOLE_JOB) and (began is None or one.at >= began)
+    ]
+    return max(mine, key=lambda one: one.at, default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from ..core.job import hang
 from ..core.job.table import decide
 from ..core.model import Job, JobStatus, Rank
 from ..core.node_record import Node
-from ..core.witness import Named, Stall
+from ..core.witness import Named, Silence, Stall
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
@@ -62,7 +62,7 @@ class Hangs:
             self._keep(job, stall, now)
             named = self._named(job, stall, now)
         since = stall.since if stall is not None else now - self._runtime.policy.first_progress
-        silence = self._runtime.fleet.silence(job, since)
+        silence = self._silence(job, ranks, held, since, now)
         if stall is None and silence is None:
             alarmed = hang.alarmed_at(job)
             if whole and alarmed is not None and witness.works(gang, alarmed):
@@ -84,6 +84,15 @@ class Hangs:
             written=silence.what if silence else "",
         )
         self._runtime.handle(job.id, [self._permitted(job, fact, now)], job)
+
+    def _silence(
+        self, job: Job, ranks: Sequence[Rank], held: Mapping[str, Node], since: datetime, now: datetime
+    ) -> Silence | None:
+        """What the watches say; where one of them does not, the fleet is asked."""
+        told = witness.silence(job, ranks, held, now, self._runtime.policy)
+        if told is None:
+            return self._runtime.fleet.silence(job, since)
+        return told if now - told.since >= self._runtime.policy.silent_after else None
 
     def _keep(self, job: Job, stall: Stall, now: datetime) -> None:
         """Before anything is stopped. It is evidence: where it can't be kept, everything else goes on."""

@@ -26,6 +26,8 @@ _DISKS = {"root": ("/host/root", "/var/lib/gpu-recovery/disk"), "fsx": ("/host/f
 #: Where the watch remembers, on the node, what it has told: its container may be replaced at any time. A folder of its
 #: own: the markers of reboots lie beside it.
 _MEMORY = "/var/lib/gpu-recovery/watch"
+#: Where the watch sees the folder in which ranks write.
+_PROGRESS = "/host/progress"
 _COMMAND = "gpu-health watch --ecs --metrics --pulse --disk /host/root --disk /host/fsx --eventbridge"
 
 
@@ -52,9 +54,9 @@ class NodeWatch(Construct):
     """`gpu-health watch` on every node: a GPU fault is on the bus the moment the kernel log has it.
 
     It runs from the health check's image, reads the kernel log through one device and one capability, and may put two
-    kinds of events on the stack's own bus: faults, and GPUs that stand still. Its log holds the node's numbers, of which CloudWatch
-    makes metrics. It reserves no GPU: the container runtime shows it all of them, to look at only. `family` is what the
-    sweeper starts on external nodes; `roles` are those that it must pass on for that.
+    kinds of events on the stack's own bus: faults, and GPUs that stand still. Its log holds the node's numbers, of
+    which CloudWatch makes metrics. It reserves no GPU: the container runtime shows it all of them, to look at only.
+    `family` is what the sweeper starts on external nodes; `roles` are those that it must pass on for that.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class NodeWatch(Construct):
         super().__init__(scope, construct_id)
         self.family = f"{Stack.of(self).stack_name}-watch"
         (bus,) = places.watch_bus(config)
+        self._progress = config.PROGRESS_DIR
         task = self._task_role(bus)
         self.roles = [task.role_arn, tasks.execution.role_arn]
         self.definition = self._definition(image, tasks, task, bus)
@@ -99,7 +102,11 @@ class NodeWatch(Construct):
     def _definition(
         self, image: Image, tasks: TaskDefinitions, role: iam.Role, bus: Name
     ) -> ecs.CfnTaskDefinition:
+        seen = dict(_DISKS)
         command = [*_COMMAND.split(), bus.resource.rpartition("/")[2]]
+        if self._progress:
+            seen["progress"] = (_PROGRESS, self._progress)
+            command += ["--progress", _PROGRESS]
         made = _Definition(
             self,
             "Watch",
@@ -110,7 +117,7 @@ class NodeWatch(Construct):
             execution_role_arn=tasks.execution.role_arn,
             volumes=[
                 host_volume("memory", _MEMORY),
-                *(host_volume(name, outside) for name, (_, outside) in _DISKS.items()),
+                *(host_volume(name, outside) for name, (_, outside) in seen.items()),
             ],
             container_definitions=[
                 _Definition.ContainerDefinitionProperty(
@@ -128,7 +135,7 @@ class NodeWatch(Construct):
                     linux_parameters=tasks.kernel_log(),
                     mount_points=[
                         mount("memory", _MEMORY),
-                        *(mount(name, inside, read_only=True) for name, (inside, _) in _DISKS.items()),
+                        *(mount(name, inside, read_only=True) for name, (inside, _) in seen.items()),
                     ],
                     log_configuration=lossy_logging(tasks.log, "watch"),
                 )

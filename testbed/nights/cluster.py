@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
-from ecs_gpu_recovery.core.errors import ClusterRefused
+from ecs_gpu_recovery.core.errors import ClusterRefused, Transient
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
     Fact,
@@ -229,7 +229,11 @@ class SimulatedCluster:
         self._night.hangs.looked_at(job)
 
     def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
-        self._night.before("look", f"whom {job.id} waits for")
+        try:
+            self._night.before("look", f"whom {job.id} waits for")
+        except Transient:
+            self._night.hangs.unanswered(job)
+            raise
         return self._night.hangs.waited_for(job)
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:

@@ -1,7 +1,8 @@
 """Jobs that stand still, and the witnesses of it: they lie, come late, or stop coming.
 
 Tonight either the GPUs may be seen to rest though they work, or a job writes nothing though it trains: never both,
-since two witnesses that lie together can't be told from the truth.
+since two witnesses that lie together can't be told from the truth. One watch whose folder is a stale copy is outvoted
+by the others, whatever the GPUs seem to do.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ecs_gpu_recovery.core.events import NodePulse, StopAsked
 from ecs_gpu_recovery.core.job import hang
 from ecs_gpu_recovery.core.model import Job
+from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.core.witness import FLAT, IDLE, MOVING, Named, Silence
 
 from .machine import Machine, Task
@@ -30,8 +32,9 @@ PERSON_S = 4 * 3600.0
 class Hangs:
     """What stands still tonight, and who says so."""
 
-    def __init__(self, night: Night, chance: Random, nccl: Random) -> None:
+    def __init__(self, night: Night, chance: Random, nccl: Random, files: Random) -> None:
         self._night, self._world, self._chance, self._nccl = night, night.world, chance, nccl
+        self._files = files
         self._spins: dict[str, bool] = {}  #: tasks that stand still, and whether their GPUs spin
         self._dead: set[str] = set()  #: machines whose watch has died
         self._lying: dict[
@@ -111,13 +114,33 @@ class Hangs:
             return
         self._said[machine.name] = state
         fact = NodePulse(
-            at=world.time, node=machine.name, state=state, since=world.stamp(since), trained=True, what=state
+            at=world.time,
+            node=machine.name,
+            state=state,
+            since=world.stamp(since),
+            trained=True,
+            what=state,
+            wrote=self._wrote(machine),
         )
         self._night.deliveries.tell_pulse(machine, fact)
 
+    def _wrote(self, machine: Machine) -> tuple[Wrote, ...]:
+        """Now and then a folder does not answer. That of a first rank may be a copy that nobody writes to."""
+        world, w, task = self._world, self._night.weather, _training(machine)
+        if not w.files or task is None or self._files.random() < 0.1:
+            return ()
+        stale = bool(w.false_witness) and not w.mute and task.rank == 0 and world.gang_size(task.job) > 1
+        last = task.began if stale else self._last_line(task.job, task.attempt, task.began)
+        world.struck["files"] += 1
+        return (Wrote(job=task.job, rank=task.rank, at=world.stamp(last)),)
+
+    def _last_line(self, job: str, attempt: int, began: float) -> float:
+        hung = self._world.hung_since(job, attempt)
+        return hung if hung is not None else began if job in self._mute else self._world.now
+
     def _seen(self, machine: Machine) -> tuple[str, float]:
         world, w = self._world, self._night.weather
-        task = next((t for t in machine.tasks if t.alive and t.running and not t.check), None)
+        task = _training(machine)
         if task is None:
             self._lying.pop(machine.name, None)
             return MOVING, world.now
@@ -136,14 +159,16 @@ class Hangs:
 
     def silence(self, job: Job, since: datetime) -> Silence | None:
         tasks = [self._world.tasks[rank.task_id] for rank in job.ranks if rank.task_id in self._world.tasks]
-        hung = self._world.hung_since(job.id, job.ranks[0].task_attempt)
         began = max((task.began for task in tasks), default=self._world.now)
-        last = hung if hung is not None else began if job.id in self._mute else self._world.now
-        at = self._world.stamp(last)
+        at = self._world.stamp(self._last_line(job.id, job.ranks[0].task_attempt, began))
         return Silence(since=at) if at <= since else None
 
     def looked_at(self, job: Job) -> None:
         self._looked.add((job.id, job.ranks[0].task_attempt))
+
+    def unanswered(self, job: Job) -> None:
+        """The question itself was lost, and whatever was heard before is not asked for again."""
+        self._named.setdefault((job.id, job.ranks[0].task_attempt), set()).add(())
 
     def waited_for(self, job: Job) -> Named | None:
         """The NCCL of a rank knows whose GPUs do not come; now and then nobody has heard it yet."""
@@ -201,3 +226,7 @@ class Hangs:
         if len(odd) < len(new.ranks):
             demand(bool(odd & frozen), f"{new.id}: rank {odd} is blamed, {frozen} stands still")
         self._world.struck["hang ended"] += 1
+
+
+def _training(machine: Machine) -> Task | None:
+    return next((t for t in machine.tasks if t.alive and t.running and not t.check), None)

@@ -307,6 +307,16 @@ def _whoever_speaks(nodes: Sequence[Node], now: datetime, policy: Policy) -> wit
     return _gang([node for node in nodes if witness.fresh(node.pulse, now, policy)], now, policy)
 
 
+_silence = witness.silence
+
+
+def _first_speaks_for_all(
+    job: Job, ranks: Sequence[Rank], nodes: Mapping[str, Node], now: datetime, policy: Policy
+) -> witness.Silence | None:
+    """What one watch sees of its rank is what all ranks do."""
+    return _silence(job, ranks[:1], nodes, now, policy)
+
+
 def _blame_all(draft: Draft, ev: GangStalled) -> None:
     """Whoever was named."""
     _stop(draft, replace(ev, odd=()))
@@ -406,6 +416,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("believe one witness of a hang", hang, "two_witnesses", _one_witness, "hangs"),
     Mutant("take a silent node for a witness", witness, "gang", _whoever_speaks, "hangs"),
+    Mutant("take one watch's word for all ranks", witness, "silence", _first_speaks_for_all, "hangs"),
     Mutant("look for no hang", Hangs, "look", lambda hangs, job, nodes, now: None, "hangs"),
     Mutant("ask nobody whom a gang waits for", Hangs, "_named", lambda hangs, job, stall, now: None, "hangs"),
     Mutant("blame every rank for a hang", hang, "stop", _blame_all, "hangs"),

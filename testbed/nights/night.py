@@ -103,7 +103,8 @@ class Night:
         )
         self.inbox = Inbox(self)
         self.cluster = SimulatedCluster(self.world, self)
-        self.hangs = Hangs(self, Random(f"{seed}/hangs"), Random(f"{seed}/nccl"))  # noqa: S311
+        chances = (Random(f"{seed}/{what}") for what in ("hangs", "nccl", "files"))  # noqa: S311
+        self.hangs = Hangs(self, *chances)
         self._stores = [self.store, *([self._later(database)] if self.weather.mixed else [])]
         dispatches = (True, rng.random() < 0.5)
         #: Of each release: the functions, and what people use.

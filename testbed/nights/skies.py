@@ -224,6 +224,7 @@ def hangs(rng: Random, more: Random) -> Weather:
         work_s=max(weather.work_s, 1200.0),
         sweep_s=60.0,
         policy=replace(weather.policy, on_hang=more.choice(("recover", "recover", "recover", "notify"))),
+        files=more.random() < 0.6,
     )
 
 

@@ -64,6 +64,7 @@ class Weather:
     )
     mute: bool = False  #: the second of these
     deaf_watch: float = 0.0  #: mean deaths of a watch in an hour
+    files: bool = False  #: watches see when ranks write, and say it with their pulse
     strangers: float = 0.0  #: others run tasks on a node
     newcomers: float = 0.0  #: machines that join, in all
     # Repairs.
@@ -266,6 +267,7 @@ def _first_draw(rng: Random) -> Weather:
         spares=0,
         failover="",
         mute=False,
+        files=False,
         **rates,
     )
 

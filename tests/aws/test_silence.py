@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from ecs_gpu_recovery.aws.parse import parse_event
 from ecs_gpu_recovery.aws.silence import LogSilence
 from ecs_gpu_recovery.core.events import NodePulse
+from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.health.watch import sinks
 from tests.core.story import MINUTE, T0, a_running_job
 
@@ -106,8 +107,33 @@ def test_the_pulse_of_a_node_is_read_from_its_event() -> None:
     )
 
 
+FILE = {"job": "j", "rank": 0, "silent_s": 90, "pause_s": 20}
+
+
+def test_when_ranks_last_wrote_is_counted_back_from_the_event() -> None:
+    (fact,) = parse_event(event(wrote=[FILE]), cluster="gpus", check_family="check").facts
+    assert isinstance(fact, NodePulse)
+    assert fact.wrote == (Wrote(job="j", rank=0, at=T0 - timedelta(seconds=90), pause_s=20),)
+
+
 @pytest.mark.parametrize(
-    "detail", [{"state": "dancing"}, {"since": "then"}, {"what": ""}, {"node": ""}, {"cluster": "other"}]
+    "detail",
+    [
+        {"state": "dancing"},
+        {"since": "then"},
+        {"what": ""},
+        {"node": ""},
+        {"cluster": "other"},
+        {"wrote": FILE},
+        {"wrote": [FILE] * 33},
+        {"wrote": ["j"]},
+        *(
+            {"wrote": [FILE | wrong]}
+            for wrong in ({"job": ""}, {"job": "a\nb"}, {"rank": -2}, {"rank": True})
+        ),
+        *({"wrote": [FILE | {"silent_s": wrong}]} for wrong in (-1, 1.5, "90", None, 10**9)),
+        *({"wrote": [FILE | {"pause_s": wrong}]} for wrong in (-1, 10**9)),
+    ],
 )
 def test_a_pulse_that_makes_no_sense_or_is_of_another_cluster_says_nothing(detail: dict[str, object]) -> None:
     assert parse_event(event(**detail), cluster="gpus", check_family="check").facts == ()

@@ -11,9 +11,9 @@ import pytest
 from ecs_gpu_recovery.core import witness
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, StopTask
 from ecs_gpu_recovery.core.events import GangStalled, NodePulse, ProgressSeen
-from ecs_gpu_recovery.core.model import ANOTHER_TOOL, JobStatus, Verdict
+from ecs_gpu_recovery.core.model import ANOTHER_TOOL, Budget, JobStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
-from ecs_gpu_recovery.core.node_record import Node
+from ecs_gpu_recovery.core.node_record import WHOLE_JOB, Node, Wrote
 from ecs_gpu_recovery.core.policy import Policy
 from tests.core.story import MINUTE, POLICY, T0, Story, a_new_job, a_running_job, like, some_nodes
 
@@ -155,11 +155,19 @@ def test_a_job_that_starts_ends_or_misses_a_node_is_left_to_others() -> None:
 # -- the witnesses themselves ------------------------------------------------------------------------------------
 
 
-def node(i: int, state: str, *, since: int = 0, at: int = 10, trained: bool = True) -> Node:
+def node(
+    i: int, state: str, *, since: int = 0, at: int = 10, trained: bool = True, wrote: tuple[Wrote, ...] = ()
+) -> Node:
     pulse = NodePulse(
-        at=T0 + at * MINUTE, node=f"n{i}", state=state, since=T0 + since * MINUTE, trained=trained, what=state
+        at=T0 + at * MINUTE,
+        node=f"n{i}",
+        state=state,
+        since=T0 + since * MINUTE,
+        trained=trained,
+        what=state,
+        wrote=wrote,
     )
-    return decide_node(some_nodes(8)[i], pulse, POLICY, T0 + at * MINUTE).node
+    return decide_node(some_nodes(8, job_id="j")[i], pulse, POLICY, T0 + at * MINUTE).node
 
 
 def test_a_gang_stands_still_since_the_last_of_its_nodes_does() -> None:
@@ -210,6 +218,52 @@ def test_the_newest_word_of_a_node_counts_and_its_clock_does_not() -> None:
     pulse = decide_node(said, ahead, POLICY, LATER).node.pulse
     assert pulse is not None
     assert (pulse.at, pulse.since) == (LATER, LATER - 2 * MINUTE)
+
+
+def wrote(minute: float, rank: int = 0, *, job: str = "j", pause_s: int = 60) -> Wrote:
+    return Wrote(job=job, rank=rank, at=T0 + minute * MINUTE, pause_s=pause_s)
+
+
+#: What the watches of two nodes say, the first ten minutes after T0, and since when both are silent, if all is said.
+TOLD: dict[str, tuple[tuple[Wrote, ...], tuple[Wrote, ...], int, float | None]] = {
+    "each of its own rank": ((wrote(1),), (wrote(2, 1),), 10, 2),
+    "one sees the progress file of the job": ((wrote(1), wrote(3, WHOLE_JOB)), (wrote(2, 1),), 10, 3),
+    "one does not say": ((wrote(1),), (), 10, None),
+    "one spoke long ago": ((wrote(1),), (wrote(2, 1),), 7, None),
+    "one speaks for the rank of the other": ((wrote(1),), (wrote(2, 0),), 10, None),
+    "one speaks of another job": ((wrote(1),), (wrote(2, 1, job="k"),), 10, None),
+    "one has not written in this attempt": ((wrote(1),), (wrote(-1, 1),), 10, None),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_a_gang_is_silent_since_the_last_of_its_ranks_wrote_where_every_watch_says_so(what: str) -> None:
+    first, second, at, since = TOLD[what]
+    job = replace(a_running_job(nodes=2).job, budget=Budget(started=T0))
+    nodes = {"n0": node(0, "flat", wrote=first), "n1": node(1, "flat", at=at, wrote=second)}
+    found = witness.silence(job, job.ranks, nodes, LATER, POLICY)
+    assert (found and found.since) == (None if since is None else T0 + since * MINUTE)
+    assert witness.silence(job, job.ranks, {"n0": nodes["n0"]}, LATER, POLICY) is None
+
+
+def test_the_patience_with_silent_ranks_is_that_with_the_most_talkative_and_what_nobody_has_heard() -> None:
+    job = a_running_job(nodes=2).job
+    said = (wrote(1, pause_s=300), wrote(2, 1, pause_s=60))
+    nodes = {f"n{i}": node(i, "flat", at=9 + i, wrote=said) for i in (0, 1)}
+    found = witness.silence(job, job.ranks, nodes, LATER, POLICY)
+    assert found is not None
+    assert found.patience == 5 * MINUTE + 2 * MINUTE
+    assert found.what == "rank 0 last wrote at 02:01:00, rank 1 last wrote at 02:02:00"
+
+
+def test_a_node_keeps_what_is_said_of_its_own_job_by_our_clock() -> None:
+    ahead = timedelta(days=3)
+    said = [replace(wrote(8), at=LATER + ahead - MINUTE), wrote(8, job="k"), *(wrote(8, i) for i in range(9))]
+    pulse = NodePulse(at=LATER + ahead, node="n0", state="flat", since=LATER, wrote=tuple(said))
+    kept = decide_node(node(0, "flat"), pulse, POLICY, LATER).node.pulse
+    assert kept is not None
+    assert kept.wrote[0].at == LATER - MINUTE
+    assert ({one.job for one in kept.wrote}, len(kept.wrote)) == ({"j"}, 4)
 
 
 def test_the_patience_of_witnesses_follows_that_of_people() -> None:

@@ -30,6 +30,7 @@ ASKED = {
     "IDLE_CHECK_MINUTES": "720",
     "IDLE_CHECK_LEVEL": "1",
     "TRAINING_TASK_FAMILIES": "train-*",
+    "PROGRESS_DIR": "/data/progress",
 }
 
 
@@ -109,6 +110,7 @@ def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
         written: written,
         "/host/root": "/var/lib/gpu-recovery/disk",
         "/host/fsx": "/fsx",
+        "/host/progress": "/data/progress",
     }, "no more than it measures"
 
 

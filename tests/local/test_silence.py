@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecs_gpu_recovery.core.witness import Silence
+from ecs_gpu_recovery.health.watch import writing
 from ecs_gpu_recovery.local import silence
 from tests.core.story import MINUTE, T0, a_running_job
 
@@ -46,7 +47,8 @@ class Desk:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk(tmp_path)
     clock = SimpleNamespace(monotonic=lambda: made.forward, time=lambda: made.set_by_people)
-    monkeypatch.setattr(silence, "time", clock)
+    for module in (silence, writing):
+        monkeypatch.setattr(module, "time", clock)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +15,7 @@ from ecs_gpu_recovery.aws.fleet import ROLE
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import Job, JobStatus
+from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.status_text import FINISHING, deadline, now_doing
 from tests.stories.world import DOCUMENT, TRAIN, World, container
 
@@ -30,10 +31,11 @@ def keeping(world: World) -> None:
     world.new_process()
 
 
-def stands_still(world: World, since: datetime, state: str = "flat") -> None:
-    """All GPUs of the gang spin, and its nodes say so; or that they work."""
+def stands_still(world: World, since: datetime, state: str = "flat", wrote: datetime | None = None) -> None:
+    """All GPUs of the gang spin, and its nodes say so; or that they work. `wrote`: when their ranks did."""
     for rank in world.job().ranks:
-        fact = NodePulse(at=world.now(), node=rank.node, state=state, since=since, trained=True)
+        said = () if wrote is None else (Wrote(job=world.job().id, rank=rank.index, at=wrote),)
+        fact = NodePulse(at=world.now(), node=rank.node, state=state, since=since, trained=True, wrote=said)
         world.side.runtime.handle_node(rank.node, [fact])
 
 
@@ -64,13 +66,17 @@ TRAINING_LOG = {
 ANSWERS = Path(__file__).parents[1] / "health" / "ras"
 
 
+def logged(world: World, nodes: int) -> None:
+    """A job whose ranks write to CloudWatch."""
+    definition = {**container("main", 8), **TRAINING_LOG}
+    world.cloud.client("ecs").register_task_definition(family=TRAIN, containerDefinitions=[definition])
+    world.submit(world.add_nodes(nodes), task_def=f"{TRAIN}:2")
+
+
 def hangs(world: World, *says: str, minutes: int = 12) -> Job:
     """A gang whose ranks have written, and then neither write nor work. `says`: what the NCCL of each answers."""
     keeping(world)
-    definition = {**container("main", 8), **TRAINING_LOG}
-    world.cloud.client("ecs").register_task_definition(family=TRAIN, containerDefinitions=[definition])
-    names = world.add_nodes(len(says))
-    world.submit(names, task_def=f"{TRAIN}:2")
+    logged(world, len(says))
     for rank, said in zip(world.job().ranks, says, strict=True):
         world.cloud.cluster.write_log("/gpu/train", f"rank/main/{rank.task_id}", ["step 1"])
         world.cloud.control.nccl(rank.node, said)
@@ -101,6 +107,37 @@ def test_the_rank_that_nccl_names_is_blamed_and_its_node_examined_deeper(world: 
     (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
     assert seen.evidence.startswith("NCCL: rank 1 (process ") is bool(odd)
     assert levels(world) == {"n0": "2" if odd else "3", "n1": "3"}
+
+
+def questions(world: World) -> int:
+    return world.wire.calls.count(("logs", "filter_log_events"))
+
+
+def test_logs_are_asked_only_where_a_watch_does_not_say_when_its_rank_wrote(world: World) -> None:
+    """Ranks that log to no place that can be asked are found silent all the same."""
+    logged(world, 2)
+    since = world.now()
+    for minute in range(9):
+        stands_still(world, since, wrote=since)
+        world.tick()
+        world.pass_time(60)
+        assert questions(world) == 0, minute
+    stands_still(world, since)
+    world.tick()
+    assert questions(world) == 1, "the watches say no more of it"
+    world.pass_time(60)
+    assert world.job().status is JobStatus.IN_PROGRESS
+    stands_still(world, since, wrote=world.now())
+    world.tick()
+    world.pass_time(60)
+    assert world.job().status is JobStatus.IN_PROGRESS, "a rank has written"
+    asked = questions(world)
+    while world.job().status is JobStatus.IN_PROGRESS and world.now() - since < timedelta(minutes=15):
+        stands_still(world, since, wrote=since)
+        world.tick()
+        world.pass_time(60)
+    assert world.job().status is not JobStatus.IN_PROGRESS
+    assert questions(world) == asked
 
 
 def levels(world: World) -> dict[str, str]:

@@ -22,12 +22,13 @@ from pathlib import Path
 
 from ecs_gpu_recovery.core.events import NodePulse, TaskStarted
 from ecs_gpu_recovery.core.model import Job, JobSpec, JobStatus, NodeStatus
-from ecs_gpu_recovery.core.node_record import Node
+from ecs_gpu_recovery.core.node_record import Node, Wrote
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.witness import Silence
 from ecs_gpu_recovery.engine.hangs import Hangs
 from ecs_gpu_recovery.engine.runtime import Runtime
 from ecs_gpu_recovery.health import policy
+from ecs_gpu_recovery.health.watch import writing
 from ecs_gpu_recovery.health.watch.pulse import GpuSample, HostSample, Pulses, State
 from ecs_gpu_recovery.local import gpus
 from ecs_gpu_recovery.local.files import write_json
@@ -96,6 +97,7 @@ class Case:
     cards: int
     card: Card
     every_s: float  #: between two lines of the log
+    files: bool  #: the watches see them, and say so; else the fleet is asked
     lines: list[float] = field(default_factory=list)
     begins: float = TRAINED_S
     lasts: float = 0.0
@@ -154,7 +156,14 @@ def cases() -> list[Case]:
             )
             every = 240.0 if kind == "one step every four minutes" else chance.choice((1, 5, 20, 60))
             case = Case(
-                kind, kind in HANGS, chance, chance.randint(2, 4), chance.choice((1, 2, 4)), card, every
+                kind,
+                kind in HANGS,
+                chance,
+                chance.randint(2, 4),
+                chance.choice((1, 2, 4)),
+                card,
+                every,
+                files=number % 2 == 1,
             )
             case.lasts = chance.uniform(*LASTS.get(kind, (WATCHED_S, WATCHED_S)))
             found.append(case)
@@ -268,9 +277,22 @@ class Gang:
         self.said[i], self.turn[i] = judged.state, self.now + PULSE_S
         since = T0 + timedelta(seconds=judged.since)
         fact = NodePulse(
-            at=self.clock(), node=f"n{i}", state=judged.state.value, since=since, trained=judged.moved
+            at=self.clock(),
+            node=f"n{i}",
+            state=judged.state.value,
+            since=since,
+            trained=judged.moved,
+            wrote=self._wrote(i),
         )
         self.runtime.handle_node(f"n{i}", [fact])
+
+    def _wrote(self, i: int) -> tuple[Wrote, ...]:
+        """As the watch sees it: a line shows when it looks again."""
+        seen = sorted({-(-line // writing.EVERY_S) * writing.EVERY_S for line in self.case.lines[-100:]})
+        if not self.case.files or len(seen) < 2:
+            return ()
+        longest = int(max(after - before for before, after in pairwise(seen))) + 1
+        return (Wrote(job="j", rank=i, at=T0 + timedelta(seconds=seen[-1]), pause_s=longest),)
 
     def _sweep(self) -> None:
         nodes = self.store.nodes()
@@ -301,12 +323,15 @@ def measure() -> dict[str, float]:
 
 
 def _cost() -> tuple[float, float]:
-    """Processor time and memory of `gpu-health watch --pulse` with its sampler, over a simulated node of 8 GPUs."""
+    """Processor time and memory of `gpu-health watch` with all that it samples, over a simulated node of 8 GPUs."""
     with tempfile.TemporaryDirectory() as folder:
         write_json(f"{folder}/gpus.json", gpus.simulated("n1", 8))
         Path(folder, "kmsg").touch()
+        Path(folder, "progress", "j").mkdir(parents=True)
+        Path(folder, "progress", "j", "0.log").touch()
         env = {**os.environ, "GPU_HEALTH_SIMULATED": folder}
         command = [sys.executable, "-m", "ecs_gpu_recovery.health", "watch", "--pulse", "--node", "n1"]
+        command += ["--progress", f"{folder}/progress"]
         watch = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             time.sleep(3.0)

@@ -6,6 +6,7 @@ it over, it is repaired and let back in by these rules, and the job waits to hea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from .. import examination, keys, sighting
@@ -32,6 +33,9 @@ from ..model import Leave, NodeStatus, Notice, Verdict
 from ..node_record import WITHIN, Hold, Node, Pulse
 from . import repair, replacement
 from .draft import NodeDraft
+
+#: A node has one rank of a job, and may have files of others that it had before.
+_MOST_WROTE = 4
 
 #: For so long the record of a machine that is gone is kept. What is held against a node counts no longer either.
 FORGOTTEN_AFTER = WITHIN
@@ -250,9 +254,23 @@ def node_pulse(d: NodeDraft, ev: NodePulse) -> None:
     """Keep the newest. Its clock may be wrong: what seems to come from the future is of now. How long it has been so,
     the node measures itself."""
     at = min(ev.at, d.now)
-    if d.node.pulse is None or d.node.pulse.at < at:
-        since = at - max(ev.at - ev.since, timedelta(0))
-        d.set(pulse=Pulse(state=ev.state, since=since, at=at, trained=ev.trained, what=ev.what[:300]))
+    if d.node.pulse is not None and d.node.pulse.at >= at:
+        return
+
+    def ours(then: datetime) -> datetime:
+        return at - max(ev.at - then, timedelta(0))
+
+    wrote = [replace(one, at=ours(one.at)) for one in ev.wrote if one.job == d.node.job_id]
+    d.set(
+        pulse=Pulse(
+            state=ev.state,
+            since=ours(ev.since),
+            at=at,
+            trained=ev.trained,
+            what=ev.what[:300],
+            wrote=tuple(wrote[:_MOST_WROTE]),
+        )
+    )
 
 
 def tick(d: NodeDraft, ev: Tick) -> None:

@@ -40,6 +40,7 @@ from ecs_gpu_recovery.health.watch.sinks import (
     Sink,
 )
 from ecs_gpu_recovery.health.watch.stalls import Stalls
+from ecs_gpu_recovery.health.watch.writing import RankFiles
 
 SCHEMA = "gpu-health-event/1"
 NO_LOG = 3
@@ -199,7 +200,8 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     here = {"cluster": options.cluster} if options.cluster else {}
     place = EcsAgent() if options.ecs else lambda: here
     telling = Telling(_sinks(options, place), unsent if isinstance(unsent, list) else [])
-    pulse = Stalls(node.read_samples, rules.limits, options.node) if options.pulse else None
+    files = RankFiles(options.progress) if options.pulse and options.progress else None
+    pulse = Stalls(node.read_samples, rules.limits, options.node, files=files) if options.pulse else None
     metrics = _metrics(options, node, place, pulse) if options.metrics else None
     try:
         _follow(options, logs, watch, telling, metrics, pulse, stop)
@@ -322,6 +324,12 @@ def _parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add("--cluster", default="", metavar="NAME", help="whose node this is, where --ecs does not tell")
     add("--metrics", action="store_true", help="also print the node's numbers once a minute, for CloudWatch")
     add("--pulse", action="store_true", help="also tell each minute that the GPUs stand still, while they do")
+    add(
+        "--progress",
+        type=Path,
+        metavar="DIR",
+        help="say with the pulse when ranks last wrote: DIR/JOB_ID/NODE_RANK[.*], DIR/JOB_ID/progress.jsonl",
+    )
     add(
         "--disk",
         type=Path,

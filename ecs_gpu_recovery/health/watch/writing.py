@@ -1,0 +1,130 @@
+"""When the ranks of a node last wrote: files that they keep in one folder, by job and rank.
+
+The folder holds `JOB_ID/NODE_RANK` and `JOB_ID/NODE_RANK.ANYTHING`, which a rank writes or touches as it trains, or
+`JOB_ID/progress.jsonl` of the whole job. They are looked at by a child, because a shared file system may hang. Only
+what was seen to change is told of: who has just begun to look knows no pause, and others are asked instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ecs_gpu_recovery.health.sources.probe import Emit
+from ecs_gpu_recovery.health.sources.samples import Sampler, stream
+from ecs_gpu_recovery.health.watch.sinks import Event
+
+Key = TypeVar("Key", bound=Hashable)
+
+EVERY_S = 15.0
+MARKER, WHOLE_JOB = "progress.jsonl", -1
+#: So many of the last pauses count, and so few are too few to know how long one is.
+_KEPT, _LEARNED = 50, 3
+#: Files that have not changed for a day are of jobs that are gone.
+_GONE_S = 24 * 3600.0
+#: As much is looked at, and as much is told.
+_JOBS, _FILES, MOST_TOLD = 1000, 10000, 32
+_RANK = re.compile(r"(\d{1,5})(\..*)?")
+
+
+class Writing(Generic[Key]):
+    """Things that are written to, by when they were seen to change.
+
+    Pauses are measured by the clock that only runs forward: setting the other one an hour ahead makes no hour of
+    silence.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[Key, tuple[float, float]] = {}  #: the time of the last change, and when it was seen
+        self.pauses: deque[float] = deque(maxlen=_KEPT)
+
+    @property
+    def last(self) -> float | None:
+        return max((seen for _, seen in self.files.values()), default=None)
+
+    def look(self, changed: Mapping[Key, float]) -> None:
+        before, now = self.last, time.monotonic()
+        for key, stamp in changed.items():
+            known = self.files.get(key)
+            if known is None:  # how long ago that was is all that its time can tell
+                self.files[key] = (stamp, now - max(0.0, time.time() - stamp))
+            elif known[0] != stamp:
+                self.files[key] = (stamp, now)
+        if before is not None and self.last is not None and self.last > before:
+            self.pauses.append(self.last - before)
+
+
+class RankFiles:
+    """What the files say of each rank. Asked again and again; it never waits."""
+
+    def __init__(self, folder: Path, every_s: float = EVERY_S) -> None:
+        self._patience_s = 4 * every_s
+        self._sampler = Sampler(partial(_read, folder, every_s), silent_s=self._patience_s)
+        self._ranks: dict[tuple[str, int], Writing[str]] = {}
+        self._looked = 0.0
+
+    def look(self) -> None:
+        for found in self._sampler.rounds():
+            self._looked = time.monotonic()
+            changed: dict[tuple[str, int], dict[str, float]] = {}
+            for one in found:
+                rank = (str(one["job"]), int(str(one["rank"])))
+                changed.setdefault(rank, {})[str(one["file"])] = float(str(one["stamp"]))
+            self._ranks = {rank: self._ranks.get(rank) or Writing() for rank in changed}
+            for rank, files in changed.items():
+                self._ranks[rank].look(files)
+
+    def told(self) -> Sequence[Event]:
+        """The last to write first. Nothing where the folder does not answer."""
+        now = time.monotonic()
+        if now - self._looked > self._patience_s:
+            return []
+        said = [
+            {"job": job, "rank": rank, "silent_s": int(now - last), "pause_s": int(max(known.pauses)) + 1}
+            for (job, rank), known in self._ranks.items()
+            if (last := known.last) is not None and len(known.pauses) >= _LEARNED
+        ]
+        return sorted(said, key=lambda one: int(str(one["silent_s"])))[:MOST_TOLD]
+
+    def close(self) -> None:
+        self._sampler.close()
+
+
+def _read(folder: Path, every_s: float, emit: Emit) -> None:
+    """In the child. Without the folder it ends, and is begun again after a while."""
+
+    def one_round(emit: Emit) -> None:
+        for job, rank, file, stamp in islice(rank_files(folder), _FILES):
+            emit({"sample": {"job": job, "rank": rank, "file": file, "stamp": stamp}})
+
+    stream(one_round, emit, every_s)
+
+
+def rank_files(folder: Path) -> Iterator[tuple[str, int, str, float]]:
+    """Job, rank, name and time of each file that may be of a job that runs. No link is followed."""
+    with os.scandir(folder) as jobs:
+        names = [one.name for one in islice(jobs, _JOBS) if one.is_dir(follow_symlinks=False)]
+    for job in names:
+        try:
+            with os.scandir(folder / job) as files:
+                for one in files:
+                    rank = _rank(one.name)
+                    if rank is None or not one.is_file(follow_symlinks=False):
+                        continue
+                    stamp = one.stat(follow_symlinks=False).st_mtime
+                    if time.time() - stamp < _GONE_S:
+                        yield job, rank, one.name, stamp
+        except OSError:
+            continue  # it was removed, or is not for us
+
+
+def _rank(name: str) -> int | None:
+    found = _RANK.fullmatch(name)
+    return WHOLE_JOB if name == MARKER else int(found[1]) if found else None

@@ -1,0 +1,88 @@
+"""When ranks last wrote, by the files that they keep on the node: what is looked at, and what is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ecs_gpu_recovery.health.watch.writing import MOST_TOLD, RankFiles, rank_files
+
+from .conftest import BUSY_MACHINE_S
+
+EVERY_S = 0.05
+
+
+def write(path: Path, stamp: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.utime(path, (stamp, stamp))
+
+
+def until(files: RankFiles, enough: Callable[[], bool]) -> None:
+    end = time.monotonic() + BUSY_MACHINE_S
+    while not enough():
+        assert time.monotonic() < end, files.told()
+        files.look()
+        time.sleep(0.01)
+
+
+def test_a_file_belongs_to_the_job_and_the_rank_that_its_path_names(tmp_path: Path) -> None:
+    now = time.time()
+    for name in ("j1/0", "j1/12.log", "j1/0.worker-3", "j2/progress.jsonl"):
+        write(tmp_path / name, now)
+    write(tmp_path / "j1" / "3.log", now - 2 * 24 * 3600)
+    for name in ("stray", "j1/step-100", "j1/.0", "j1/-1", "j1/123456"):
+        write(tmp_path / name, now)
+    (tmp_path / "j1" / "7").symlink_to(tmp_path / "j1" / "0")
+    (tmp_path / "link").symlink_to(tmp_path / "j1")
+    (tmp_path / "j1" / "8.folder").mkdir()
+    assert sorted(rank_files(tmp_path))[:9] == sorted(
+        (job, rank, name, pytest.approx(now))
+        for job, rank, name in (
+            ("j1", 0, "0"),
+            ("j1", 0, "0.worker-3"),
+            ("j1", 12, "12.log"),
+            ("j2", -1, "progress.jsonl"),
+        )
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_rank_is_told_of_once_its_pauses_are_known_and_as_long_as_the_folder_answers(
+    tmp_path: Path,
+) -> None:
+    mine, stamp = tmp_path / "j" / "1.log", time.time() - 100
+    write(mine, stamp)
+    write(tmp_path / "old" / "1.log", stamp)
+    files = RankFiles(tmp_path, every_s=EVERY_S)
+    try:
+        until(files, lambda: files._looked > 0)
+        assert files.told() == [], "who has just begun to look knows no pause"
+
+        def writes_on() -> bool:
+            nonlocal stamp
+            write(mine, stamp := stamp + 1)
+            return bool(files.told())
+
+        until(files, writes_on)
+        (said,) = files.told()
+        assert (said["job"], said["rank"], said["silent_s"]) == ("j", 1, 0)
+        os.rename(tmp_path / "j", tmp_path / "stray")
+        (tmp_path / "stray" / "1.log").unlink()
+        until(files, lambda: files.told() == [])
+    finally:
+        files.close()
+    time.sleep(5 * EVERY_S)
+    assert files.told() == [], "nobody looks any more"
+
+
+def test_no_more_is_told_than_an_event_may_hold(tmp_path: Path) -> None:
+    files = RankFiles(tmp_path)
+    rounds = [[{"job": "j", "rank": i, "file": str(i), "stamp": n} for i in range(99)] for n in range(9)]
+    files._sampler.rounds = lambda: iter(rounds)  # type: ignore[method-assign]
+    files.look()
+    assert len(files.told()) == MOST_TOLD
