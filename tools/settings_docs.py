@@ -5,19 +5,17 @@ from __future__ import annotations
 from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import Setting, rows, text_of
-from ecs_gpu_recovery.jobkeys import KEYS
+from ecs_gpu_recovery.jobkeys import KEYS, JobKey
 from ecs_gpu_recovery.settings import LambdaSettings
 
 HEAD = """\
 # Settings
 
-| to change | look at | set it for |
-|---|---|---|
-| when nodes are examined, how long is waited | [the policy](#the-policy) | `gpu-recovery up`, or `cdk deploy` |
-| what is deployed | [the deployment](#the-deployment) | `cdk deploy`, or the class `Config` |
-| backend, console, state folder | [the command and the console](#the-command-and-the-console) | `gpu-recovery` |
-| one job | [job files](#job-files) | `gpu-recovery submit --file` |
-| what the training program finds | [its environment](environment.md) | |
+- [The policy](#the-policy): when nodes are examined, how long is waited. For `gpu-recovery up`, or `cdk deploy`.
+- [The deployment](#the-deployment): what is deployed. For `cdk deploy`, or in the class `Config`.
+- [The command and the console](#the-command-and-the-console): backend, console, state folder. For `gpu-recovery`.
+- [Job files](#job-files): one job. For `gpu-recovery submit --file`.
+- What the training program finds: [its environment](environment.md).
 
 ## The policy
 
@@ -63,10 +61,11 @@ COMMAND = """
 JOB_FILES = """
 ## Job files
 
-TOML or JSON. Options of the command come before them. Keys that take no text say so.
+TOML or JSON. Most keys are options of `gpu-recovery submit`, whose `--help` says what each means; what is given as an
+option comes before the file. Keys that take no text say so: {options}.
 
-| key | meaning |
-|---|---|
+Only in the file:
+
 """
 EXAMPLE = """
 For example:
@@ -81,7 +80,7 @@ max_retries = 2
 DATASET = "/data/c4"
 ```
 """
-KINDS = {str: "", int: " (number)", list: " (list)", dict: " (table)", bool: " (true or false)"}
+KINDS = {int: "number", list: "list", dict: "table", bool: "true or false"}
 
 
 def page() -> str:
@@ -97,9 +96,22 @@ def page() -> str:
         lines.append(f"| `{row.name}`{older} | {with_unit(row, row.default)} | {row.about} |\n")
     told = {row.name for row in rows(Config)}
     names = [f"`{row.name}`" for row in rows(LambdaSettings) if row.name not in told]
-    lines += [FUNCTIONS.format(names=", ".join(names)), COMMAND, JOB_FILES]
-    lines += [f"| `{key.name}` | {key.about}{KINDS[key.kind.type]} |\n" for key in KEYS.values()]
+    options = ", ".join(_as_option(key) for key in KEYS.values() if key.option)
+    lines += [FUNCTIONS.format(names=", ".join(names)), COMMAND, JOB_FILES.format(options=options)]
+    lines += [f"- `{key.name}`{_kind(key)}: {key.about}\n" for key in KEYS.values() if not key.option]
     return "".join([*lines, EXAMPLE])
+
+
+def _as_option(key: JobKey) -> str:
+    """The key, with its option where that has another name."""
+    option = key.option.split()[0]
+    other = "" if option == f"--{key.name.replace('_', '-')}" else f"`{option}`"
+    return f"`{key.name}`{_kind(key, other)}"
+
+
+def _kind(key: JobKey, other: str = "") -> str:
+    said = ", ".join(filter(None, [other, KINDS.get(key.kind.type, "")]))
+    return f" ({said})" if said else ""
 
 
 def with_unit(row: Setting, value: object) -> str:

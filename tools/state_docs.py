@@ -1,4 +1,4 @@
-"""Makes docs/states.md: the state diagrams and tables, from the tables that the code itself runs on.
+"""Makes docs/states.md: the state diagrams and the reason of each move, from the tables that the code itself runs on.
 
 python -m tools.state_docs            write it
 python -m tools.state_docs --check    exit 1 if it is not what the tables say
@@ -9,42 +9,34 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ecs_gpu_recovery.core import edges, events
+from ecs_gpu_recovery.core import edges
 from ecs_gpu_recovery.core.edges import Edge
 from ecs_gpu_recovery.core.job.joint import JOINT
-from ecs_gpu_recovery.core.job.table import TABLE
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
-from ecs_gpu_recovery.core.node import table as nodes
 from tools.project import ROOT
 
 TARGET = ROOT / "docs" / "states.md"
-#: Answered by the same rules for jobs and nodes.
-ORDERS = (events.OrderSent, events.OrderFailed, events.OrdersClaimed)
 #: So many words of what a rule says are on the page, if its first sentence has no more.
 SHORT = 19
 MADE = "<!-- Made by `make docs`. Change the code, not this page. -->\n"
 INTRO = """
 # States
 
-A job, its tasks and its nodes each have a state. Every move that exists is below, with its reason; any other raises
-an error. Moves with a dashed arrow (⇢) are ours: they close gaps that the original state graphs leave open.
+A job, its tasks and its nodes each have a state. The diagrams show every move that exists; any other raises an error.
+Dashed arrows are ours: they close gaps that the original state graphs leave open. Below each state stands from which
+states one comes there, and why (`core/edges.py`).
 
-A job in `PENDING_HEALTHCHECK` waits for the checks of its nodes, in `PENDING_RESTART` for a reboot or a lost node;
-`FAILED` waits for a person. A fact that is not listed for a state is ignored there. `core/edges.py`,
-`core/job/table.py`, `core/job/joint.py` and `core/node/table.py`, from which this page is made, say more of each rule.
+What is done with each fact, in each state: the rules in `core/job/table.py` and `core/node/table.py`. While a job holds
+a node, the job's record is the truth and the node's row follows it; else the node's own record decides.
 """
-JOB_WORDS = """
-The rule of a fact *records* it; then the joint rule of the state *concludes* from where all ranks stand, until nothing
-moves. So the order in which facts arrive makes no difference.
-"""
-NODE_WORDS = """
-While a job holds a node (`held`), the job's record is the truth and the node's row follows it. A node that no job
-holds, or that was handed over, answers for itself. Facts about orders are answered as by a job.
+JOINT_WORDS = """
+A fact is only *recorded* by its rule. Then the joint rule of the job's state *concludes* from where all ranks stand,
+until nothing moves. So the order in which facts arrive makes no difference.
 
 """
 
@@ -57,45 +49,29 @@ def page() -> str:
         _section("Jobs", "job", edges.JOB, JobStatus),
         _section("Tasks", "task", edges.TASK, TaskStatus),
         _section("Nodes", "node", edges.NODE, NodeStatus),
-        "\n## What a job does with each fact\n",
-        JOB_WORDS,
+        "\n## What a job concludes\n",
+        JOINT_WORDS,
         _joint(),
-        "\n",
-        _answers(events.JOB_EVENTS, {status.value: TABLE[status] for status in JobStatus}),
-        "\n## What a node does with each fact\n",
-        NODE_WORDS,
-        _answers(
-            [fact for fact in events.NODE_EVENTS if fact not in ORDERS],
-            {status.value: nodes.TABLE[status] for status in NodeStatus} | {"held": nodes.HELD},
-        ),
     ]
     return "".join(parts)
 
 
 def _section(title: str, noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
     said = comments(states)
-    rows = ((f"`{state.value}`", said[state.name]) for state in states)
-    return "".join(
-        [
-            f"\n## {title}\n\n",
-            _table(("state", f"the {noun}"), rows),
-            "\n",
-            diagram(noun, table, states),
-            "\n",
-            _table(("move", "because"), _moves(table)),
-        ]
-    )
+    parts = [f"\n## {title}\n\n", diagram(noun, table, states)]
+    for state in states:
+        parts.append(f"\n**`{state.value}`**: {said[state.name]}.\n\n")
+        parts += [f"- {before}: {why}\n" for before, why in _ways_into(state, table)]
+    return "".join(parts)
 
 
-def _moves(table: dict[tuple[str, str], Edge]) -> list[tuple[str, str]]:
-    """Each reason once, with all moves to one state that it leads to."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+def _ways_into(state: StrEnum, table: dict[tuple[str, str], Edge]) -> list[tuple[str, str]]:
+    """Each reason once, with all states from which it leads there."""
+    found: dict[str, list[str]] = {}
     for (before, after), edge in table.items():
-        found.setdefault(("⇢" if edge.ours else "→", after, edge.why), []).append(before)
-    return [
-        (f"{', '.join(f'`{one}`' if one else 'new' for one in before)} {arrow} `{after}`", why)
-        for (arrow, after, why), before in found.items()
-    ]
+        if after == state.value:
+            found.setdefault(edge.why, []).append(f"`{before}`" if before else "new")
+    return [(", ".join(before), why) for why, before in found.items()]
 
 
 def diagram(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]) -> str:
@@ -113,48 +89,11 @@ def diagram(noun: str, table: dict[tuple[str, str], Edge], states: type[StrEnum]
 
 
 def _joint() -> str:
-    rows = (
-        (f"`{status.value}`", sentence(rule).removeprefix(f"{status}: "))
+    return "".join(
+        f"- `{status.value}`: {sentence(rule).removeprefix(f'{status}: ')}\n"
         for status, rule in JOINT.items()
         if not status.final
     )
-    return "\n" + _table(("state", "what is concluded"), rows)
-
-
-Row = Mapping[type[events.Fact], Callable[..., Any]]
-
-
-def _answers(facts: Iterable[type[events.Fact]], table: Mapping[str, Row]) -> str:
-    """Each answer once, with the facts it is given to, below the states in which it is given."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for fact in facts:
-        for state, row in table.items():
-            if row[fact].__name__ != "ignore":
-                found.setdefault(sentence(row[fact]), {}).setdefault(fact.__name__, []).append(state)
-    lists: dict[str, list[str]] = {}
-    for said, given in found.items():
-        for states in dict.fromkeys(map(tuple, given.values())):
-            some = ", ".join(fact for fact, where in given.items() if tuple(where) == states)
-            lists.setdefault(_where(states, list(table)), []).append(f"- {some}: {said}")
-    return "\n".join("\n".join([f"In {where}:", "", *lines, ""]) for where, lines in lists.items())
-
-
-def _where(states: Sequence[str], known: Sequence[str]) -> str:
-    """The shorter way to say it. `final` stands for the three states in which a job is over."""
-    some, most = _shortened(states), _shortened(known)
-    others = [state for state in most if state not in some]
-    if not others:
-        return "any state"
-    if len(others) < len(some):
-        return "all but " + ", ".join(f"`{state}`" for state in others)
-    return ", ".join(f"`{state}`" for state in some)
-
-
-def _shortened(states: Sequence[str]) -> list[str]:
-    final = [status.value for status in JobStatus if status.final]
-    if not set(final) <= set(states):
-        return list(states)
-    return [*(state for state in states if state not in final), "final"]
 
 
 def sentence(rule: Callable[..., Any]) -> str:
@@ -179,12 +118,6 @@ def comments(states: type[StrEnum]) -> dict[str, str]:
         if name and said:
             found.setdefault(name, said)
     return found
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str], target: Path = TARGET) -> int:
