@@ -17,7 +17,8 @@ from pydantic import Field, StrictStr
 from ..control.backend import NO_LETTERS
 from ..control.records import RecordsBackend
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
-from .api.models import Answer, Body
+from .api.bodies import Body
+from .api.models import Answer
 
 if TYPE_CHECKING:
     from ..control.backend import Letter

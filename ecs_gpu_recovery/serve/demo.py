@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from ..report import phases
 from ..status_text import WAITS, items_of, now_doing
 from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
+from .scenarios import SCENARIOS, WITHOUT_SPARES, Scenario
 
 LIMIT_S = 150.0
 #: A hang is believed after ten minutes; who watches this has less patience.
@@ -41,84 +42,6 @@ STEP_S = 0.05
 #: After the end: how long the console waits for a page to be opened, and how long it stays at most.
 LINGER_S, LINGER_MOST_S = 60.0, 1800.0
 MOST_NOTICES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What goes wrong, and how a job must end then."""
-
-    fault: str  #: what is injected; empty for nothing
-    status: JobStatus | None  #: None: no job runs at all
-    attempt: int
-    victim: NodeStatus  #: how the broken node must end
-    says: str
-    everywhere: bool = False  #: not on one node, but on all
-    spares: int = 0  #: how many there are, if nobody says
-    victims: int = 1
-
-
-SCENARIOS = {
-    "none": Scenario("", JobStatus.COMPLETE, 0, NodeStatus.AVAILABLE, "nothing goes wrong"),
-    "app": Scenario(
-        "app-xid",
-        JobStatus.COMPLETE,
-        1,
-        NodeStatus.AVAILABLE,
-        "the program makes a bad memory access (Xid 31)",
-    ),
-    "gpu": Scenario(
-        "off-bus", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79)"
-    ),
-    "gpu-permanent": Scenario(
-        "permanent", JobStatus.COMPLETE, 1, NodeStatus.FAILED, "a GPU breaks for good", spares=1
-    ),
-    "idle-gpu": Scenario(
-        "off-bus", None, 0, NodeStatus.AVAILABLE, "a GPU falls off the bus (Xid 79) while no job has it"
-    ),
-    "node-lost": Scenario(
-        "lost", JobStatus.COMPLETE, 1, NodeStatus.UNKNOWN, "a node loses power for good", spares=1
-    ),
-    "two-nodes": Scenario(
-        "off-bus",
-        JobStatus.COMPLETE,
-        1,
-        NodeStatus.AVAILABLE,
-        "a GPU falls off the bus (Xid 79)",
-        spares=1,
-        victims=2,
-    ),
-    "kill": Scenario("kill", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a rank is killed (SIGKILL)"),
-    "hang": Scenario(
-        "hang",
-        JobStatus.COMPLETE,
-        1,
-        NodeStatus.AVAILABLE,
-        "a GPU's firmware stops answering (Xid 119), and its rank freezes",
-    ),
-    "freeze": Scenario(
-        "freeze",
-        JobStatus.COMPLETE,
-        1,
-        NodeStatus.AVAILABLE,
-        "a rank freezes without dying; its GPUs are healthy",
-    ),
-    "storm": Scenario(
-        "off-bus",
-        JobStatus.COMPLETE,
-        1,
-        NodeStatus.AVAILABLE,
-        "a GPU of every node falls off the bus (Xid 79)",
-        everywhere=True,
-    ),
-    "oom": Scenario("oom", JobStatus.FAILED, 0, NodeStatus.AVAILABLE, "a rank runs out of memory"),
-}
-#: The same without a node to go to.
-WITHOUT_SPARES = {
-    "gpu-permanent": Scenario("permanent", JobStatus.FAILED, 0, NodeStatus.FAILED, "a GPU breaks for good"),
-    "node-lost": Scenario(
-        "lost", JobStatus.COMPLETE, 1, NodeStatus.AVAILABLE, "a node loses power, and gets it back later"
-    ),
-}
 
 
 def run_demo(

@@ -10,20 +10,8 @@ import typer
 from ..cli.options import JsonOption, StateOption
 
 FAULTS = (
-    *(
-        "none",
-        "app",
-        "freeze",
-        "gpu",
-        "gpu-permanent",
-        "hang",
-        "idle-gpu",
-        "kill",
-        "node-lost",
-        "two-nodes",
-        "oom",
-    ),
-    "storm",
+    *("none", "app", "freeze", "gpu", "gpu-permanent", "hang", "idle-gpu"),
+    *("kill", "node-lost", "two-nodes", "oom", "storm"),
 )
 
 
@@ -70,7 +58,8 @@ def demo(
 
     The exit code says whether the job ended as it should have.
     """
-    from .demo import SCENARIOS, run_demo
+    from .demo import run_demo
+    from .scenarios import SCENARIOS
 
     if fault not in FAULTS:
         each = "".join(f"\n  {name:15}{SCENARIOS[name].says}" for name in FAULTS)

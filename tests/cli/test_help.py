@@ -15,7 +15,7 @@ import typer
 
 from ecs_gpu_recovery import __version__
 from ecs_gpu_recovery.console import forms
-from ecs_gpu_recovery.console.api.models import JobBody
+from ecs_gpu_recovery.console.api.bodies import JobBody
 from ecs_gpu_recovery.core.model import JobSpec
 from ecs_gpu_recovery.jobfile import ContainerRequest, JobRequest
 from ecs_gpu_recovery.jobkeys import KEYS

@@ -15,8 +15,8 @@ import pytest
 
 from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.local.cluster import Cluster
-from ecs_gpu_recovery.serve.demo import SCENARIOS
 from ecs_gpu_recovery.serve.embedded import FAULTS
+from ecs_gpu_recovery.serve.scenarios import SCENARIOS
 from tests.embedded.helpers import PATIENCE_S, ROOT, eventually
 from tests.programs import python, ran
 

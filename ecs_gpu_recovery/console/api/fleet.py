@@ -11,7 +11,8 @@ from starlette.responses import Response
 from ..actions import ActionsArg
 from ..context import ConsoleArg
 from ..problems import RESPONSES
-from .models import Answer, ReasonBody
+from .bodies import ReasonBody
+from .models import Answer
 from .routes import _said, _shape
 
 router = APIRouter(prefix="/api/fleet", responses=RESPONSES, tags=["fleet"])

@@ -22,7 +22,7 @@ from ..context import Console, ConsoleArg, IdentityArg, event_stream
 from ..dead_letters import DiscardBody, LetterBody, LetterList, LetterSent, LetterView
 from ..problems import RESPONSES
 from . import lists, models
-from .models import JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
+from .bodies import AcknowledgeBody, JobBody, NodeBody, OrderBody, ReasonBody, RetryBody
 
 router = APIRouter(prefix="/api", responses=RESPONSES)
 Name = Annotated[str, Path(min_length=1, max_length=128)]
@@ -283,7 +283,7 @@ async def alerts(console: ConsoleArg, limit: Limit = 50, after: After = "") -> R
 
 
 @router.post("/alerts/acknowledge", tags=["system"], **_shape(models.Acknowledged))
-async def acknowledge(do: ActionsArg, body: models.AcknowledgeBody) -> Response:
+async def acknowledge(do: ActionsArg, body: AcknowledgeBody) -> Response:
     """A person has seen to these messages. What is told of the same node or job later is open again."""
     await do.acknowledge(body.keys)
     return _said({"keys": body.keys})
