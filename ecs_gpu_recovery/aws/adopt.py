@@ -26,6 +26,7 @@ from ..engine.troubles import Attempt
 from ..settings import LambdaSettings
 from .discover import registered_at, registered_gpus
 from .errors import ForeignRecord, translated
+from .event_fields import id_of
 from .store import DynamoStore
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class StoreAdopter:
         nodes = self._store.node_rows(names)
         seen = self._instances([rank.instance for rank in ranks])
         ranks = [
-            _known_node(rank, nodes.get(rank.node, {}), seen.get(_id(rank.instance), {})) for rank in ranks
+            _known_node(rank, nodes.get(rank.node, {}), seen.get(id_of(rank.instance), {})) for rank in ranks
         ]
         job = adopted_job(
             row,
@@ -109,7 +110,7 @@ class StoreAdopter:
                 reply = self._ecs.describe_tasks(
                     cluster=self._settings.ECS_CLUSTER_NAME, tasks=list(task_ids[start : start + 100])
                 )
-            found.update({_id(task["taskArn"]): dict(task) for task in reply.get("tasks", [])})
+            found.update({id_of(task["taskArn"]): dict(task) for task in reply.get("tasks", [])})
         return found
 
     def _instances(self, references: Sequence[str]) -> dict[str, Row]:
@@ -123,7 +124,7 @@ class StoreAdopter:
                 )
             found.update(
                 {
-                    _id(instance["containerInstanceArn"]): dict(instance)
+                    id_of(instance["containerInstanceArn"]): dict(instance)
                     for instance in reply.get("containerInstances", [])
                 }
             )
@@ -137,7 +138,7 @@ def texts(value: object) -> list[str]:
     if not isinstance(value, Iterable):
         return []
     found = [str(part).strip() for part in value]
-    return [_id(part) if part.startswith("arn:") else part for part in found if part]
+    return [id_of(part) if part.startswith("arn:") else part for part in found if part]
 
 
 def moment(value: object, default: datetime) -> datetime:
@@ -372,7 +373,3 @@ def _definition(tasks: Mapping[str, Row], described: Mapping[str, Row]) -> str:
 def _number(value: object) -> int:
     text = str(value or "0").strip()
     return int(text) if text.isdecimal() and len(text) < 10 else 0
-
-
-def _id(arn: object) -> str:
-    return str(arn or "").rpartition("/")[2]

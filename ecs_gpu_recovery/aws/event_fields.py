@@ -48,9 +48,14 @@ def arn(value: object, sort: str) -> Arn | None:
     return Arn(match[0], match["cluster"] or "", match["id"])
 
 
+def id_of(arn: object) -> str:
+    """The last part of a name that AWS gave; nothing of one that is missing."""
+    return str(arn or "").rpartition("/")[2]
+
+
 def family(task_definition: str) -> str:
     """The family of a task definition that is given as ARN, family:revision or family."""
-    return task_definition.rpartition("/")[2].partition(":")[0]
+    return id_of(task_definition).partition(":")[0]
 
 
 def host(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
-from ..core.errors import ClusterRefused, Transient
+from ..core.errors import ClusterRefused
 from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
 from ..core.model import Job, NodeStatus, Rank
 from ..core.node_record import Node
@@ -21,10 +21,11 @@ from ..settings import REBOOT_DELIVERY
 from .check_log import CheckLog
 from .definitions import Definitions
 from .errors import code_of, translated
-from .event_fields import family
+from .event_fields import family, id_of
 from .hang_look import HangLook
+from .labels import Labels, shown
 from .machines import Machines
-from .observe import checks_as_facts, instances_as_facts, origin_of, shown_labels, tasks_as_facts
+from .observe import checks_as_facts, instances_as_facts, origin_of, tasks_as_facts
 from .overrides import commanded, overrides_of
 from .pages import pages
 from .rate_limit import Pace
@@ -38,16 +39,12 @@ if TYPE_CHECKING:
     from mypy_boto3_logs import CloudWatchLogsClient
 
 log = logging.getLogger("ecs_gpu_recovery")
-#: The name under which a node's status shows on its container instance.
-STATUS_ATTRIBUTE = "status"
 #: The checks of so many ranks look how far the training has come: one answers even if the other's node is lost.
 LOOKERS = 2
 #: StartTask says no in two ways: `failures` in an answer, and these. Nothing that is sent again changes them.
 _NO = frozenset(
     {"ClientException", "InvalidParameterException", "UnsupportedFeatureException", "BlockedException"}
 )
-#: PutAttributes says so of an instance that is gone, and of one that has ten attributes of other names.
-_NO_LABEL = frozenset({"TargetNotFoundException", "AttributeLimitExceededException"})
 
 
 class EcsFleet:
@@ -74,6 +71,7 @@ class EcsFleet:
         self.definitions = Definitions(ecs, now)
         self._check_log = CheckLog(logs, self.definitions, check_task)
         self.silence = LogSilence(logs, self.definitions).since
+        self._labels = Labels(ecs, cluster, pace)
         self._hosts: dict[str, str] = {}
         self._sent: dict[str, Command] = {}  #: orders to reboot that this process has sent
 
@@ -159,13 +157,13 @@ class EcsFleet:
                 str(failure.get("reason", "unknown"))
                 + (f" ({failure['detail']})" if failure.get("detail") else ""),
             )
-        return _id(reply["tasks"][0]["taskArn"])
+        return id_of(reply["tasks"][0]["taskArn"])
 
     def _find(self, started_by: str, instance: str, of: str = "") -> str:
         """The task that carries this token, if it was started before. AWS allows no other filter beside it."""
         with translated(f"looking for {started_by}"):
             found = self._ecs.list_tasks(cluster=self._cluster, startedBy=started_by).get("taskArns", [])
-        return _first(self._describe([_id(arn) for arn in found]), started_by, instance, of)
+        return _first(self._describe([id_of(arn) for arn in found]), started_by, instance, of)
 
     def _find_any(self, started_by: str, instance: str, of: str) -> str:
         """The same among tasks that have ended: ECS remembers them for an hour, and lists them by instance only.
@@ -186,7 +184,7 @@ class EcsFleet:
     def _listed(self, doing: str, **filters: str) -> Iterator[list[str]]:
         """The ids of tasks, page by page."""
         for page in pages(doing, self._ecs.list_tasks, cluster=self._cluster, **filters):
-            yield [_id(arn) for arn in page.get("taskArns", [])]
+            yield [id_of(arn) for arn in page.get("taskArns", [])]
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """Stop by id, else by token. What ECS does not know any more has ended."""
@@ -258,7 +256,7 @@ class EcsFleet:
         ours = {family(self._check_task), *self._reboots.beside}
         tasks = [(family(str(task.get("taskDefinitionArn", ""))), task) for task in self._describe(found)]
         return [
-            f"task {_id(task['taskArn'])} of {of}"
+            f"task {id_of(task['taskArn'])} of {of}"
             for of, task in tasks
             if of not in ours and task.get("lastStatus") not in ("MISSING", "STOPPED")
         ]
@@ -281,39 +279,7 @@ class EcsFleet:
                 self._hosts[str(instance["containerInstanceArn"])] = str(instance["ec2InstanceId"])
 
     def label_nodes(self, nodes: Sequence[Node]) -> None:
-        """Ten attributes a call; each names its own instance. What ECS has forgotten needs no label, and an instance
-        that others have given all the attributes it may have goes without."""
-        from botocore.exceptions import ClientError
-
-        known = [node for node in nodes if node.instance]
-        for start in range(0, len(known), 10):
-            some = known[start : start + 10]
-            try:
-                self._put_labels(some)
-            except ClientError as exc:
-                if code_of(exc) not in _NO_LABEL:
-                    raise
-                if len(some) > 1:  # one of them spoils the call for all
-                    for node in some:
-                        self.label_nodes([node])
-                else:
-                    log.warning("no label", extra={"node": some[0].name, "why": code_of(exc)})
-
-    def _put_labels(self, nodes: Sequence[Node]) -> None:
-        self._pace.wait()
-        with translated("labelling nodes"):
-            self._ecs.put_attributes(
-                cluster=self._cluster,
-                attributes=[
-                    {
-                        "name": STATUS_ATTRIBUTE,
-                        "value": node.status.value,
-                        "targetType": "container-instance",
-                        "targetId": _id(node.instance),
-                    }
-                    for node in nodes
-                ],
-            )
+        self._labels.put(nodes)
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
@@ -321,17 +287,9 @@ class EcsFleet:
         shown: dict[str, str] = {}
         held = [rank for rank in job.ranks if not rank.handed]
         yield from self.see_instances({r.instance: r.node for r in held if r.instance}, shown)
-        self._mend_labels([node_of(job, rank) for rank in held], shown)
+        self._labels.mend([node_of(job, rank) for rank in held], shown)
         yield from self._see_tasks(job)
         yield from self._machines.word_on(job, self._now())
-
-    def _mend_labels(self, nodes: Sequence[Node], shown: Mapping[str, str]) -> None:
-        """A label that was missed, or came late, is put right on the way: the answer shows it. It holds up nothing."""
-        wrong = [node for node in nodes if shown.get(node.name, node.status) != node.status.value]
-        try:
-            self.label_nodes(wrong)
-        except Transient as exc:
-            log.warning("labels put off", extra={"nodes": [node.name for node in wrong], "why": str(exc)})
 
     def observe_nodes(self, nodes: Sequence[Node]) -> Iterable[tuple[str, Fact]]:
         """An order to reboot a node that has been given up since is called back: it could be carried out when a person
@@ -345,7 +303,7 @@ class EcsFleet:
             if isinstance(fact, NodeSeen) and not fact.connected:
                 away.add(fact.node)
             yield getattr(fact, "node", ""), fact
-        self._mend_labels(list(by_instance.values()), shown)
+        self._labels.mend(list(by_instance.values()), shown)
         checking = {
             node.check_id: node
             for node in nodes
@@ -382,7 +340,7 @@ class EcsFleet:
                 )
             self._note_hosts(reply)
             if labels is not None:
-                labels.update(shown_labels(reply, names, STATUS_ATTRIBUTE))
+                labels.update(shown(reply, names))
             yield from instances_as_facts(reply, names, self._now())
 
     def _see_tasks(self, job: Job) -> Iterator[Fact]:
@@ -438,9 +396,5 @@ def _first(tasks: Iterable[Mapping[str, Any]], token: str, instance: str, of: st
     for task in tasks:
         told = origin_of(task)
         if told.has_token(token) and told.is_on(instance) and told.is_of(of):
-            mine.append((str(task.get("createdAt", "")), _id(task["taskArn"])))
+            mine.append((str(task.get("createdAt", "")), id_of(task["taskArn"])))
     return min(mine, default=("", ""))[1]
-
-
-def _id(arn: str) -> str:
-    return arn.rpartition("/")[2]

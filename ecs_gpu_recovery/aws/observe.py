@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.events import Fact, NodeChecked, NodeSeen, Origin, TaskEnded
 from ..core.model import Job, Rank
-from .event_fields import family
+from .event_fields import family, id_of
 from .parse import parse_event
 from .task_end import check_verdict
 
@@ -49,7 +49,7 @@ def tasks_as_facts(
     moves = [entry.at for entry in job.timeline if entry.before != entry.after]
     quiet = not moves or at - moves[-1] >= FORGETS_AFTER
     for task in tasks:
-        task_id = _id(task.get("taskArn"))
+        task_id = id_of(task.get("taskArn"))
         rank = known.get(task_id)
         if rank is None:
             continue
@@ -72,7 +72,7 @@ def checks_as_facts(
 ) -> Iterator[NodeChecked]:
     """Health checks that have ended. One that ECS does not know has not answered, and its deadline is near."""
     for task in tasks:
-        task_id = _id(task.get("taskArn"))
+        task_id = id_of(task.get("taskArn"))
         if task_id in known and task.get("lastStatus") == "STOPPED":
             node, check_try = known[task_id]
             seen = parse_event(_as_event("ECS Task State Change", task, at))
@@ -98,10 +98,10 @@ def origin_of(task: Mapping[str, Any]) -> Origin:
 
 def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: datetime) -> Iterator[Fact]:
     """Container instances. One that ECS does not know is gone."""
-    by_id = {_id(instance): node for instance, node in names.items()}
+    by_id = {id_of(instance): node for instance, node in names.items()}
     for instance in reply.get("containerInstances", []):
         arn = str(instance.get("containerInstanceArn", ""))
-        node = by_id.get(_id(arn))
+        node = by_id.get(id_of(arn))
         if node:
             detail = {
                 "clusterArn": _cluster_arn(arn),
@@ -109,7 +109,7 @@ def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: d
             }  # an event says it, an answer leaves it to the asker
             yield from parse_event(_as_event("ECS Container Instance State Change", detail, at)).about(node)
     for failure in reply.get("failures", []):
-        node = by_id.get(_id(failure.get("arn")))
+        node = by_id.get(id_of(failure.get("arn")))
         if node and failure.get("reason") == MISSING:
             yield NodeSeen(
                 at=at,
@@ -119,22 +119,6 @@ def instances_as_facts(reply: Mapping[str, Any], names: Mapping[str, str], at: d
                 why="ECS does not know the instance any more",
                 instance=str(failure["arn"]),
             )
-
-
-def shown_labels(reply: Mapping[str, Any], names: Mapping[str, str], attribute: str) -> dict[str, str]:
-    """What each node's instance says under this attribute; empty where it says nothing."""
-    by_id = {_id(instance): node for instance, node in names.items()}
-    return {
-        by_id[_id(found["containerInstanceArn"])]: next(
-            (str(a.get("value", "")) for a in found.get("attributes", []) if a.get("name") == attribute), ""
-        )
-        for found in reply.get("containerInstances", [])
-        if found.get("status") != "INACTIVE" and _id(found["containerInstanceArn"]) in by_id
-    }
-
-
-def _id(arn: object) -> str:
-    return str(arn or "").rpartition("/")[2]
 
 
 def _cluster_arn(instance: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from ecs_gpu_recovery import status_text
 from ecs_gpu_recovery.console import incidents, views
-from ecs_gpu_recovery.console.pages import fragments, svg
+from ecs_gpu_recovery.console.pages import job_fragments, svg
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
 from ecs_gpu_recovery.status_text import grouped, items_of, now_doing
@@ -105,9 +105,9 @@ def test_a_recovery_tells_which_ranks_moved() -> None:
 
 def test_of_a_job_in_trouble_the_log_of_the_rank_that_broke_comes_first() -> None:
     broken = a_running_job(nodes=3).fails(1).job
-    assert fragments._blamed(broken) == broken.ranks[1].task_id != ""
-    assert fragments._blamed(a_running_job(nodes=3).job) == ""
-    assert fragments._blamed(a_job_in_its_second_attempt(nodes=3).job) == ""
+    assert job_fragments._blamed(broken) == broken.ranks[1].task_id != ""
+    assert job_fragments._blamed(a_running_job(nodes=3).job) == ""
+    assert job_fragments._blamed(a_job_in_its_second_attempt(nodes=3).job) == ""
 
 
 @pytest.mark.parametrize(

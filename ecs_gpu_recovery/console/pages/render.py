@@ -27,6 +27,8 @@ _STATES = (
     *(NodeStatus.FAILED, NodeStatus.UNKNOWN, NodeStatus.REBOOTING, NodeStatus.PENDING),
     *(NodeStatus.PENDING_HEALTHCHECK, NodeStatus.ASSIGNED, NodeStatus.IN_PROGRESS, NodeStatus.AVAILABLE),
 )
+#: The parts of a page by name, and what its script is told beside them.
+Fragments = tuple[dict[str, str], dict[str, Any]]
 
 
 def clock(value: str | datetime) -> str:

@@ -15,7 +15,7 @@ from ..access.auth import Identity
 from ..context import Console
 from ..live.stream import CSRF, Part
 from . import fragments
-from .render import Renderer
+from .render import Fragments, Renderer
 
 #: What each page's regions depend on; anything else in an address is not looked at.
 ARGS: Mapping[str, tuple[str, ...]] = {
@@ -37,12 +37,12 @@ async def shared(
     role = renderer.who.role if renderer.who else ""
     viewer = replace(renderer, who=Identity(name="", role=role, csrf=CSRF) if renderer.who else None)
 
-    async def make() -> fragments.Fragments:
+    async def make() -> Fragments:
         made, facts = await fragments.PAGES[page](console, viewer, {**dict.fromkeys(args, ""), **known})
         return {name: Part(html) for name, html in made.items()}, facts
 
     key = (page, renderer.language, role, json.dumps(known, sort_keys=True))
-    found: fragments.Fragments = await console.shared.get(key, make)
+    found: Fragments = await console.shared.get(key, make)
     return dict(found[0]), found[1]
 
 
