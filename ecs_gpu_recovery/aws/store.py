@@ -8,6 +8,7 @@ from indexes and may be a moment old.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -138,12 +139,8 @@ class DynamoStore(RecordTables):
             self._together([record, *nodes], new)
             return self._keep(new)
         self.writes.spent(items.units(item))
-        try:
+        with _newest_read(self._job_in):
             self._db.move(self._jobs, item, f"job {new.id}", sparse=items.JOB_SPARSE, unless=unless)
-        except VersionConflict as exc:
-            found = exc.newest
-            ours = isinstance(found, Mapping) and "record" in found
-            raise VersionConflict(str(exc), self._job_in(found) if ours else None) from exc  # type: ignore[arg-type]
         return self._keep(new)
 
     def _together(self, actions: Sequence[Item], job: Job) -> None:
@@ -186,13 +183,9 @@ class DynamoStore(RecordTables):
         listed = self._db.query(self._jobs, index, key, has="version", same=same, **ask)
         found = list(islice(listed, limit + 1))
         shown = found[:limit]
-        more = (
-            f"{shown[-1]['created_at']['S']} {shown[-1]['job_id']['S']}"
-            if len(found) > len(shown) > 0
-            else ""
-        )
+        last = " ".join(shown[-1][name]["S"] for name in ("created_at", "job_id")) if shown else ""
         lines, bad = each(items.read_line, shown)
-        return Page(jobs=tuple(lines), next=more, bad=tuple(bad))
+        return Page(jobs=tuple(lines), next=last if found[limit:] else "", bad=tuple(bad))
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
         return [item["job_id"]["S"] for item in islice(self._due(self._jobs, now), limit)]
@@ -244,9 +237,7 @@ class DynamoStore(RecordTables):
         since = {job.ranks[index].node: version for index, version in job.owed}
         wanted = {row["ecs_task_id"]: row for rank in ranks if (row := rows.task_row(job, rank)) is not None}
         past = [rank.past_tasks[-1].partition("/")[2] for rank in ranks if rank.past_tasks]
-        found = self._db.read(
-            {self._tasks: [*wanted, *past], self._nodes: [rank.node for rank in ranks]},
-        )
+        found = self._db.read({self._tasks: [*wanted, *past], self._nodes: [rank.node for rank in ranks]})
         tasks = [
             items.task_item(row, job.version)
             for task_id, row in wanted.items()
@@ -319,19 +310,13 @@ class DynamoStore(RecordTables):
     def add_node(self, node: Node) -> None:
         """Beside a row that another tool may have written. What is known about a node already stands."""
         item = self._node_item(node)
-        try:
+        with suppress(ConditionFailed):
             self._db.begin(self._nodes, item, f"add node {node.name}", sparse=items.NODE_SPARSE)
-        except ConditionFailed:
-            return
 
     def commit_node(self, node: Node) -> None:
         item = self._node_item(node)
-        try:
+        with _newest_read(self._node_in):
             self._db.move(self._nodes, item, f"node {node.name}", sparse=items.NODE_SPARSE)
-        except VersionConflict as exc:
-            found = exc.newest
-            ours = isinstance(found, Mapping) and "record" in found
-            raise VersionConflict(str(exc), self._node_in(found) if ours else None) from exc  # type: ignore[arg-type]
 
     def forget_node(self, node: Node, at: datetime) -> bool:
         """DynamoDB takes the row away after that moment, unless the record is written meanwhile, or was just now."""
@@ -369,6 +354,16 @@ class DynamoStore(RecordTables):
         return self._db.query(table, tables.DUE, key, up_to=("wake_at", items.stamp(now)))
 
 
+@contextmanager
+def _newest_read(read: Callable[[Item], Job | Node]) -> Iterator[None]:
+    """A conflict tells the record that was faster, if it is one of ours."""
+    try:
+        yield
+    except VersionConflict as exc:
+        ours = isinstance(exc.newest, Mapping) and "record" in exc.newest
+        raise VersionConflict(str(exc), read(exc.newest) if ours else None) from exc  # type: ignore[arg-type]
+
+
 def _unread(old: Job, changes: rows.Changes) -> bool:
     """Whether rows can be written without being read."""
     return not changes.opens and changes.ranks.isdisjoint(dict(old.owed))
@@ -380,13 +375,13 @@ def _open(found: Mapping[str, Item], task_id: str) -> bool:
 
 
 def _ended(item: Item, job: Job) -> Item:
-    more = {"task_status": text(TaskStatus.TERMINATED.value), "exit_reason": text(rows.FORGOTTEN)}
     kept = {name: value for name, value in item.items() if name != "created_at"}
-    return (
-        kept
-        | more
-        | {"updated_at": text(job.updated_at.isoformat()), "job_version": items.number(job.version)}
-    )
+    return kept | {
+        "task_status": text(TaskStatus.TERMINATED.value),
+        "exit_reason": text(rows.FORGOTTEN),
+        "updated_at": text(job.updated_at.isoformat()),
+        "job_version": items.number(job.version),
+    }
 
 
 def _unclaimed(node: Node, before: Node) -> Node:

@@ -302,11 +302,7 @@ class LocalFleet:
 
         Waits begin when we learn of the end: it may be long ago, by a clock that was moved since.
         """
-        reason = (
-            "the node does not know this task any more"
-            if task.state is TaskState.ABSENT
-            else task.reason or ""
-        )
+        gone = "the node does not know this task any more"
         words, echo = ("", False) if task.exit_code in (None, 0) else _last_words(task)
         return TaskEnded(
             at=self._now(),
@@ -314,7 +310,7 @@ class LocalFleet:
             attempt=rank.task_attempt,
             rank=rank.index,
             exit_code=task.exit_code,
-            reason=reason,
+            reason=gone if task.state is TaskState.ABSENT else task.reason or "",
             stop_code=task.stop_code or "",
             last_words=words,
             echo=echo,
@@ -325,10 +321,9 @@ class LocalFleet:
         if task.state is TaskState.ENDED and task.stop_code != "UserInitiated":
             report = _report(task.folder / "report.json")
             verdict = Verdict.from_exit_code(task.exit_code)
-            if verdict is not Verdict.INCONCLUSIVE and report.get("verdict") != verdict.value:
-                verdict = (
-                    Verdict.INCONCLUSIVE
-                )  # a program that crashes also exits with 1: only its own report makes it a verdict
+            # A program that crashes also exits with 1: only its own report makes it a verdict.
+            if report.get("verdict") != verdict.value:
+                verdict = Verdict.INCONCLUSIVE
             yield NodeChecked(
                 at=self._now(),
                 node=node,
