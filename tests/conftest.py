@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from testbed.aws.server import serve
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,3 +84,10 @@ def ministack_python() -> Path:
     """A Python that has the local AWS. It is installed by the first test that asks for it."""
     subprocess.run([sys.executable, "-m", "tools.environment", "ministack"], cwd=ROOT, check=True)
     return ROOT / ".venv-ministack" / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def aws_url(ministack_python: Path) -> Iterator[str]:
+    """The address of one local AWS, which all tests of a process share that need no more of it than tables."""
+    with serve(ministack_python) as server:
+        yield server.url

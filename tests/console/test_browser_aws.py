@@ -19,7 +19,7 @@ from tests.aws.test_node_numbers import OverHttp
 from tests.console.browsing import MARKS, WAIT_MS, closed, opened
 from tests.console.containers import Containers, containers
 from tests.console.helpers import eventually, owners_client
-from tests.infra.deployed import deployed, local_aws
+from tests.infra.deployed import deployed, strict_aws
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -42,7 +42,7 @@ for step in range(20):
 @pytest.fixture(scope="module")
 def people(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
     settings = {"ADMISSION_CHECK": "false", "TRAINING_LOG_GROUPS": LOG_GROUP}
-    with local_aws(ministack_python) as server:
+    with strict_aws(ministack_python) as server:
         stack = deployed(server, tmp_path_factory.mktemp("aws"), settings)
         server.client("logs").create_log_group(logGroupName=LOG_GROUP)
         made = People(stack)

@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.engine.ports import Store
-from tests.aws.ministack import local_aws
 from tests.contract.worlds import World, dynamodb_world, memory_world, sqlite_world
-
-
-@pytest.fixture(scope="session")
-def aws_url(ministack_python: Path) -> Iterator[str]:
-    with local_aws(ministack_python) as url:
-        yield url
-
 
 #: In memory: all rows in the commit, those of one rank, or none.
 FIT = {"memory": None, "memory, owing some": 1, "memory, owing all": 0}

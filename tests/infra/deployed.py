@@ -25,7 +25,7 @@ TICK = {"source": "aws.scheduler", "detail-type": "Scheduled Event", "time": "20
 
 
 @contextlib.contextmanager
-def local_aws(python: Path) -> Iterator[Server]:
+def strict_aws(python: Path) -> Iterator[Server]:
     """One that checks permissions, for a stack that the CDK command deploys."""
     brought = subprocess.run([sys.executable, "-m", "tools.node"], cwd=ROOT, capture_output=True, text=True)
     if not CDK.exists():

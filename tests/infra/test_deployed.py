@@ -27,8 +27,8 @@ from tests.infra.deployed import (
     deployed,
     forget,
     kept,
-    local_aws,
     recover_together,
+    strict_aws,
     sweep,
 )
 
@@ -43,7 +43,7 @@ def stack(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """One AWS and one deployment for all that follows. The last test destroys it."""
     # Stories run side by side, on nodes that they add and use at once.
     settings = {"FREEZE_NODES": "1000", "ADMISSION_CHECK": "false"}
-    with local_aws(ministack_python) as server:
+    with strict_aws(ministack_python) as server:
         yield deployed(server, tmp_path_factory.mktemp("deployed"), settings)
 
 

@@ -13,7 +13,7 @@ from ecs_gpu_recovery.core.errors import NotFound
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from ecs_gpu_recovery.core.node_record import Node
 from testbed.aws.deployment import People
-from tests.infra.deployed import Story, complaints, deployed, hasten, kept, local_aws, sweep
+from tests.infra.deployed import Story, complaints, deployed, hasten, kept, strict_aws, sweep
 
 pytestmark = [pytest.mark.ministack, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ministack, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def people(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
     settings = {"FREEZE_WITHIN_S": "60", "REPAIR_RUNGS": "reboot,replace"}
-    with local_aws(ministack_python) as server:
+    with strict_aws(ministack_python) as server:
         made = deployed(server, tmp_path_factory.mktemp("nodes"), settings)
         yield People(made)
         made.destroy()

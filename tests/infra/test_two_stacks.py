@@ -12,7 +12,7 @@ import pytest
 
 from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.deployment import Deployment, People
-from tests.infra.deployed import Story, complaints, deployed, local_aws
+from tests.infra.deployed import Story, complaints, deployed, strict_aws
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deployment.md"
@@ -32,7 +32,7 @@ def own_names() -> list[str]:
 @pytest.fixture(scope="module")
 def both(ministack_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[People]]:
     second = {name: f"second-{name.lower().replace('_', '-')}" for name in own_names()}
-    with local_aws(ministack_python) as server:
+    with strict_aws(ministack_python) as server:
         first = deployed(server, tmp_path_factory.mktemp("stack"), QUICK)
         other = deployed(server, tmp_path_factory.mktemp("stack"), second | QUICK, bootstrap=False)
         yield [People(first), People(other)]

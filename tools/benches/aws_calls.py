@@ -19,7 +19,7 @@ from ecs_gpu_recovery.aws.items import job_item
 from ecs_gpu_recovery.core.errors import VersionConflict
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.core.node_record import Node
-from tests.aws.ministack import local_aws
+from testbed.aws.server import serve
 from tests.aws.test_store_cost import a_bad_night, after_a_hundred_attempts, size
 from tests.contract.worlds import a_job, a_node, running
 from tests.stories.account import InMemory
@@ -132,7 +132,7 @@ def conflicts() -> dict[str, float]:
     subprocess.run([sys.executable, "-m", "tools.environment", "ministack"], cwd=ROOT, check=True)
     rows, verdicts = examined(256)
     lost: list[int] = []
-    with local_aws(ROOT / ".venv-ministack" / "bin" / "python") as url, a_world(url) as world:
+    with serve(ROOT / ".venv-ministack" / "bin" / "python") as server, a_world(server.url) as world:
         for role, items in rows.items():
             for item in items:
                 world.account.write(role, item)
