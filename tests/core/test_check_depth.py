@@ -12,8 +12,8 @@ from ecs_gpu_recovery.core.effects import CheckNode
 from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked
 from ecs_gpu_recovery.core.model import JobSpec, Verdict
 from ecs_gpu_recovery.core.policy import Policy
+from tests.core.machine import Machine
 from tests.core.story import T0, Story
-from tests.core.test_nodes import Machine
 
 LEVELS = replace(
     Policy(), check_level_before="1", check_level_after="2", check_level_gate="3", post_reboot_check=True

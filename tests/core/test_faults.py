@@ -10,8 +10,8 @@ import pytest
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, RebootNode
 from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import NodeStatus, Verdict
+from tests.core.machine import AVAILABLE, FAILED, REBOOTING, UNDER_TEST, UNKNOWN, Machine
 from tests.core.story import POLICY, T0, like
-from tests.core.test_nodes import AVAILABLE, FAILED, REBOOTING, UNDER_TEST, UNKNOWN, Machine
 
 GATED = replace(POLICY, post_reboot_check=True)
 MINUTE = timedelta(minutes=1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ecs_gpu_recovery.core.events import NodeSeen
+from tests.core.machine import Machine
 from tests.core.story import MINUTE, Story, a_running_job
-from tests.core.test_nodes import Machine
 
 
 def sees(job: Story, *, connected: bool, version: int) -> Story:

@@ -18,6 +18,7 @@ from ecs_gpu_recovery.core.job.table import TABLE, decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
 from ecs_gpu_recovery.core.node import table as nodes
 from ecs_gpu_recovery.core.rows import claimed_node
+from tests.core.machine import Machine
 from tests.core.story import (
     POLICY,
     T0,
@@ -31,7 +32,6 @@ from tests.core.story import (
     some_nodes,
     with_retries,
 )
-from tests.core.test_nodes import Machine
 from tools import state_docs
 
 CHECKS_AFTER = replace(POLICY, post_reboot_check=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.infra.recorded import FUNCTIONS, Grant, Need, all_needs, grants
+from tests.infra.grants import Grant, grants
+from tests.infra.recorded import FUNCTIONS, Need, all_needs
 from tools import permissions as page
 
 if TYPE_CHECKING:
