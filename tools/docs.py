@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,24 +37,24 @@ gpu-recovery --install-completion                   # Tab completes jobs, nodes 
 
 
 def commands_page() -> str:
-    """Every command of `gpu-recovery` in a line, from its own help, which has the options and the rest."""
+    """Every command of `gpu-recovery` in a clause, from its own help, which has the options and the rest."""
     root: Any = typer.main.get_command(app)
     parts = [
         MADE,
         "# The `gpu-recovery` command\n",
         FIRST,
-        "\nThe others:\n\n| command | what it does |\n|---|---|\n",
+        "\nThe others:\n\n",
     ]
     for path, command in _walk(root, "gpu-recovery"):
         if f"\n{path} " in FIRST:
             continue
-        said = " ".join(_text(command.help).split()).partition(". ")[0].removesuffix(".").replace("|", "\\|")
+        said = re.split(r"[.:;,] |\.$", " ".join((command.help or "").split()))[0]
         arguments = [_name(p) for p in command.params if p.param_type_name == "argument"]
         name = " ".join([path.removeprefix("gpu-recovery "), *arguments])
-        parts.append(f"| `{name}` | {said} |\n")
-    parts.append("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
+        parts.append(f"- `{name}`: {said}\n")
+    parts.append("\n## Exit codes\n\n")
     for code, meaning in EXIT_CODES.items():
-        parts.append(f"| {code} | {meaning} |\n")
+        parts.append(f"- {code}: {meaning}\n")
     parts.append(
         "\nErrors go to standard error. With `--json` its last line is one object: `error`, `hint` (what to do),"
         " `exit_code`.\n"
@@ -73,10 +74,6 @@ def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _walk(child, f"{path} {name}")
         else:
             yield f"{path} {name}", child
-
-
-def _text(text: str | None) -> str:
-    return "\n".join(line.strip() for line in (text or "").strip().splitlines())
 
 
 def pages() -> dict[Path, Callable[[], str]]:

@@ -58,28 +58,20 @@ letters to their functions again: whoever calls a function can tell it anything.
 
 - `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: two managed policies, the outputs `ViewerPolicyArn` and
   `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
-- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON; add `--role
-  ARN` for each role that tasks get.
+- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON, with the
+  resources of each right; add `--role ARN` for each role that tasks get.
 - Behind a console with its own sign-in, only the console's role needs them.
 
 What an operator may not send himself (`ecs:StartTask`, `ecs:StopTask`, `ssm:SendCommand`) is recorded, and the
 functions carry it out within minutes. Everybody may call `sts:GetCallerIdentity`; the name it gives goes into the
 record.
 """
-#: Below which heading a right of people stands, by who has it.
+#: Below which line a right of people stands, by who has it.
 _WHO = {
     people.ALL: "Viewers, operators and the console",
     people.READS: "Operators and the console",
     people.ACTS: "Operators, and the console that acts for them",
     (people.ACTING,): "The console that acts, alone",
-}
-_ONLY = {
-    "incidents": " of the source `gpu-recovery`",
-    "": "",
-    "cluster": " of the cluster",
-    "tag": " with the tag in `NODE_TAG`",
-    "sns": " by way of SNS",
-    "ecs": " to `ecs-tasks.amazonaws.com`",
 }
 #: How a condition is said, where there is a shorter word for it than the condition itself.
 _IF = {
@@ -270,9 +262,7 @@ def page(template: Mapping[str, Any]) -> str:
     for name, (about, rows) in given.items():
         parts.append(_section(f"{name}: {about[:1].lower()}{about[1:]}", ("may", "on"), rows))
     parts.append(PEOPLE)
-    for group, title in _WHO.items():
-        parts.append(_section(title, ("may", "on", "what for"), _people(group)))
-    parts.append(DEPLOY)
+    parts += [*map(_people, _WHO), DEPLOY]
     return "".join(parts)
 
 
@@ -288,13 +278,15 @@ def _section(title: str, head: tuple[str, ...], rows: Iterable[str]) -> str:
     return "\n".join(["", f"### {title}", "", *lines, ""])
 
 
-def _people(group: tuple[str, ...]) -> Iterator[str]:
-    config = Config.from_env({})
+def _people(group: tuple[str, ...]) -> str:
+    """What each action is for, once. On what, the printed policy says."""
+    reasons: dict[str, list[str]] = {}
     for grant in people.GRANTS:
         if grant.who == group:
-            places = grant.shown(config) or ["roles of tasks: the stack's and `TASK_ROLE_ARNS`"]
-            on = ", ".join(place if "`" in place else f"`{place}`" for place in places)
-            yield f"| {_actions(grant.actions)} | {on}{_ONLY[grant.only]} | {grant.why} |"
+            said = reasons.setdefault(_actions(grant.actions), [])
+            said += [grant.why] if grant.why not in said else []
+    rights = "\n".join(f"- {actions}: {'; '.join(said)}" for actions, said in reasons.items())
+    return f"\n{_WHO[group]}:\n\n{rights}\n"
 
 
 def _actions(actions: Iterable[str]) -> str:

@@ -35,10 +35,6 @@ class Grant:
     on: Places
     only: str = ""  #: "cluster": of this cluster; "tag": nodes with the tag; "ecs": passed to ECS
 
-    def shown(self, config: Config) -> list[str]:
-        """The resources as a person reads them."""
-        return [f"{name.service}:{name.resource}" if name.service else "*" for name in self.on(config)]
-
 
 ALL = (VIEWER, OPERATOR, SHOWING, ACTING)
 READS, ACTS = (OPERATOR, SHOWING, ACTING), (OPERATOR, ACTING)
