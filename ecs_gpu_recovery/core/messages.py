@@ -43,6 +43,8 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
         advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
     if broken and attempt:
         advice.append(f"What nodes kept before a reboot: gpu-recovery evidence {job_id}.")
+    elif any(r.hung for r in ranks):
+        advice.append(_stood(job_id))
     if not bad:
         advice.append(f"Read the logs: gpu-recovery logs {job_id}.")
     advice.append(f"Then run the job again: gpu-recovery retry {job_id}.")
@@ -151,15 +153,23 @@ def gang_stuck(job_id: str, ranks: Sequence[Rank]) -> Notify:
     )
 
 
-def job_may_hang(job_id: str, attempt: int, since: str, evidence: str, done: str) -> Notify:
+def _stood(job_id: str) -> str:
+    """What is kept of a gang that spins, before anything is stopped."""
+    return f"Where its ranks stood: gpu-recovery evidence {job_id}."
+
+
+def job_may_hang(
+    job_id: str, attempt: int, since: str, evidence: str, done: str, *, looked_at: bool
+) -> Notify:
     """A job that runs and does not seem to train."""
+    stood = f" {_stood(job_id)}" if looked_at else ""
     return Notify(
         key=keys.job_may_hang(job_id, attempt),
         subject=headline(f"Job {job_id} may hang: {since}"),
         happened=f"Job {job_id} runs (attempt {attempt}), but {since}.",
         evidence=evidence[:4000],
         done=f"{done[:1].upper()}{done[1:]}.",
-        next=f"Look at its page or its logs: gpu-recovery logs {job_id}. If it hangs, stop it and run it again:"
+        next=f"Look at its page or its logs: gpu-recovery logs {job_id}.{stood} If it hangs, stop it and run it again:"
         f" gpu-recovery stop {job_id}; gpu-recovery retry {job_id}. More: docs/runbooks/job-hangs.md",
     )
 

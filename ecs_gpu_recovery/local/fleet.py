@@ -169,11 +169,15 @@ class LocalFleet:
         """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked."""
         for rank in ranks:
             with _answering(rank.node):
-                folder = self._cluster.task(rank.node, rank.task_id).folder
+                view, folder = (
+                    self._cluster.node(rank.node),
+                    self._cluster.task(rank.node, rank.task_id).folder,
+                )
                 evidence.keep_stacks(folder)
-                if self._cluster.node(rank.node).kind == "real":
+                if view.kind == "real":
                     told = {**os.environ, **environment(job, rank)}
                     evidence.keep_ras(folder, told["NCCL_RAS_ADDR"])
+                evidence.keep(view, keys.hang_look(keys.hang_stop(job.id, job.attempt), rank.node))
 
     def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
         """As NCCL said when it was asked. That a program is stopped is seen here, and told with its silence."""

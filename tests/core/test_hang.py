@@ -50,6 +50,17 @@ def test_where_no_rank_stands_out_all_are_suspect() -> None:
     job = a_running_job(nodes=2).hears(stalled()).stops(0, 1).check_says(Verdict.HEALTHY, 0, 1)
     assert job.status is JobStatus.FAILED
     assert job.job.outcome == "the whole gang hung; no GPU fault found"
+    (told,) = (order for order in job.orders if isinstance(order, Notify))
+    assert "Where its ranks stood: gpu-recovery evidence j." in told.next
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_who_is_told_of_a_hang_is_told_what_was_kept_of_it(spinning: bool) -> None:
+    """Where all GPUs rest nobody has looked: it may be anything."""
+    late = {"silent_since": None} if spinning else {"spinning": False}
+    (told,) = a_running_job(nodes=2).hears(stalled(**late)).orders
+    assert isinstance(told, Notify)
+    assert ("gpu-recovery evidence j" in told.next) is spinning
 
 
 def test_a_fault_behind_the_hang_is_repaired_and_the_hang_forgotten() -> None:

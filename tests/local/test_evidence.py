@@ -1,4 +1,4 @@
-"""What is kept of an embedded node before its reboot, which would wipe it."""
+"""What is kept of an embedded node before its reboot, which would wipe it, and of a hang."""
 
 from __future__ import annotations
 
@@ -87,6 +87,10 @@ def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_pat
     for _ in range(2):  # it listens once
         fleet.keep_hang(job, job.ranks)
     assert (task / evidence.RAS).read_text() == said
+    look = keys.hang_look(keys.hang_stop(job.id, job.attempt), "n1")
+    assert kept(tmp_path, look)[f"tasks/{task.name}/{evidence.RAS}"].decode() == said, (
+        "for who asks for evidence"
+    )
     assert fleet.waited_for(job, job.ranks) == Named(
         odd=(), what="NCCL: rank 1 (process 636 on 127.0.0.1) is 8 collectives behind"
     )

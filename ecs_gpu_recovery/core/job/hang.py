@@ -100,7 +100,10 @@ def _tell(draft: Draft, ev: GangStalled, done: str) -> None:
     if not draft.reported(NOTED):
         evidence = draft.cut("; ".join(filter(None, (_since(ev), ev.what, ev.written))))
         draft.note("job", draft.status, draft.status, NOTED, evidence)
-        draft.order(ev.tell or messages.job_may_hang(draft.id, draft.attempt, _since(ev), evidence, done))
+        told = messages.job_may_hang(
+            draft.id, draft.attempt, _since(ev), evidence, done, looked_at=ev.spinning
+        )
+        draft.order(ev.tell or told)
 
 
 def alarmed_at(job: Job) -> datetime | None:
