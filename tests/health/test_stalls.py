@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.watch.pulse import State
 from ecs_gpu_recovery.health.watch.sinks import Event
 from ecs_gpu_recovery.health.watch.stalls import Stalls
+from ecs_gpu_recovery.health.watch.writing import RankFiles
 
 from .conftest import BUSY_MACHINE_S
 
@@ -41,7 +43,8 @@ def stalls(tmp_path: Path) -> Iterator[Stalls]:
             emit({"round": turn})
             time.sleep(0.03)
 
-    made = Stalls(read, LIMITS, "n1", every_s=0.2)
+    (tmp_path / "progress" / "j").mkdir(parents=True)
+    made = Stalls(read, LIMITS, "n1", every_s=0.2, files=RankFiles(tmp_path / "progress", every_s=0.02))
     yield made
     made.close()
 
@@ -57,12 +60,28 @@ def told(stalls: Stalls, enough: Callable[[list[Event]], bool]) -> list[Event]:
     return found
 
 
+def wrote(event: Event) -> list[Event]:
+    found = event.get("wrote", [])  # a busy machine may not have looked in time
+    assert isinstance(found, list)
+    return found
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_standstill_is_told_while_it_lasts_and_its_end_once(stalls: Stalls, tmp_path: Path) -> None:
-    nothing = told(stalls, lambda _: stalls.latest is not None and stalls.latest.state is State.MOVING)
-    assert nothing == [], "of a node that trains nobody is told"
+    stamp = time.time() - 1000
+
+    def trains_and_writes(_: object) -> bool:
+        nonlocal stamp
+        stamp += 1
+        (tmp_path / "progress" / "j" / "0.log").touch()
+        os.utime(tmp_path / "progress" / "j" / "0.log", (stamp, stamp))
+        seen = stalls.latest is not None and stalls.latest.state is State.MOVING
+        return seen and bool(stalls._files and stalls._files.told())
+
+    assert told(stalls, trains_and_writes) == [], "of a node that trains nobody is told"
     (tmp_path / "load").write_text("spin")
-    still = told(stalls, lambda found: len(found) == 3)
+    still = told(stalls, lambda found: len(found) >= 3 and any(map(wrote, found)))
+    assert {(one["job"], one["rank"]) for event in still for one in wrote(event)} == {("j", 0)}
     assert {(event["state"], event["moved"], event["node"]) for event in still} == {("flat", True, "n1")}
     (tmp_path / "load").write_text("train")
     told(stalls, lambda found: any(event["state"] == "moving" for event in found))
