@@ -255,12 +255,14 @@ def page(template: Mapping[str, Any]) -> str:
     for function in FUNCTIONS:
         for row in given.pop(f"{function}Role")[1]:
             who.setdefault(row.replace(function, "FUNCTION"), []).append(function)
-    shared = [row for row, functions in who.items() if len(functions) == len(FUNCTIONS)]
-    parts += [_section("All four functions", ("may", "on"), shared)]
-    some = [row + f" {', '.join(functions)} |" for row, functions in who.items() if row not in shared]
-    parts += [_section("Some of them", ("may", "on", "who"), some)]
-    for name, (about, rows) in given.items():
-        parts.append(_section(f"{name}: {about[:1].lower()}{about[1:]}", ("may", "on"), rows))
+    rows_of: dict[tuple[str, ...], list[str]] = {}
+    for row, functions in who.items():
+        rows_of.setdefault(tuple(functions), []).append(row)
+    parts += [_section("All four functions", rows_of.pop(FUNCTIONS)), "\n### Some of them\n"]
+    parts += [f"\n{', '.join(some)}:\n\n{_lines(rows)}" for some, rows in rows_of.items()]
+    parts += [
+        _section(f"{name}: {about[:1].lower()}{about[1:]}", rows) for name, (about, rows) in given.items()
+    ]
     parts.append(PEOPLE)
     parts += [*map(_people, _WHO), DEPLOY]
     return "".join(parts)
@@ -273,9 +275,12 @@ def deploying(template: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _section(title: str, head: tuple[str, ...], rows: Iterable[str]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows]
-    return "\n".join(["", f"### {title}", "", *lines, ""])
+def _section(title: str, rows: Iterable[str]) -> str:
+    return f"\n### {title}\n\n{_lines(rows)}"
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "".join(f"- {row}\n" for row in rows)
 
 
 def _people(group: tuple[str, ...]) -> str:
@@ -285,8 +290,8 @@ def _people(group: tuple[str, ...]) -> str:
         if grant.who == group:
             said = reasons.setdefault(_actions(grant.actions), [])
             said += [grant.why] if grant.why not in said else []
-    rights = "\n".join(f"- {actions}: {'; '.join(said)}" for actions, said in reasons.items())
-    return f"\n{_WHO[group]}:\n\n{rights}\n"
+    rights = (f"{actions}: {'; '.join(said)}" for actions, said in reasons.items())
+    return f"\n{_WHO[group]}:\n\n{_lines(rights)}"
 
 
 def _actions(actions: Iterable[str]) -> str:
@@ -355,7 +360,7 @@ def _row(statement: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
     ]
     only = " and ".join(_IF.get(one, f"if {one}") for one in conditions)
     on = ", ".join(f"`{place}`" for place in places) + (f" {only}" if only else "")
-    return f"| {_actions(_many(statement['Action']))} | {on} |"
+    return f"{_actions(_many(statement['Action']))} on {on}"
 
 
 def _many(value: Any) -> list[Any]:

@@ -156,7 +156,7 @@ def _part(part: Part, lang: str) -> str:
         part.en if english else part.zh,
         _table(columns, [_row(one, part.table, lang) for one in part.attributes if one.seed]),
         "**Added:**" if english else "**附加：**",
-        _table(columns, [_row(one, part.table, lang) for one in part.attributes if _own(one)]),
+        _list([_row(one, part.table, lang) for one in part.attributes if _own(one)]),
     ]
     if part.table.indexes:
         made.append(
@@ -175,10 +175,8 @@ def _own(attribute: Attribute) -> bool:
 
 def _shared(lang: str) -> str:
     """What is added to jobs and to nodes, with the same meaning."""
-    english = lang == "en"
-    head = ("attribute", "what it is", "example") if english else ("属性", "描述", "示例")
-    title = "## Added to jobs and nodes" if english else "## 作业表和节点表共有的附加属性"
-    return f"{title}\n\n{_table(head, [_row(one, JOBS, lang) for one in OF_RECORDS])}\n"
+    title = "## Added to jobs and nodes" if lang == "en" else "## 作业表和节点表共有的附加属性"
+    return f"{title}\n\n{_list([_row(one, JOBS, lang) for one in OF_RECORDS])}\n"
 
 
 def _row(attribute: Attribute, table: Table, lang: str) -> tuple[str, ...]:
@@ -200,6 +198,11 @@ def _index(table: Table, number: int, lang: str) -> tuple[str, ...]:
     carries = everything if index.carries == ("*",) else ", ".join(f"`{name}`" for name in extra)
     why = index.why if lang == "en" else INDEX_ZH[table.name, index.name]
     return (f"`{index.name}`", ", ".join(f"`{key}`" for key in index.keys), carries or "-", why)
+
+
+def _list(rows: Sequence[Sequence[str]]) -> str:
+    """Without examples: no other tool writes these."""
+    return "\n".join(f"- {name}: {said}" for name, said, _ in rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

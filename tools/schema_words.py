@@ -16,7 +16,7 @@ class Attribute:
     seed: bool
     en: str
     zh: str
-    example: str
+    example: str = ""  #: of a published one: other tools write those
 
 
 #: Beside every record, of a job or of a node.
@@ -27,7 +27,6 @@ OF_RECORDS = (
         False,
         "counts the writes: n is written only over n - 1",
         "写入计数：版本 n 只能覆盖版本 n-1",
-        "9",
     ),
     Attribute(
         "format",
@@ -35,7 +34,6 @@ OF_RECORDS = (
         False,
         "the [format](upgrade.md#two-releases-at-once) of the record: an older release does not touch a newer one",
         "记录的[格式编号](upgrade.md#two-releases-at-once)：旧版本不会改写更新格式的记录",
-        "1",
     ),
     Attribute(
         "told",
@@ -43,7 +41,6 @@ OF_RECORDS = (
         False,
         "what people were told is [wrong with the record](runbooks/bad-records.md); absent if nothing was",
         "已通知人员的[记录问题](runbooks/bad-records.md)；没有时不存在",
-        "JSONDecodeError: …",
     ),
     Attribute(
         "written_by",
@@ -51,7 +48,6 @@ OF_RECORDS = (
         False,
         "the name of the last write, so that its repetition is known",
         "最后一次写入的标识，用于识别重复写入",
-        "6f0c…",
     ),
     Attribute(
         "wake_at",
@@ -59,7 +55,6 @@ OF_RECORDS = (
         False,
         "when the sweeper must look; absent if nothing is waited for",
         "清扫函数必须检查的时间；没有等待事项时不存在",
-        "2026-11-15T03:11:07.120000+00:00",
     ),
 )
 
@@ -138,14 +133,13 @@ TASK = (
         "该行首次写入的时间",
         "2026-11-15T02:00:01.500000+00:00",
     ),
-    Attribute("exit_code", "S", False, "how it ended, once it has: digits", "退出代码（结束后才有）", "1"),
+    Attribute("exit_code", "S", False, "how it ended, once it has: digits", "退出代码（结束后才有）"),
     Attribute(
         "exit_reason",
         "S",
         False,
         "why, in ECS's words",
         "ECS 给出的结束原因",
-        "Essential container in task exited",
     ),
     Attribute(
         "job_version",
@@ -153,7 +147,6 @@ TASK = (
         False,
         "the version of the job's record that wrote the row",
         "写入该行的作业记录版本",
-        "9",
     ),
 )
 JOB = (
@@ -198,14 +191,13 @@ JOB = (
     Attribute("created_at", "S", True, "when it was recorded", "记录创建的时间", "2026-11-15T02:00:00+00:00"),
     Attribute("retry", "S", True, "the attempt: digits, from 0", "重试次数，从 0 开始", "1"),
     Attribute("job_status", "S", True, "where it stands", "作业的当前状态", "IN_PROGRESS"),
-    Attribute("job_name", "S", False, "a short name that a person gave it", "提交者给作业起的短名称", "llm"),
+    Attribute("job_name", "S", False, "a short name that a person gave it", "提交者给作业起的短名称"),
     Attribute(
         "record",
         "S",
         False,
         "the whole job as JSON, or compressed with zlib (type B) above 16,000 characters: the truth",
         "完整的作业记录（JSON；超过 16,000 字符时用 zlib 压缩，类型为 B）。这是唯一的事实来源",
-        '{"id": "llm-3f2a1c", …}',
     ),
     *OF_RECORDS,
     Attribute(
@@ -214,7 +206,6 @@ JOB = (
         False,
         "ranks whose task and node rows are still to be written; absent if none are",
         "任务行和节点行尚待写入的 rank；没有时不存在",
-        '["0", "1"]',
     ),
     Attribute(
         "live",
@@ -222,7 +213,6 @@ JOB = (
         False,
         "1 while the job has not ended, then absent",
         "作业未结束时为 1，结束后不存在",
-        "1",
     ),
 )
 NODE = (
@@ -278,7 +268,6 @@ NODE = (
         False,
         "the job that holds it; absent if it is free",
         "占用该节点的作业；空闲时不存在",
-        "llm-3f2a1c",
     ),
     Attribute(
         "job_version",
@@ -286,7 +275,6 @@ NODE = (
         False,
         "the version of that job's record that wrote the status",
         "写入状态的作业记录版本",
-        "9",
     ),
     Attribute(
         "record",
@@ -294,7 +282,6 @@ NODE = (
         False,
         "the whole node as JSON: GPUs, host, holds, errands, history",
         "完整的节点记录（JSON）：GPU、主机、维护标记、任务、历史",
-        '{"name": "gpu-01", …}',
     ),
     *OF_RECORDS,
     Attribute(
@@ -303,7 +290,6 @@ NODE = (
         False,
         "under this key its job handed the node over, and its own record decides; absent if it did not",
         "作业以此键移交了该节点，由节点自己的记录决定；未移交时不存在",
-        "train-7/1/0/reboot",
     ),
     Attribute(
         "forget_at",
@@ -311,7 +297,6 @@ NODE = (
         False,
         "its machine is gone: DynamoDB deletes the row after this second of the epoch; absent otherwise",
         "其机器已不存在：DynamoDB 会在该时刻（纪元秒）之后删除此行；否则不存在",
-        "1764212887",
     ),
     Attribute(
         "story",
@@ -319,7 +304,6 @@ NODE = (
         False,
         "what its job has said of the node since `record` was written; absent if nothing",
         "自 `record` 写入以来其作业对该节点的记录；没有时不存在",
-        '[{"at":"2026-11-15T03:08:07+00:00","subject":"gpu-01",...}]',
     ),
 )
 #: Why each index is there, in Chinese; the English words are in `aws.tables`.
