@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import ClusterRefused
-from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootFailed, TaskEnded, TaskStarted
+from ..core.events import (
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    NodeSeen,
+    OrderSent,
+    RebootFailed,
+    TaskEnded,
+    TaskStarted,
+)
 from ..core.model import Job, NodeStatus, Rank
 from ..core.node_record import Node
 from ..core.witness import Named
@@ -226,15 +235,14 @@ class EcsFleet:
                     reason="the host behind this container instance is unknown",
                 )
             ]
-        if again and self._reboots.find(host, order.key, self._now()) is not None:
-            return []
-        sent = self._reboots.send(host, node.name, order.key)
-        self._sent[sent.command_id] = sent
-        return []
+        if not (again and self._reboots.find(host, order.key, self._now()) is not None):
+            sent = self._reboots.send(host, node.name, order.key)
+            self._sent[sent.command_id] = sent
+        return [OrderSent(at=self._now(), key=order.key, kept=self._reboots.kept(node.name, order.key))]
 
     def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
-        self._replacements.send(self.host_of(node), node.name, order.key, self._now(), again=again)
-        return []
+        kept = self._replacements.send(self.host_of(node), node.name, order.key, self._now(), again=again)
+        return [OrderSent(at=self._now(), key=order.key, kept=kept)]
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         self._looks.send(

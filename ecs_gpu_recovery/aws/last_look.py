@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..core import keys
 from . import shell_document
 from .errors import translated
 from .evidence import Evidence
 from .pages import pages
-from .reboots import OVER
+from .reboots import OVER, SUCCESS
 
 if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
@@ -62,18 +63,20 @@ class LastLook:
         self._ssm, self._evidence, self._document = ssm, evidence, document
         self._cluster = cluster.rpartition("/")[2]
 
-    def over(self, host: str, node: str, key: str, now: datetime, *, again: bool) -> bool:
-        """Whether the machine may go: it has told what it knows, or can't be asked, or has had its time.
+    def kept(self, host: str, node: str, key: str, now: datetime, *, again: bool) -> str | None:
+        """The archive of what the machine knows; empty if it can't be asked, or has had its time. None: it is at it.
 
         `again`: it may have been asked before. The host itself answers the same question once.
         """
         address = self._evidence.address(node, key)
         if not address:
-            return True
+            return ""
         asked = self._asked(host, key, now) if again else []
-        if asked:
-            return all(each["Status"] in OVER or each["RequestedDateTime"] < now - _HAS for each in asked)
-        return not self._ask(host, node, key, address)
+        if not asked:
+            return None if self._ask(host, node, key, address) else ""
+        if any(each["Status"] not in OVER and each["RequestedDateTime"] >= now - _HAS for each in asked):
+            return None
+        return keys.evidence(key) if any(each["Status"] == SUCCESS for each in asked) else ""
 
     def _comment(self, key: str) -> str:
         """At most 100 characters; a key that is longer is known by its marker."""

@@ -102,6 +102,10 @@ class Reboots:
         sent = reply.get("Command", {})
         return Command(str(sent.get("CommandId", "")), str(sent.get("Status", "")), host, key)
 
+    def kept(self, node: str, key: str) -> str:
+        """The archive of what the host is told to keep first; empty where it keeps nothing."""
+        return self._evidence.archive(node, key)
+
     def find(self, host: str, key: str, now: datetime) -> Command | None:
         """The command of this order among the host's, the newest first."""
         wanted = self.comment(key)

@@ -33,14 +33,15 @@ class Replacements:
     def __init__(self, autoscaling: AutoScaling, look: LastLook, machines: Machines) -> None:
         self._groups, self._look, self._machines = autoscaling, look, machines
 
-    def send(self, host: str, node: str, key: str, now: datetime, *, again: bool) -> None:
-        """`again`: it may have been sent before. Then an instance that no group knows may be gone already, which EC2
-        can tell."""
+    def send(self, host: str, node: str, key: str, now: datetime, *, again: bool) -> str:
+        """The archive of what it knew. `again`: it may have been sent before. Then an instance that no group knows may
+        be gone already, which EC2 can tell."""
         from botocore.exceptions import ClientError
 
         if not host.startswith("i-"):
             raise ClusterRefused(node, f"{host or 'its host'} is no EC2 instance: it knows the reboot only")
-        if not self._look.over(host, node, key, now, again=again):
+        kept = self._look.kept(host, node, key, now, again=again)
+        if kept is None:
             raise Transient(f"what {node} knows is kept before its machine goes")
         try:
             with translated(f"replacing {node}"):
@@ -57,3 +58,4 @@ class Replacements:
                 raise ClusterRefused(
                     node, f"no Auto Scaling group would start another for {host}: {why}"
                 ) from exc
+        return kept

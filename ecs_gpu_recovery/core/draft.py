@@ -87,6 +87,9 @@ class RecordDraft(Outbox, ABC):
     def wait_for(self, effect: Effect) -> None:
         """This order is known to have been sent: what it causes has its time from now on."""
 
+    def keep(self, effect: Effect, archive: str) -> None:
+        """What this order would wipe is in that archive. A job orders nothing that wipes."""
+
     def wait_longer(self, index: int, wait: timedelta) -> None:
         """From now on, where there is a deadline and it is not later anyway."""
         deadline = self.machine(index).deadline
@@ -167,6 +170,8 @@ def order_sent(draft: RecordDraft, ev: OrderSent) -> None:
     if order is not None and not isinstance(order.effect, StartTask | CheckNode):
         draft.drop(ev.key)
         draft.wait_for(order.effect)
+        if ev.kept:
+            draft.keep(order.effect, ev.kept)
 
 
 def order_failed(draft: RecordDraft, ev: OrderFailed) -> None:

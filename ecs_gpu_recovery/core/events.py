@@ -183,6 +183,7 @@ class NodeRepaired(Fact):
     key: str
     machine: MachineRecord
     address: str = ""  #: where it is reached now
+    kept: str = ""  #: the archive of what was kept before its repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,7 @@ class NodeGivenUp(Fact):
     node: str
     key: str
     reason: str
+    kept: str = ""  #: the archive of what was kept before its repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +350,7 @@ class OrderSent(Fact):
     """An order has been carried out, as far as the sender can tell."""
 
     key: str
+    kept: str = ""  #: the archive of what a repair would wipe, where that is kept before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,10 @@ def news_for_job(node: Node) -> Fact | None:
         return None
     if node.returned == node.handed:
         at, name = node.updated_at, node.name
-        return NodeRepaired(at=at, node=name, key=node.handed, machine=node, address=node.ip)
+        return NodeRepaired(at=at, node=name, key=node.handed, machine=node, address=node.ip, kept=node.kept)
     if node.status is NodeStatus.FAILED:
-        return NodeGivenUp(at=node.updated_at, node=node.name, key=node.handed, reason=node.findings)
+        at, name = node.updated_at, node.name
+        return NodeGivenUp(at=at, node=name, key=node.handed, reason=node.findings, kept=node.kept)
     return None
 
 

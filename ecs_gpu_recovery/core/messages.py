@@ -42,7 +42,7 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     if broken:
         advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
     if broken and attempt:
-        advice.append(f"What nodes kept before a reboot: gpu-recovery evidence {job_id}.")
+        advice.append(f"What nodes kept before a repair: gpu-recovery evidence {job_id}.")
     elif any(r.hung for r in ranks):
         advice.append(_stood(job_id))
     if not bad:
@@ -190,7 +190,7 @@ def job_trains_again(job_id: str, attempt: int, evidence: str) -> Notify:
 def node_failed(node: Node, why: str) -> Notify:
     """A node that no job holds needs a person. If it was rebooted, there is more to look at than the verdict."""
     advice = _reboot([node.name]) if node.curable else _mended(node.name)
-    kept = f"What it kept before its reboot: gpu-recovery evidence {node.name}. " if node.reboot_key else ""
+    kept = f"What it kept before its repair: gpu-recovery evidence {node.name}. " if node.kept else ""
     return Notify(
         key=keys.node_failed(node.name, node.errands),
         subject=headline(f"Node {node.name} failed: {why}"),
@@ -202,17 +202,18 @@ def node_failed(node: Node, why: str) -> Notify:
     )
 
 
-def node_replaced(node: str, by: str, evidence: str, errand: int) -> Notify:
+def node_replaced(old: Node, by: str, evidence: str) -> Notify:
     """For whoever pays for the machines, or knows the old one by name."""
+    node = old.name
+    kept = f" What {node} knew of its fault was kept: gpu-recovery evidence {node}." if old.kept else ""
     return Notify(
-        key=keys.node_failed(node, errand),
+        key=keys.node_failed(node, old.errands),
         subject=headline(f"Node {node} was replaced by {by}"),
         happened=f"Node {node} had a fault that no reboot cures. Its instance was terminated, and {by} came for it.",
         evidence=evidence,
         done=f"{by} is examined before its first job. The record of {node} stays for those who look for it.",
         node=node,
-        next=f"Nothing, unless such faults come often: gpu-recovery report. What {node} knew of its fault was kept:"
-        f" gpu-recovery evidence {node}.",
+        next=f"Nothing, unless such faults come often: gpu-recovery report.{kept}",
     )
 
 

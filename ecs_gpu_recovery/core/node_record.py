@@ -93,6 +93,7 @@ class Node(MachineRecord):
     salt: str = ""  #: of the tokens of its checks: its own, or that of the job that handed it over last
     first: bool = False  #: the others of that job's gang meet here
     reboot_key: str = ""  #: of its last reboot
+    kept: str = ""  #: the archive of what was kept before that
     rebooted: bool = False  #: that reboot is proven
     booted_at: datetime | None = None  #: by then it had booted last, as far as is known
     suspected: str = ""  #: a grave fault that was seen on it, and for which it was not examined yet

@@ -11,6 +11,11 @@ from .model import Entry
 NODE_LINES = 50
 
 
+def kept_in(node: str, archive: str) -> str:
+    """Where to find what was kept of a node before its repair; nothing where none was."""
+    return f"gpu-recovery evidence {node}: {archive}" if archive else ""
+
+
 def archive(key: str, entries: Iterable[Entry]) -> Archive:
     """Entries that leave a record, a line each."""
     lines = (f"{e.at.isoformat()} {e.subject} {e.before}->{e.after} {e.why} {e.evidence}" for e in entries)

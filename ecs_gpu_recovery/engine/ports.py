@@ -163,7 +163,8 @@ class Fleet(Protocol):
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]: ...
 
-    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]: ...
+    def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
+        """Where what it would wipe is kept first, an `OrderSent` says in which archive."""
 
     def replace_node(self, node: Node, order: ReplaceNode, *, again: bool) -> Iterable[Fact]:
         """Take its machine away and have another one come. That it is gone is seen like any other absence."""

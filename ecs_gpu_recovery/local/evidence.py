@@ -30,11 +30,11 @@ _TASKS, _PATIENCE_S = 12, 10.0
 _RAS_S = 3.0
 
 
-def keep(node: NodeView, key: str) -> None:
-    """Once per order, however often it is sent."""
+def keep(node: NodeView, key: str) -> str:
+    """Once per order, however often it is sent. The archive's name; empty if it could not be kept."""
     target = node.folder.parent.parent / FOLDER / node.name / keys.evidence(key)
     if target.exists():
-        return
+        return target.name
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,6 +51,7 @@ def keep(node: NodeView, key: str) -> None:
         say(f"the evidence of {node.name} was not kept: {exc}")
         with suppress(OSError):
             draft.unlink()
+    return target.name if target.exists() else ""
 
 
 def keep_stacks(task_dir: Path) -> None:

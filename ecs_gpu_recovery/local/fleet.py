@@ -20,7 +20,16 @@ from .. import check_report
 from ..core import keys
 from ..core.effects import CheckNode, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import ClusterRefused, Transient
-from ..core.events import CheckStarted, Fact, NodeChecked, NodeSeen, RebootProven, TaskEnded, TaskStarted
+from ..core.events import (
+    CheckStarted,
+    Fact,
+    NodeChecked,
+    NodeSeen,
+    OrderSent,
+    RebootProven,
+    TaskEnded,
+    TaskStarted,
+)
 from ..core.job import hang
 from ..core.model import Entry, Job, JobStatus, Leave, MachineRecord, NodeStatus, Notice, Rank, Verdict
 from ..core.node_record import Node
@@ -121,9 +130,9 @@ class LocalFleet:
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
         with _answering(node.name):
-            evidence.keep(self._cluster.node(node.name), order.key)
+            kept = evidence.keep(self._cluster.node(node.name), order.key)
             self._cluster.reboot(node.name, order.key)
-        return []
+        return [OrderSent(at=self._now(), key=order.key, kept=kept)]
 
     def company(self, node: Node) -> Sequence[str]:
         """Ranks that run there, but for the one that its job could not stop."""

@@ -81,7 +81,7 @@ def test_a_free_node_that_needs_a_reboot_is_not_to_be_released() -> None:
 def test_who_is_told_of_a_reboot_in_vain_is_told_where_its_evidence_is() -> None:
     (node,) = some_nodes(1)
     assert "gpu-recovery evidence" not in node_failed(node, "broken").next
-    assert "gpu-recovery evidence n0" in node_failed(replace(node, reboot_key="k"), "not cured").next
+    assert "gpu-recovery evidence n0" in node_failed(replace(node, kept="k.tar.gz"), "not cured").next
     bad = Rank(index=0, node="n0", node_status=NodeStatus.FAILED, verdict=Verdict.REPLACE, task_attempt=1)
     assert "gpu-recovery evidence j" in job_failed("j", 1, "why", [bad]).next
     assert "gpu-recovery evidence" not in job_failed("j", 0, "why", [bad]).next

@@ -85,6 +85,12 @@ def test_a_node_that_does_not_come_back_fails_the_job_and_one_message_says_so(tm
         (message,) = live.side.notices(10)
         assert message["key"] == "job/notify/failed"
         assert "gpu-recovery node release node-2" in message["next"]
+        (kept,) = live.side.evidence("node-2")
+        where = f"gpu-recovery evidence node-2: {kept.name}"
+        said = [entry.why for entry in live.side.node("node-2").timeline if entry.evidence == where]
+        assert said == ["what its reboot would wipe is kept first"]
+        said = [entry.why for entry in job.timeline if where in entry.evidence]
+        assert said == ["could not be brought back"]
 
 
 @pytest.mark.slow

@@ -204,7 +204,15 @@ def test_a_node_is_told_where_to_put_its_evidence_and_does_so_once(world: World)
     (address,) = world.cloud.cluster.kept
     place = urlsplit(address)
     assert place.hostname == f"{BUCKET}.s3.us-east-1.amazonaws.com"
-    assert place.path == f"/evidence/n1/{keys.evidence('j1/1/1/reboot')}"
+    archive = keys.evidence("j1/1/1/reboot")
+    assert place.path == f"/evidence/n1/{archive}"
+    where = f"gpu-recovery evidence n1: {archive}"
+    told = {(entry.why, entry.after) for entry in world.job().timeline if entry.evidence == where}
+    assert told == {("repaired, connected, all GPUs there", "AVAILABLE")}
+    told = {
+        (entry.why, entry.after) for entry in world.records().node("n1").timeline if entry.evidence == where
+    }
+    assert told == {("what its reboot would wipe is kept first", "REBOOTING")}
     signed = parse_qs(place.query)
     assert signed["X-Amz-Expires"] == ["3600"]
     assert signed["X-Amz-SignedHeaders"] == ["host"]
@@ -216,6 +224,7 @@ def test_a_deployment_without_a_bucket_keeps_nothing(world: World) -> None:
     world.fail_rank(0)
     world.until(lambda: world.job().attempt == 1)
     assert world.cloud.cluster.kept == []
+    assert "gpu-recovery evidence" not in str(world.records().node("n1").timeline)
 
 
 def test_a_function_that_cannot_sign_reboots_all_the_same(world: World) -> None:

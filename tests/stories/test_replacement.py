@@ -88,7 +88,11 @@ def test_what_a_machine_knows_is_kept_before_it_is_taken_away(world: World) -> N
     orders = [action for _, action in world.wire.calls if action in ("send_command", TERMINATE)]
     assert orders == ["send_command", TERMINATE]
     (address,) = world.cloud.cluster.kept
-    assert urlsplit(address).path == f"/evidence/n0/{keys.evidence(node(world).reboot_key)}"
+    archive = keys.evidence(node(world).reboot_key)
+    assert urlsplit(address).path == f"/evidence/n0/{archive}"
+    assert ("what its replacement would wipe is kept first", f"gpu-recovery evidence n0: {archive}") in [
+        (entry.why, entry.evidence) for entry in node(world).timeline
+    ]
     assert world.messages() == [], "that it takes a minute is nobody's trouble"
 
 
@@ -106,6 +110,7 @@ def test_a_machine_that_can_tell_nothing_is_taken_away_all_the_same(world: World
         world.cloud.control.power_off("n0")
     world.until(lambda: replaced(world), minutes=60)
     assert world.cloud.cluster.kept == []
+    assert "gpu-recovery evidence" not in str(node(world).timeline) + str(world.messages())
 
 
 def test_a_gate_that_fails_goes_one_rung_up_and_never_round(world: World) -> None:

@@ -24,6 +24,7 @@ from ..events import (
 )
 from ..exits import classify, host_gone, is_gone, is_passing, was_killed
 from ..model import Exit, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
+from ..timeline import kept_in
 from . import leaves
 from .budget import progress_seen
 from .claim import examine, may_move, under_test
@@ -245,7 +246,7 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     if rank.node_status is NodeStatus.FAILED and not may_move(draft):
         return
     why = "heard from again" if rank.verdict is Verdict.LOST else "repaired, connected, all GPUs there"
-    draft.node(rank.index, NodeStatus.AVAILABLE, why)
+    draft.node(rank.index, NodeStatus.AVAILABLE, why, kept_in(ev.node, ev.kept))
     newer = ev.machine.instance != rank.instance or ev.machine.seen_version >= rank.seen_version
     if newer and ev.machine.host != rank.host:
         draft.set(rank.index, address=ev.address)
@@ -262,7 +263,8 @@ def node_given_up(draft: Draft, ev: NodeGivenUp) -> None:
     """The node needs a person. It stays with its own record."""
     rank = rank_on(draft, ev.node)
     if rank is not None and rank.handed == ev.key and rank.node_status is not NodeStatus.FAILED:
-        draft.node(rank.index, NodeStatus.FAILED, "could not be brought back", ev.reason)
+        told = "; ".join(filter(None, (ev.reason, kept_in(ev.node, ev.kept))))
+        draft.node(rank.index, NodeStatus.FAILED, "could not be brought back", told)
         draft.set(rank.index, findings=draft.cut(ev.reason))
 
 

@@ -13,6 +13,7 @@ from ..errors import Bug
 from ..model import NodeStatus
 from ..node_record import Node
 from ..policy import Policy
+from ..timeline import kept_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,12 @@ class NodeDraft(RecordDraft):
             self.set(deadline=self.now)
         if self.node.status is NodeStatus.REBOOTING:
             self.wait_longer(0, self.policy.replace_timeout if replaces else self.policy.reboot_timeout)
+
+    def keep(self, effect: Effect, archive: str) -> None:
+        if effect.key == self.node.reboot_key:
+            what = "replacement" if isinstance(effect, ReplaceNode) else "reboot"
+            self.set(kept=archive)
+            self.say(f"what its {what} would wipe is kept first", kept_in(self.name, archive))
 
     def say(self, why: str, evidence: str = "") -> None:
         """A line that is no move."""

@@ -52,7 +52,7 @@ def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
 
 
 def order(d: NodeDraft, key: str) -> None:
-    d.set(reboot_key=key, rebooted=False, deadline=d.now + d.policy.reboot_timeout)
+    d.set(reboot_key=key, kept="", rebooted=False, deadline=d.now + d.policy.reboot_timeout)
     d.order(RebootNode(key=key, node=d.name))
 
 

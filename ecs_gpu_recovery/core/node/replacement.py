@@ -27,7 +27,7 @@ def begin(d: NodeDraft, why: str, findings: str) -> None:
 
 
 def order(d: NodeDraft, key: str) -> None:
-    d.set(reboot_key=key, rebooted=False, deadline=d.now + d.policy.replace_timeout)
+    d.set(reboot_key=key, kept="", rebooted=False, deadline=d.now + d.policy.replace_timeout)
     d.order(ReplaceNode(key=key, node=d.name))
 
 
@@ -58,7 +58,7 @@ def succeeded(d: NodeDraft, ev: NodeReplaced) -> None:
         return
     d.say(why, fault.findings)
     d.set(deadline=None, fresh=False, errands=d.node.errands + 1)
-    d.order(messages.node_replaced(d.name, ev.by, fault.findings, d.node.errands))
+    d.order(messages.node_replaced(d.node, ev.by, fault.findings))
 
 
 def taken_over(d: NodeDraft) -> None:
