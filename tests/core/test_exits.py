@@ -43,116 +43,68 @@ def test_a_task_that_found_no_gpu_to_start_on_has_its_node_examined(words: str, 
     assert meaning(None, f"{RUNTIME}load library failed: libcuda.so.1", stop_code) is Exit.NEVER_STARTED
 
 
+UNSTARTED, STOPPED = "TaskFailedToStart", "UserInitiated"
+OURS, SPOT = our_reason("j", 0, "x"), "Your Spot Task was interrupted."
+NO_IMAGE = "CannotPullContainerError: x"
+ENDS: dict[Exit, dict[str, tuple[int | None, str, str]]] = {
+    Exit.DONE: {
+        "success": (0, TEXT, EXITED),
+    },
+    Exit.SUSPECT: {
+        "the code a GPU fault leaves": (1, TEXT, EXITED),
+    },
+    Exit.FAULT: {
+        "a usage error of the program": (2, TEXT, EXITED),
+        "a crash of the program": (139, TEXT, EXITED),
+        "an abort of the program": (134, TEXT, EXITED),
+        "no such command": (127, TEXT, EXITED),
+        "killed by nobody knows whom, not out of memory": (137, TEXT, EXITED),
+        "terminated, but not by the cluster": (143, TEXT, EXITED),
+        "dead when the daemon came back, on a node nobody saw restart": (255, TEXT, EXITED),
+    },
+    Exit.OUT_OF_MEMORY: {
+        "out of memory as everybody expects it": (137, OOM, EXITED),
+        "out of memory with exit code 1": (1, OOM, EXITED),
+        "out of memory without an exit code": (None, OOM, EXITED),
+        "the reason speaks before the exit code, even a 0": (0, OOM, EXITED),
+    },
+    Exit.NEVER_STARTED: {
+        "failed to start": (None, "Task failed to start", UNSTARTED),
+        "no image": (None, NO_IMAGE, UNSTARTED),
+        "no image, before stop codes existed": (None, NO_IMAGE, ""),
+        "no secret": (None, "ResourceInitializationError: x", UNSTARTED),
+        "no room": (None, "RESOURCE:GPU", UNSTARTED),
+        "the stop code speaks before the exit code": (1, UNSTARTED, UNSTARTED),
+    },
+    Exit.STOPPED_BY_US: {
+        "our own stop": (143, OURS, STOPPED),
+        "our own stop, taken well": (0, OURS, STOPPED),
+        "our own stop, after the grace": (137, OURS, STOPPED),
+        "our own stop made it exit with 1": (1, OURS, STOPPED),
+        "our own stop before it ran": (None, OURS, STOPPED),
+        "our own stop quotes another rank": (137, our_reason("j", 0, OOM), STOPPED),
+    },
+    Exit.STOPPED_BY_PERSON: {
+        "a person in the console": (143, "Task stopped by user", STOPPED),
+        "a person, and the program exits with 1": (1, "debugging", STOPPED),
+        "a person, and the program exits with 0": (0, "", STOPPED),
+    },
+    Exit.LOST: {
+        "spot": (None, SPOT, "SpotInterruption"),
+        "spot, as it used to be": (None, SPOT, "TerminationNotice"),
+        "spot, and the program took it well": (0, SPOT, "SpotInterruption"),
+        "the host is gone": (None, "Host EC2 (instance i-0abc) terminated.", ""),
+        "an end without an exit code": (None, TEXT, EXITED),
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("exit_code", "reason", "stop_code", "exit"),
-    [
-        pytest.param(0, TEXT, EXITED, Exit.DONE, id="success"),
-        pytest.param(1, TEXT, EXITED, Exit.SUSPECT, id="the code a GPU fault leaves"),
-        pytest.param(2, TEXT, EXITED, Exit.FAULT, id="a usage error of the program"),
-        pytest.param(139, TEXT, EXITED, Exit.FAULT, id="a crash of the program"),
-        pytest.param(134, TEXT, EXITED, Exit.FAULT, id="an abort of the program"),
-        pytest.param(127, TEXT, EXITED, Exit.FAULT, id="no such command"),
-        pytest.param(137, TEXT, EXITED, Exit.FAULT, id="killed by nobody knows whom, not out of memory"),
-        pytest.param(143, TEXT, EXITED, Exit.FAULT, id="terminated, but not by the cluster"),
-        pytest.param(
-            255, TEXT, EXITED, Exit.FAULT, id="dead when the daemon came back, on a node nobody saw restart"
-        ),
-        pytest.param(137, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory as everybody expects it"),
-        pytest.param(1, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory with exit code 1"),
-        pytest.param(None, OOM, EXITED, Exit.OUT_OF_MEMORY, id="out of memory without an exit code"),
-        pytest.param(
-            0, OOM, EXITED, Exit.OUT_OF_MEMORY, id="the reason speaks before the exit code, even a 0"
-        ),
-        pytest.param(
-            None, "Task failed to start", "TaskFailedToStart", Exit.NEVER_STARTED, id="failed to start"
-        ),
-        pytest.param(
-            None, "CannotPullContainerError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no image"
-        ),
-        pytest.param(
-            None,
-            "CannotPullContainerError: x",
-            "",
-            Exit.NEVER_STARTED,
-            id="no image, before stop codes existed",
-        ),
-        pytest.param(
-            None, "ResourceInitializationError: x", "TaskFailedToStart", Exit.NEVER_STARTED, id="no secret"
-        ),
-        pytest.param(None, "RESOURCE:GPU", "TaskFailedToStart", Exit.NEVER_STARTED, id="no room"),
-        pytest.param(
-            1,
-            "TaskFailedToStart",
-            "TaskFailedToStart",
-            Exit.NEVER_STARTED,
-            id="the stop code speaks before the exit code",
-        ),
-        pytest.param(143, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop"),
-        pytest.param(
-            0, our_reason("j", 0, "x"), "UserInitiated", Exit.STOPPED_BY_US, id="our own stop, taken well"
-        ),
-        pytest.param(
-            137,
-            our_reason("j", 0, "x"),
-            "UserInitiated",
-            Exit.STOPPED_BY_US,
-            id="our own stop, after the grace",
-        ),
-        pytest.param(
-            1,
-            our_reason("j", 0, "x"),
-            "UserInitiated",
-            Exit.STOPPED_BY_US,
-            id="our own stop made it exit with 1",
-        ),
-        pytest.param(
-            None,
-            our_reason("j", 0, "x"),
-            "UserInitiated",
-            Exit.STOPPED_BY_US,
-            id="our own stop before it ran",
-        ),
-        pytest.param(
-            137,
-            our_reason("j", 0, OOM),
-            "UserInitiated",
-            Exit.STOPPED_BY_US,
-            id="our own stop quotes another rank",
-        ),
-        pytest.param(
-            143, "Task stopped by user", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person in the console"
-        ),
-        pytest.param(
-            1,
-            "debugging",
-            "UserInitiated",
-            Exit.STOPPED_BY_PERSON,
-            id="a person, and the program exits with 1",
-        ),
-        pytest.param(
-            0, "", "UserInitiated", Exit.STOPPED_BY_PERSON, id="a person, and the program exits with 0"
-        ),
-        pytest.param(None, "Your Spot Task was interrupted.", "SpotInterruption", Exit.LOST, id="spot"),
-        pytest.param(
-            None,
-            "Your Spot Task was interrupted.",
-            "TerminationNotice",
-            Exit.LOST,
-            id="spot, as it used to be",
-        ),
-        pytest.param(
-            0,
-            "Your Spot Task was interrupted.",
-            "SpotInterruption",
-            Exit.LOST,
-            id="spot, and the program took it well",
-        ),
-        pytest.param(None, "Host EC2 (instance i-0abc) terminated.", "", Exit.LOST, id="the host is gone"),
-        pytest.param(None, TEXT, EXITED, Exit.LOST, id="an end without an exit code"),
-    ],
+    ("ended", "exit"),
+    [pytest.param(row, exit, id=name) for exit, rows in ENDS.items() for name, row in rows.items()],
 )
-def test_what_an_end_means(exit_code: int | None, reason: str, stop_code: str, exit: Exit) -> None:
-    assert meaning(exit_code, reason, stop_code) is exit
+def test_what_an_end_means(ended: tuple[int | None, str, str], exit: Exit) -> None:
+    assert meaning(*ended) is exit
 
 
 @pytest.mark.parametrize("exit_code", [0, 137, 143, 255])

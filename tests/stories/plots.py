@@ -212,7 +212,7 @@ def flaps(world: World) -> None:
 
 
 OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
-N1 = (("n1", "FAILED"),)
+N0, N1 = (("n0", "FAILED"),), (("n1", "FAILED"),)
 PLOTS = (
     Plot(name="gpu fault", then=gpu_fault, status=OK, attempt=1),
     Plot(name="both nodes bad", then=both_bad, status=OK, attempt=1),
@@ -238,7 +238,7 @@ PLOTS = (
         then=terminated,
         status=FAILED,
         attempt=1,
-        bad=(("n0", "FAILED"),),
+        bad=N0,
         messages=1,
         unreachable=("n0",),
     ),
@@ -247,7 +247,7 @@ PLOTS = (
         then=interrupted,
         status=FAILED,
         attempt=1,
-        bad=(("n0", "FAILED"),),
+        bad=N0,
         messages=1,
         unreachable=("n0",),
     ),
