@@ -19,8 +19,9 @@ from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Watch
+from tests.stories.arrivals import Event
 from tests.stories.malformed import spoiled
-from tests.stories.world import Event, World, a_world
+from tests.stories.world import World, a_world
 
 RULES = policy.load()
 BAD_GPU, PROGRAM = 79, 31

@@ -14,7 +14,8 @@ from typing import Any
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.model import Job, Rank
-from tests.stories.world import CHECK, CLUSTER, TRAIN, Event
+from tests.stories.arrivals import Event
+from tests.stories.world import CHECK, CLUSTER, TRAIN
 
 ARN = "arn:aws:ecs:us-east-1:123456789012"
 ELSEWHERE = f"{ARN}:container-instance/{CLUSTER}/{'e' * 32}"

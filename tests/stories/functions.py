@@ -19,7 +19,8 @@ from ecs_gpu_recovery.aws.tables import GUARD, JOBS, NODES, TASKS
 from ecs_gpu_recovery.aws.wiring import AwsSide, build
 from ecs_gpu_recovery.core.model import Job, JobSpec
 from testbed.aws.server import Server
-from tests.stories.world import CHECK, TRAIN, Event, container, passes_rules
+from tests.stories.arrivals import Event, a_tick, passes_rules
+from tests.stories.world import CHECK, TRAIN, container
 
 HANDLERS = ("ecs_task_handler", "dcgm_task_monitor", "ecs_instance_monitor", "recovery_sweeper")
 
@@ -94,21 +95,6 @@ class Deployment:
             table
         ]
         return {row[key]["S"]: {name: value.get("S", "") for name, value in row.items()} for row in found}
-
-
-def a_tick() -> Event:
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "version": "0",
-        "id": str(uuid.uuid4()),
-        "source": "aws.scheduler",
-        "detail-type": "Scheduled Event",
-        "time": at,
-        "account": "123456789012",
-        "region": "us-east-1",
-        "resources": [],
-        "detail": "{}",
-    }
 
 
 @contextmanager

@@ -25,9 +25,10 @@ from testbed.aws.limits import Limits
 from testbed.aws.model import Knobs
 from tests.aws.test_store_cost import size
 from tests.stories.account import InMemory, Session, _Wired
+from tests.stories.arrivals import Event, passes_rules
 from tests.stories.functions import handler_of
 from tests.stories.memory import GUARDED, TURNS, error
-from tests.stories.world import Event, World, a_world, passes_rules
+from tests.stories.world import World, a_world
 
 FUNCTION_S, COLD_START_S = 120.0, 1.0
 VISIBLE_AFTER_S = FUNCTION_S + queues.MARGIN_S

@@ -12,9 +12,10 @@ from ecs_gpu_recovery.aws.errands import Answer
 from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.lambdas import entry
+from tests.stories.arrivals import Event
 from tests.stories.ends import check_end
 from tests.stories.plots import PLOTS, Plot
-from tests.stories.world import CHECK, Event, World, a_world
+from tests.stories.world import CHECK, World, a_world
 
 
 def held(world: World, seconds: float) -> list[Event]:

@@ -13,8 +13,9 @@ import pytest
 from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from tests.stories import forgeries
+from tests.stories.arrivals import Event
 from tests.stories.plots import completes, gpu_fault
-from tests.stories.world import Event, World, a_world
+from tests.stories.world import World, a_world
 
 START, STOP, SEND = ("ecs", "start_task"), ("ecs", "stop_task"), ("ssm", "send_command")
 

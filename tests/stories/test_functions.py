@@ -15,7 +15,8 @@ from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import ConfigError
 from testbed.aws.server import Server, serve
 from tests.aws.strangers import STRANGERS
-from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, fresh_process, handler
+from tests.stories.arrivals import a_tick
+from tests.stories.functions import HANDLERS, Deployment, deployed, fresh_process, handler
 from tests.stories.malformed import NOT_EVENTS, one_of_each, spoiled
 
 pytestmark = pytest.mark.ministack

@@ -9,9 +9,10 @@ import pytest
 
 from ecs_gpu_recovery.aws.parse import parse_event
 from ecs_gpu_recovery.core.model import Job, JobStatus
+from tests.stories.arrivals import Event
 from tests.stories.malformed import NOT_EVENTS, noisy, one_of_each, spoiled
 from tests.stories.plots import gpu_fault
-from tests.stories.world import Event, World, a_world
+from tests.stories.world import World, a_world
 
 KINDS = (
     "ECS Task State Change",

@@ -11,9 +11,10 @@ import pytest
 from ecs_gpu_recovery.aws.parse import WATCH_SOURCE, WATCH_TYPE
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from testbed.aws.model import Knobs
+from tests.stories.arrivals import Event
 from tests.stories.ends import check_end
 from tests.stories.plots import BY_NAME, PLOTS, Plot
-from tests.stories.world import CHECK, CLUSTER, POLICY, Event, World, a_world, with_policy
+from tests.stories.world import CHECK, CLUSTER, POLICY, World, a_world, with_policy
 
 #: These stories need nothing but the tables and the cluster to be told; the others differ in what a person does.
 MAIN = [

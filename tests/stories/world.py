@@ -27,6 +27,7 @@ from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
 from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
+from tests.stories.arrivals import Event, a_tick, passes_rules
 from tests.stories.memory import GUARDED, TURNS
 from tests.stories.watch import Watch
 
@@ -36,9 +37,6 @@ TRAIN = "train"
 DOCUMENT = reboot_document.name("EcsGpuRecoveryStack")
 #: As in the original state graphs: a job ends when no node is at fault, and a new node is used at once.
 POLICY = Policy(restart_when_healthy="never", admission_check=False)
-Event = dict[str, Any]
-
-
 _LOG = {"awslogs-group": "/ecs/EcsGpuRecoveryStack", "awslogs-stream-prefix": "gpu-health"}
 LOGGED = {"logConfiguration": {"logDriver": "awslogs", "options": _LOG}}
 
@@ -61,9 +59,7 @@ class World:
     events: bool = True  #: False: every event is lost, only the clock is left
     twice: bool = False  #: every event is delivered twice
     batches: Random | None = None  #: events that wait are delivered together, as many as chance will have it
-    concurrent: bool = (
-        False  #: every event has a process of its own, and a process that waits does not hold up others
-    )
+    concurrent: bool = False  #: every event has a process of its own, and one that waits holds up no other
     invocations: int = 3  #: how often Lambda tries an event in all
     retry_after_s: float = 0.0  #: how long Lambda waits before it tries a failed invocation again
     dead_letters: list[Event] = field(default_factory=list)
@@ -316,20 +312,7 @@ class World:
 
     def tick(self) -> None:
         self._check_labels()
-        at = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.deliver(
-            {
-                "version": "0",
-                "id": "tick",
-                "source": "aws.scheduler",
-                "detail-type": "Scheduled Event",
-                "time": at,
-                "account": "123456789012",
-                "region": "us-east-1",
-                "resources": [],
-                "detail": "{}",
-            }
-        )
+        self.deliver(a_tick(self.now()))
         self.pump()
 
     def until(self, holds: Callable[[], bool], *, minutes: int = 240, step: float = 10.0) -> None:
@@ -379,17 +362,6 @@ class World:
     def sent(self, action: str) -> int:
         """How often an action of ECS or SSM was called."""
         return int(self.cloud.control.calls()["calls"].get(action, 0))
-
-
-def passes_rules(event: Event) -> bool:
-    """What the deployment's rules let through: tasks that run or stopped, all instances, ended commands."""
-    status = event["detail"].get("lastStatus") or event["detail"].get("status")
-    if event["detail-type"] == "ECS Task State Change":
-        return status in ("RUNNING", "STOPPED")
-    if event["source"] == "aws.ssm":
-        ours = reboot_document.is_reboot(event["detail"]["document-name"])
-        return ours and status not in ("Pending", "InProgress", "In Progress", "Delayed", "Cancelling")
-    return True
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from ecs_gpu_recovery.core.model import JobStatus
 from testbed.aws.deployment import machine
 from testbed.aws.runtime_api import DidNotStart, Function, function
 from testbed.aws.server import Server, serve
-from tests.stories.functions import HANDLERS, Deployment, a_tick, deployed, handler_of
-from tests.stories.world import passes_rules
+from tests.stories.arrivals import a_tick, passes_rules
+from tests.stories.functions import HANDLERS, Deployment, deployed, handler_of
 from tools import build_lambda
 
 pytestmark = pytest.mark.ministack
