@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
-from ecs_gpu_recovery.core import edges
+from ecs_gpu_recovery.core import edges, events
 from ecs_gpu_recovery.core.edges import Edge
 from ecs_gpu_recovery.core.errors import Bug
-from ecs_gpu_recovery.core.events import JOB_EVENTS, NODE_EVENTS, NodeAsked
+from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.job.joint import JOINT
 from ecs_gpu_recovery.core.job.table import TABLE, decide
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus, Verdict
@@ -37,15 +36,20 @@ from tools import state_docs
 CHECKS_AFTER = replace(POLICY, post_reboot_check=True)
 
 
-def test_every_status_answers_every_event() -> None:
-    assert {(status, event) for status, row in TABLE.items() for event in row} == set(
-        product(JobStatus, JOB_EVENTS)
-    )
+FACTS = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Fact)}
+#: What both a job and a node are told.
+SHARED = {
+    *(events.CheckStarted, events.CheckRefused, events.NodeChecked, events.NodeSeen, events.NodeLeaving),
+    *(events.FaultSeen, events.Tick, events.OrderSent, events.OrderFailed, events.OrdersClaimed),
+}
 
 
-def test_every_status_of_a_node_answers_every_event() -> None:
-    assert set(nodes.TABLE) == set(NodeStatus)
-    assert all(set(row) == set(NODE_EVENTS) for row in (*nodes.TABLE.values(), nodes.HELD))
+def test_every_status_answers_every_fact_and_every_fact_is_for_a_job_or_a_node() -> None:
+    assert (set(TABLE), set(nodes.TABLE)) == (set(JobStatus), set(NodeStatus))
+    (of_jobs,) = {frozenset(row) for row in TABLE.values()}
+    (of_nodes,) = {frozenset(row) for row in (*nodes.TABLE.values(), nodes.HELD)}
+    assert of_jobs | of_nodes == FACTS - {events.Fact, events.TaskFact}
+    assert of_jobs & of_nodes == SHARED
 
 
 def test_every_status_has_its_joint_rule() -> None:
