@@ -255,9 +255,9 @@ def _finding(evidence: str, node: str) -> tuple[str, str]:
     return rule[0] if rule else re.split(r" on |; ", text)[0][:60], gpu[0] if gpu else ""
 
 
-def poisson_interval(count: int, sure: float = 0.95) -> tuple[float, float]:
-    """The exact ends of the interval for a mean of which so many were counted."""
-    tail = (1 - sure) / 2
+def poisson_interval(count: int) -> tuple[float, float]:
+    """The exact ends of the interval in which the mean lies with 95 %, if so many were counted."""
+    tail = 0.025
     low = 0.0 if not count else _where(lambda mean: 1 - _at_most(count - 1, mean), tail, count)
     return low, _where(lambda mean: 1 - _at_most(count, mean), 1 - tail, count)
 

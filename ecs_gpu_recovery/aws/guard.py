@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.codec import CODEC, Codec
+from ..core.codec import CODEC
 from ..core.errors import VersionConflict
 from ..core.guard import FleetGuard
 from .errors import ConditionFailed, translated
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class DynamoGuard:
     """Whoever comes too late is told the newest record by the refusal."""
 
-    def __init__(self, client: DynamoDBClient, table: str, cluster: str, codec: Codec = CODEC) -> None:
-        self._client, self._table, self.cluster, self._codec = client, table, cluster, codec
+    def __init__(self, client: DynamoDBClient, table: str, cluster: str) -> None:
+        self._client, self._table, self.cluster = client, table, cluster
 
     def _in(self, item: Mapping[str, Any]) -> FleetGuard:
         if "record" not in item:
             return FleetGuard(cluster=self.cluster)
-        return self._codec.guard(self.cluster, item["record"]["S"])
+        return CODEC.guard(self.cluster, item["record"]["S"])
 
     def guard(self) -> FleetGuard:
         with translated("read the guard"):
@@ -47,7 +47,7 @@ class DynamoGuard:
                     ExpressionAttributeNames={"#version": "version", "#record": "record"},
                     ExpressionAttributeValues={
                         ":version": number(guard.version),
-                        ":record": text(self._codec.text(guard)),
+                        ":record": text(CODEC.text(guard)),
                         **known,
                     },
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",

@@ -108,20 +108,16 @@ def incident_causes() -> Causes:
 ONLY_REBOOTS = Causes(reboot=1.0, replace=0.0, program=0.0)
 
 
-def expected_ettr(
-    nodes: int, per_node_day: float, recovery_min: float, checkpoint_min: float, cost_min: float = 0.0
-) -> float:
+def expected_ettr(nodes: int, per_node_day: float, recovery_min: float, checkpoint_min: float) -> float:
     """The published first-order form: each failure costs one recovery and half an interval.
 
     It counts failures during recovery too, and goes below the truth when recoveries eat much of the time.
     """
     overhead_days = (recovery_min + checkpoint_min / 2) / (24 * 60)
-    return (1 - nodes * per_node_day * overhead_days) / (1 + cost_min / checkpoint_min)
+    return 1 - nodes * per_node_day * overhead_days
 
 
-def renewal_ettr(
-    nodes: int, per_node_day: float, recovery_min: float, checkpoint_min: float, cost_min: float = 0.0
-) -> float:
+def renewal_ettr(nodes: int, per_node_day: float, recovery_min: float, checkpoint_min: float) -> float:
     """The exact form for what is simulated: nothing fails while nothing runs (ours).
 
     One cycle runs until a failure and is then recovered. Of the run, whole intervals are kept.
@@ -129,6 +125,7 @@ def renewal_ettr(
     from math import expm1
 
     rate = nodes * per_node_day / (24 * 60)
-    period = checkpoint_min + cost_min
-    kept = checkpoint_min / expm1(rate * period)  # expected number of whole periods before a failure
+    kept = checkpoint_min / expm1(
+        rate * checkpoint_min
+    )  # expected number of whole intervals before a failure
     return kept / (1 / rate + recovery_min)

@@ -38,7 +38,7 @@ _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloa
 
 
 def node_role(
-    scope: Construct, construct_id: str, *, config: Config, principal: iam.ServicePrincipal, machines: Name
+    scope: Construct, *, config: Config, principal: iam.ServicePrincipal, machines: Name
 ) -> iam.Role:
     """`machines`: what the nodes with this role are to SSM."""
     made = list(_statements(config, machines))
@@ -48,7 +48,7 @@ def node_role(
     statements.append(iam.PolicyStatement(actions=list(AGENTS), resources=["*"]))
     role = iam.Role(
         scope,
-        construct_id,
+        "Role",
         assumed_by=principal,
         description=f"What a node of {config.ECS_CLUSTER_NAME} may do",
         inline_policies={"Node": iam.PolicyDocument(statements=statements, minimize=False)},

@@ -137,7 +137,7 @@ class GpuNode(Construct):
             Annotations.of(self).add_warning_v2("ecs-gpu-recovery:gpus", too_small)
         machines = Name("ec2", "instance/*", why="A node does not know its own id when its role is made.")
         ec2_service = iam.ServicePrincipal("ec2.amazonaws.com")
-        role = node_role(self, "Role", config=config, principal=ec2_service, machines=machines)
+        role = node_role(self, config=config, principal=ec2_service, machines=machines)
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
         key, value = config.node_tag
         image = ec2.MachineImage.from_ssm_parameter(GPU_IMAGE).get_image(self)
@@ -196,7 +196,7 @@ class AnywhereRole(Construct):
         machines = Name(
             "ssm", "managed-instance/*", why="A node gets its id when it is activated with this role."
         )
-        role = node_role(self, "Role", config=config, principal=principal, machines=machines)
+        role = node_role(self, config=config, principal=principal, machines=machines)
         key, value = config.node_tag
         command = f"aws ssm create-activation --iam-role {role.role_name} --registration-limit 10"
         command += f" --tags Key={key},Value={value}"

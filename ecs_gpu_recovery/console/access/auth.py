@@ -161,9 +161,9 @@ _DUMMY = f"scrypt${_N}${_R}${_P}${_b64(bytes(16))}${_b64(bytes(32))}"
 class UserFile:
     """The users as the file says now: read again when it has changed."""
 
-    def __init__(self, path: Path | None, env: Mapping[str, str] = os.environ) -> None:
-        self._path, self._env = path, env
-        self._users = Users.load(path, env)
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._users = Users.load(path)
         self._stamp = self._mark()
 
     def _mark(self) -> tuple[int, int]:
@@ -176,7 +176,7 @@ class UserFile:
         try:
             stamp = self._mark()
             if stamp != self._stamp:
-                self._users, self._stamp = Users.load(self._path, self._env), stamp
+                self._users, self._stamp = Users.load(self._path), stamp
         except (OSError, Refused):
             return Users()  # a users file that is gone or broken lets no one in
         return self._users

@@ -38,8 +38,8 @@ class Fleet:
 class Snapshots:
     """Safe for many threads. `keep_s` is how old an answer may be."""
 
-    def __init__(self, keep_s: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
-        self._keep, self._now = keep_s, now
+    def __init__(self, keep_s: float = 0.0) -> None:
+        self._keep = keep_s
         self._lock = threading.Lock()
         self._views: dict[str, tuple[int, dict[str, Any]]] = {}
         self._fleet = Fleet(0, ())
@@ -54,20 +54,20 @@ class Snapshots:
     def notices(self, side: RecordsBackend) -> list[dict[str, Any]]:
         """The newest messages; where they are gathered from records, they may be several ticks old."""
         with self._lock:
-            if self._now() - self._notices[0] >= 6 * self._keep:
+            if time.monotonic() - self._notices[0] >= 6 * self._keep:
                 try:
                     found = list(side.notices(MOST_NOTICES))
                 except Refused:
                     found = []  # this backend keeps none
-                self._notices = (self._now(), found)
+                self._notices = (time.monotonic(), found)
             return self._notices[1]
 
     def fleet(self, side: RecordsBackend) -> Fleet:
         """The nodes now, or a moment ago."""
         with self._lock:
-            if self._now() - self._read_at >= self._keep:
+            if time.monotonic() - self._read_at >= self._keep:
                 self._read(side)
-                self._read_at = self._now()
+                self._read_at = time.monotonic()
             return self._fleet
 
     def _read(self, side: RecordsBackend) -> None:
