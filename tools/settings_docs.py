@@ -44,19 +44,15 @@ says what each is. Set them only to run a handler by hand, or to let the command
 COMMAND = """
 ## The command and the console
 
-| variable | meaning |
-|---|---|
-| `GPU_RECOVERY_BACKEND` | `--backend` of every command: `local`, `aws`, or a console's address |
-| `GPU_RECOVERY_STATE` | `--state`: the folder of the embedded control plane, `~/.gpu-recovery` if unset |
-| `GPU_RECOVERY_WEBHOOK` | of `gpu-recovery up`: gets each message to people as JSON |
-| `GPU_RECOVERY_WEBHOOK_FORM` | `slack`, `teams` or `plain`, where the address does not tell |
-| `GPU_RECOVERY_CONSOLE_URL` | the console's address, for links in messages |
-| `STACK_NAME`, `AWS_REGION` | which deployment; AWS's own variables and profiles work as usual |
-| `GPU_RECOVERY_CONSOLE_TOKEN` | who you are to [a console](console.md#commands-through-a-console), or: |
-| `GPU_RECOVERY_CONSOLE_USER`, `GPU_RECOVERY_CONSOLE_PASSWORD` | name and password |
-| `GPU_RECOVERY_CONSOLE_CA`, `GPU_RECOVERY_CONSOLE_INSECURE` | its certificate authority; 1: allow plain HTTP |
-| `GPU_RECOVERY_CONSOLE_USERS` | users of `gpu-recovery console`, instead of `--users` |
-| `PYTHON`, `PIP_INDEX_URL`, `CHROMIUM` | `make`: which Python, package registry and browser |
+- `GPU_RECOVERY_BACKEND`: `--backend` of every command: `local`, `aws`, or a console's address
+- `GPU_RECOVERY_STATE`: `--state`, the folder of the embedded control plane, `~/.gpu-recovery` if unset
+- `GPU_RECOVERY_WEBHOOK`, `GPU_RECOVERY_WEBHOOK_FORM`, `GPU_RECOVERY_CONSOLE_URL`: [messages](embedded.md#messages) of
+  `gpu-recovery up`
+- `STACK_NAME`, `AWS_REGION`: which deployment; AWS's own variables and profiles work as usual
+- `GPU_RECOVERY_CONSOLE_TOKEN`, `GPU_RECOVERY_CONSOLE_USER`, `GPU_RECOVERY_CONSOLE_PASSWORD`, `GPU_RECOVERY_CONSOLE_CA`,
+  `GPU_RECOVERY_CONSOLE_INSECURE`: how you reach [a console](console.md#commands-through-a-console), and as whom
+- `GPU_RECOVERY_CONSOLE_USERS`: users of `gpu-recovery console`, instead of `--users`
+- `PYTHON`, `PIP_INDEX_URL`, `CHROMIUM`: which Python, package registry and browser `make` uses
 """
 JOB_FILES = """
 ## Job files
