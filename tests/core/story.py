@@ -137,6 +137,10 @@ class Story:
         """Of the check that is asked for: the node's own where the job has handed it over."""
         return self.node(index).check_try if self.rank(index).handed else self.rank(index).check_try
 
+    def _of_check(self, rank: int) -> dict[str, Any]:
+        tried = self._check_try(rank)
+        return {"at": self.now, "node": f"n{rank}", "check_id": f"c{rank}.{tried}", "check_try": tried}
+
     @property
     def node_statuses(self) -> list[NodeStatus]:
         return [self.nodes[r.node].status if r.handed else r.node_status for r in self.job.ranks]
@@ -268,12 +272,8 @@ class Story:
     def stops(self, *ranks: int) -> Story:
         """Our own stop has reached these ranks, or all that are still alive."""
         for r in ranks or [rank.index for rank in self.job.ranks if not rank.quiet]:
-            self.ends(
-                r,
-                143,
-                our_reason("j", self.job.ranks[r].task_attempt, "another rank failed"),
-                "UserInitiated",
-            )
+            why = our_reason("j", self.job.ranks[r].task_attempt, "another rank failed")
+            self.ends(r, 143, why, "UserInitiated")
         return self
 
     def is_stopped_by_a_person(self, rank: int) -> Story:
@@ -286,14 +286,7 @@ class Story:
 
     def check_starts(self, *ranks: int) -> Story:
         for r in ranks:
-            self.hears(
-                CheckStarted(
-                    at=self.now,
-                    node=f"n{r}",
-                    check_id=f"c{r}.{self._check_try(r)}",
-                    check_try=self._check_try(r),
-                )
-            )
+            self.hears(CheckStarted(**self._of_check(r)))
         return self
 
     def check_is_refused(self, rank: int, reason: str) -> Story:
@@ -302,14 +295,7 @@ class Story:
         )
 
     def checked(self, rank: int, verdict: Verdict, findings: str = "") -> NodeChecked:
-        return NodeChecked(
-            at=self.now,
-            node=f"n{rank}",
-            check_id=f"c{rank}.{self._check_try(rank)}",
-            check_try=self._check_try(rank),
-            verdict=verdict,
-            findings=findings,
-        )
+        return NodeChecked(**self._of_check(rank), verdict=verdict, findings=findings)
 
     def check_says(self, verdict: Verdict, *ranks: int, findings: str = "") -> Story:
         for r in ranks or [rank.index for rank in self.job.ranks if rank.verdict is None]:
