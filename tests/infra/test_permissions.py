@@ -16,6 +16,7 @@ from ecs_gpu_recovery.infra import permissions
 from ecs_gpu_recovery.infra.node_role import AGENTS
 from ecs_gpu_recovery.infra.topic import USES_KEY
 from tools import permissions as page
+from tools.deploying import DEPLOYING
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
@@ -314,6 +315,6 @@ def test_the_page_about_permissions_is_what_the_stack_says(stack: Made) -> None:
 
 
 def test_every_action_of_a_deployment_exists() -> None:
-    for kind, actions in page.DEPLOYING.items():
+    for kind, actions in DEPLOYING.items():
         for action in actions:
             assert forms(action), f"{kind}: {action}"
