@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.setting import Setting, rows, text_of
@@ -95,7 +97,15 @@ def page() -> str:
     options = ", ".join(_as_option(key) for key in KEYS.values() if key.option)
     lines += [FUNCTIONS.format(names=", ".join(names)), COMMAND, JOB_FILES.format(options=options)]
     lines += [f"- `{key.name}`{_kind(key)}: {key.about}\n" for key in KEYS.values() if not key.option]
-    return "".join([*lines, EXAMPLE])
+    return _wrapped("".join([*lines, EXAMPLE]))
+
+
+def _wrapped(page: str) -> str:
+    """With long paragraphs in lines that a terminal and a diff can show; tables and lists stay as they are."""
+    return "\n".join(
+        line if line.startswith(("|", "- ")) else textwrap.fill(line, 120, break_on_hyphens=False)
+        for line in page.split("\n")
+    )
 
 
 def _as_option(key: JobKey) -> str:
