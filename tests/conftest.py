@@ -48,7 +48,10 @@ TOGETHER = ("tests/infra/test_deployed.py", "tests/infra/", "tests/console/test_
 #: These make templates too: the CDK is loaded once, not in every worker.
 WITH_TEMPLATES = ("tests/metrics/test_cloudwatch.py", "tests/cli/test_aws_permissions.py")
 #: Long searches that share nothing: each goes by itself.
-APART = ("tests/model/test_worlds.py", "tests/model/test_errands.py", "tests/nights/test_mutants.py")
+APART = (
+    *("tests/model/test_worlds.py", "tests/model/test_errands.py"),
+    *("tests/nights/test_mutants.py", "tests/nights/test_skies.py"),
+)
 
 
 def place(nodeid: str) -> str:

@@ -12,12 +12,6 @@ from ecs_gpu_recovery.core.model import Rank
 from testbed.nights.night import run
 
 
-def test_such_nights_end_well() -> None:
-    nights = [run(seed, sky="restarts") for seed in range(60)]
-    assert not [str(night) for night in nights if night.violation]
-    assert sum(night.struck["lies"] for night in nights) > 20
-
-
 def test_the_cluster_s_word_is_not_enough_before_the_agent_has_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,12 +15,6 @@ from ecs_gpu_recovery.engine.records import Records
 from testbed.nights.night import run
 
 
-def test_such_nights_end_well_and_the_same_way_every_time() -> None:
-    nights = [run(seed, sky="together") for seed in range(40)]
-    assert not [str(night) for night in nights if night.violation]
-    assert [run(seed, sky="together").digest for seed in range(5)] == [night.digest for night in nights[:5]]
-
-
 def told(record: Job | Node) -> dict[str, Any]:
     """What a record says, but for how often it was written; archived lines are named after that."""
     orders = [o.effect for o in record.outbox if not isinstance(o.effect, Archive)]
