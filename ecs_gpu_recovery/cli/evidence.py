@@ -1,4 +1,4 @@
-"""The commands about what nodes kept before they were rebooted: to fetch it, and to tell a vendor."""
+"""The commands about what nodes kept before they were repaired: to fetch it, and to tell a vendor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import BackendOption, JsonOption, StateOption
 if TYPE_CHECKING:
     from ..control.backend import Backend, Bundle
 
-#: A reboot that a job caused may be carried out a little after the job has ended.
+#: A repair that a job caused may be carried out a little after the job has ended.
 _AFTERWARDS = timedelta(hours=1)
 
 
@@ -32,9 +32,9 @@ def evidence(
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
-    """What was kept before a reboot or of a hang: kernel log, driver, DCGM, reports, last lines and stacks of ranks.
+    """What was kept before a repair or of a hang: kernel log, driver, DCGM, reports, last lines and stacks of ranks.
 
-    An archive for each reboot, newest first. With --fetch they are brought into a folder. To look at one:
+    An archive for each repair, newest first. With --fetch they are brought into a folder. To look at one:
     tar -tzf ARCHIVE
     """
     from . import render
@@ -54,7 +54,7 @@ def evidence(
         where = fetch / one.name if fetch is not None else one.name
         print(f"{one.at:%Y-%m-%d %H:%M:%S}  {one.node}  {one.size / 1024:.0f} KiB  {where}")
     if not found:
-        print(f"nothing was kept of {name}: it is kept before a reboot, and when a job hangs")
+        print(f"nothing was kept of {name}: it is kept before a repair, and when a job hangs")
     elif fetch is None:
         print("to bring them here:  gpu-recovery evidence NODE --fetch FOLDER")
 
@@ -67,7 +67,7 @@ def ticket(
 ) -> None:
     """Write what a vendor wants to know of a node: machine, GPUs and serial numbers, faults, repairs, driver lines.
 
-    From the node's record and from what was kept before its last reboot. Paste it into the ticket, or:
+    From the node's record and from what was kept before its last repair. Paste it into the ticket, or:
     gpu-recovery ticket NODE > ticket.txt
     """
     from ..ticket import ticket as written

@@ -45,32 +45,32 @@ def fleet(
 
 @fleet_app.command()
 def freeze(why: WhyOption = "", backend: BackendOption = "local", state: StateOption = None) -> None:
-    """Reboot no node until the fleet is thawed. Jobs go on; what needs a reboot waits."""
+    """Repair no node until the fleet is thawed. Jobs go on; what needs a repair waits."""
     _ask("freeze", "", why, backend, state)
 
 
 @fleet_app.command()
 def thaw(why: WhyOption = "", backend: BackendOption = "local", state: StateOption = None) -> None:
-    """Let the reboots that wait go, oldest first and few at a time. What waited long is examined again first."""
+    """Let the repairs that wait go, oldest first and few at a time. What waited long is examined again first."""
     _ask("thaw", "", why, backend, state)
 
 
 def permits(as_json: JsonOption = False, backend: BackendOption = "local", state: StateOption = None) -> None:
-    """List the reboots that wait for a permit, oldest first, each with its evidence."""
+    """List the repairs that wait for a permit, oldest first, each with its evidence."""
     _show(backend, state, as_json=as_json, each=True)
 
 
 def allow(
     name: NameArgument, why: WhyOption = "", backend: BackendOption = "local", state: StateOption = None
 ) -> None:
-    """Say yes to one reboot that waits, whatever it waits for."""
+    """Say yes to one repair that waits, whatever it waits for."""
     _ask("allow", name, why, backend, state)
 
 
 def refuse(
     name: NameArgument, why: WhyOption = "", backend: BackendOption = "local", state: StateOption = None
 ) -> None:
-    """Say no to one reboot that waits. Its node is FAILED until it is released."""
+    """Say no to one repair that waits. Its node is FAILED until it is released."""
     _ask("refuse", name, why, backend, state)
 
 
@@ -100,11 +100,11 @@ def _say(found: Mapping[str, Any], *, each: bool) -> None:
     if frozen:
         print(f"frozen since {frozen['at'][:19]} by {frozen['by'] or 'the control plane'}: {frozen['why']}")
     elif found["repairs"] == "ask":
-        print("not frozen; each reboot waits for a person's yes (REPAIRS=ask)")
+        print("not frozen; each repair waits for a person's yes (REPAIRS=ask)")
     else:
         print("not frozen; nodes are repaired without asking (REPAIRS=auto)")
     if not waiting:
-        print("no reboot waits for a permit")
+        print("no repair waits for a permit")
         return
     for one in waiting if each else ():
         print(f"{one['node'] or one['job']}  since {one['at'][:19]}  waits for {one['waits_for']}")

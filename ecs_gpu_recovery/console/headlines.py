@@ -23,7 +23,7 @@ FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
 FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
 STILL = "No GPU of {job} has worked since {time} UTC."
 HELD = "A repair waits for a permit: {nodes}."
-ICE = "The fleet is frozen, so no node is rebooted: {why}"
+ICE = "The fleet is frozen, so no node is repaired: {why}"
 STUCK = "An order of {job} keeps failing: {error}"
 INCIDENTS = "Messages that nobody has acknowledged: {count}."
 NO_FLEET = "There are no nodes yet."
@@ -69,7 +69,7 @@ class Seen:
     nodes: Sequence[Mapping[str, Any]]
     incidents: int = 0  #: open ones, beside those of nodes
     still: Mapping[str, datetime] = field(default_factory=dict)  #: jobs none of whose GPUs works, since when
-    frozen: str = ""  #: why no node is rebooted now
+    frozen: str = ""  #: why no node is repaired now
 
 
 def _bad(seen: Seen, status: NodeStatus) -> list[Mapping[str, Any]]:

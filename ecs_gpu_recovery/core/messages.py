@@ -69,10 +69,10 @@ def _reboot(nodes: Sequence[str]) -> str:
 
 
 def _mended(node: str) -> str:
-    """Only a check proves a repair; who can't wait for one may say so."""
+    """Only a check proves a repair; what a person gives back is examined before a job gets it, where that is asked."""
     return (
         f"When repaired or replaced, check it: gpu-recovery node check {node} --why '...' --wait. Healthy, it is free"
-        f" again. To give it back untested: gpu-recovery node release {node} --why '...'."
+        f" again. Or give it back as it is: gpu-recovery node release {node} --why '...'."
     )
 
 
@@ -240,7 +240,7 @@ def fleet_frozen(guard: FleetGuard) -> Notify:
     return Notify(
         key=keys.frozen(guard.cluster, guard.trips),
         subject=headline(f"The fleet {guard.cluster} is frozen: {why}"),
-        happened=f"There were {why}. No node is rebooted until a person thaws the fleet.",
+        happened=f"There were {why}. No node is repaired until a person thaws the fleet.",
         evidence=f"{in_common(cases)}. {'; '.join(told)}"[:4000],
         done=f"These wait for a permit: {', '.join(names)}. Everything else goes on."[:2000],
         next="Find out what they have in common. Then: gpu-recovery fleet thaw --why '...'."

@@ -175,7 +175,7 @@ class Policy:
     repairs: str = setting(
         "auto",
         one_of("auto", "ask"),
-        "`ask`: each reboot waits for a person's yes",
+        "`ask`: each repair waits for a person's yes",
         name="REPAIRS",
     )
     freeze_nodes: int = setting(

@@ -84,8 +84,13 @@ class _Parser(argparse.ArgumentParser):
     wrong_usage = USAGE
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(self.wrong_usage, f"{self.prog}: {message}\n")
+        raise _WrongUsageError(self, message)
+
+
+class _WrongUsageError(Exception):
+    def __init__(self, parser: _Parser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -106,12 +111,21 @@ def run(argv: Sequence[str] | None = None) -> int:
         return does[command](arguments)
     except SystemExit as stop:  # argparse: --help, or an argument it does not understand
         return stop.code if isinstance(stop.code, int) else failed
+    except _WrongUsageError as error:
+        usage = error.parser.format_usage()
+        return _complain(f"{usage}{error.parser.prog}: {error}", error, error.parser.wrong_usage, arguments)
     except policy.PolicyError as error:
-        print(f"gpu-health: policy: {error}", file=sys.stderr)
-        return failed
+        return _complain(f"gpu-health: policy: {error}", f"policy: {error}", failed, arguments)
     except Exception:  # noqa: BLE001 (an error of ours must never read as a verdict about a GPU)
-        traceback.print_exc()
-        return NOT_TESTED
+        told = traceback.format_exc().rstrip()
+        return _complain(told, told, NOT_TESTED, arguments)
+
+
+def _complain(text: str, error: object, code: int, arguments: Sequence[str]) -> int:
+    """A script that asked for JSON gets the reason as JSON, too, where errors are written."""
+    told = json.dumps({"error": str(error), "exit_code": code}) if "--json" in arguments else text
+    print(told, file=sys.stderr)
+    return code
 
 
 def _check(argv: Sequence[str]) -> int:

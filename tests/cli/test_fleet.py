@@ -44,7 +44,7 @@ def test_a_frozen_fleet_reboots_no_node_until_it_is_thawed(here: Command, live: 
     here("fleet", "thaw", "--why", "it is good")
     node_is(live, "node-1", NodeStatus.AVAILABLE)
     assert live.side.node("node-1").boot_id != boots
-    assert "no reboot waits for a permit" in here("permits").out
+    assert "no repair waits for a permit" in here("permits").out
 
 
 @pytest.mark.parametrize(("answer", "end"), [("allow", "AVAILABLE"), ("refuse", "FAILED")])

@@ -79,7 +79,7 @@ def test_a_job_whose_repair_waits_for_a_permit_says_so_and_what_to_do(
     story = a_job_awaiting_reboot(nodes=2).permit_is(Answer.HELD, why=waits)
     print_job(story.job, story.now, (), [story.node(0)])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"The reboot of n0 {waits}. To see and answer it: gpu-recovery permits." in said
+    assert f"The repair of n0 {waits}. To see and answer it: gpu-recovery permits." in said
     assert "0 n0 waits for a permit" in said
     assert "PENDING_RESTART first run, a restart waits for its nodes" in said
 

@@ -169,7 +169,7 @@ def test_a_repair_that_waits_in_a_frozen_fleet_is_called_so_on_the_page(
     controller.parts.cluster.inject("node-2", "off-bus")
     eventually(lambda: "Waits for a permit" in client.get(f"/jobs/{job['id']}").text, "its repair waits")
     page = client.get(f"/jobs/{job['id']}").text
-    assert "The reboot of node-2 waits for a thaw (frozen by" in page
+    assert "The repair of node-2 waits for a thaw (frozen by" in page
     assert "first run · a restart waits for its nodes" in page
     waiting = client.get("/api/fleet").json()["waiting"]
     assert [(each["what"], each["node"]) for each in waiting] == [("reboot", "node-2")]

@@ -43,8 +43,16 @@ def test_a_stopped_rank_on_a_bad_node_is_no_innocent() -> None:
     [
         (Verdict.REBOOT, 1, ["node reboot n0", "node check n0 --wait", "have it replaced", "retry j"]),
         # its reboot was tried, in vain
-        (Verdict.REBOOT, 2, ["Look at n0", "node check n0", "untested", "node release n0", "retry j"]),
-        (Verdict.REPLACE, 1, ["Look at n0", "node check n0", "untested", "node release n0", "retry j"]),
+        (
+            Verdict.REBOOT,
+            2,
+            ["Look at n0", "node check n0", "give it back as it is", "node release n0", "retry j"],
+        ),
+        (
+            Verdict.REPLACE,
+            1,
+            ["Look at n0", "node check n0", "give it back as it is", "node release n0", "retry j"],
+        ),
     ],
 )
 def test_a_node_is_given_back_only_after_what_cures_it(

@@ -197,6 +197,30 @@ def being_replaced() -> Node:
 
 
 @pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("no GPU fault found", ""),
+        ("no GPU fault found; noted: Xid 13", "noted: Xid 13"),
+        ("no GPU here", "no GPU here"),
+    ],
+)
+def test_a_sound_node_is_told_of_once(found: str, told: str) -> None:
+    (node,) = some_nodes(1)
+    ask = NodeAsked(at=T0, node="n0", ask="check", by="ann", why="x")
+    node = heard(replace(node, status=NodeStatus.AVAILABLE), ask)
+    answer = NodeChecked(
+        at=T0,
+        node="n0",
+        check_id="c",
+        check_try=node.check_try,
+        verdict=Verdict.HEALTHY,
+        findings=found,
+    )
+    last = heard(node, answer).timeline[-1]
+    assert (last.why, last.evidence) == ("the check found no GPU fault", told)
+
+
+@pytest.mark.parametrize(
     ("verdict", "policy", "order"),
     [
         (Verdict.REBOOT, RUNGS, RebootNode),

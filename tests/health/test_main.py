@@ -68,15 +68,41 @@ def test_the_other_commands_say_2(argv: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err
 
 
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("a bug")
+
+
 def test_an_error_of_ours_is_3_and_not_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug")
-
     monkeypatch.setattr(main.check, "examine", broken)
     assert main.run([]) == 3
     assert "a bug" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "why"),
+    [
+        (["--level", "9"], 3, "argument --level: invalid choice: '9'"),
+        (["--policy", "/no/such/file"], 3, "policy: /no/such/file: cannot be read"),
+        (["explain"], 2, "give at least one of --kernel-log"),
+        ([], 3, "RuntimeError: a bug"),
+    ],
+    ids=str,
+)
+def test_a_script_that_asked_for_json_hears_of_an_error_in_json(
+    argv: list[str],
+    code: int,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(main.check, "examine", broken)
+    assert main.run([*argv, "--json"]) == code
+    said = capsys.readouterr()
+    told = json.loads(said.err)
+    assert (said.out, told["exit_code"]) == ("", code)
+    assert why in told["error"]
 
 
 def test_an_installation_that_does_not_import_is_3(tmp_path: Path) -> None:

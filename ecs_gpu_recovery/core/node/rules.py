@@ -343,7 +343,8 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
     found = d.node.findings
     if verdict is Verdict.HEALTHY:
         d.set(passed_at=d.now)
-        d.well("the check found no GPU fault", found)
+        noted = found.removeprefix("no GPU fault found").lstrip("; ")  # and not the same twice
+        d.well("the check found no GPU fault", noted)
     elif d.node.rebooted:
         repair.not_cured(d, verdict, found)
     elif repair.examined_again(d):
