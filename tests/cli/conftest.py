@@ -18,7 +18,7 @@ import pytest
 if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 
-from tests.embedded.helpers import LiveController, live_controller
+from tests.embedded.helpers import LiveController, eventually, live_controller
 
 if TYPE_CHECKING:
     from tests.cli.aws_person import Person
@@ -76,9 +76,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
 
 
 @pytest.fixture
+def free_nodes(live: LiveController) -> None:
+    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+
+
+@pytest.fixture
 def here(live: LiveController) -> Iterator[Command]:
     """Commands on that control plane."""
-
     with patch.dict("os.environ", {"GPU_RECOVERY_STATE": str(live.state)}):
         yield run_command
 

@@ -15,14 +15,10 @@ from ecs_gpu_recovery.jobfile import LARGEST_FILE
 from ecs_gpu_recovery.jobkeys import KEYS
 from ecs_gpu_recovery.local.schema import SCHEMA_VERSION
 from tests.cli.conftest import Command, Result
-from tests.embedded.helpers import LiveController, eventually
+from tests.embedded.helpers import LiveController
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
-
-
-@pytest.fixture(autouse=True)
-def free_nodes(live: LiveController) -> None:
-    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
+pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 def refused(told: Result, *words: str, code: int = 4) -> None:

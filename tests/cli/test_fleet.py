@@ -8,14 +8,7 @@ from ecs_gpu_recovery.core.model import NodeStatus
 from tests.cli.conftest import Command
 from tests.embedded.helpers import LiveController, eventually
 
-
-@pytest.fixture(autouse=True)
-def free_nodes(live: LiveController) -> None:
-    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
-
-
-def node_is(live: LiveController, name: str, status: NodeStatus) -> None:
-    eventually(lambda: live.side.node(name).status is status, f"{name} is {status}")
+pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 def test_a_fleet_is_frozen_and_thawed_with_a_reason(here: Command) -> None:
@@ -34,7 +27,7 @@ def test_a_fleet_is_frozen_and_thawed_with_a_reason(here: Command) -> None:
 def test_a_frozen_fleet_reboots_no_node_until_it_is_thawed(here: Command, live: LiveController) -> None:
     here("fleet", "freeze", "--why", "a new driver")
     assert here("node", "reboot", "node-1", "--why", "it is slow").code == 0
-    node_is(live, "node-1", NodeStatus.PENDING_HEALTHCHECK)
+    live.node_is("node-1", NodeStatus.PENDING_HEALTHCHECK)
     boots = live.side.node("node-1").boot_id
     eventually(lambda: here("permits", "--json").data["waiting"] != [], "it waits")
     told = here("permits").out
@@ -42,7 +35,7 @@ def test_a_frozen_fleet_reboots_no_node_until_it_is_thawed(here: Command, live: 
     assert "waits for a thaw (frozen by" in told
     assert "its reboot waits for a permit" in here("nodes").out
     here("fleet", "thaw", "--why", "it is good")
-    node_is(live, "node-1", NodeStatus.AVAILABLE)
+    live.node_is("node-1", NodeStatus.AVAILABLE)
     assert live.side.node("node-1").boot_id != boots
     assert "no repair waits for a permit" in here("permits").out
 
@@ -53,7 +46,7 @@ def test_a_person_answers_for_one_node(here: Command, live: LiveController, answ
     here("node", "reboot", "node-2", "--why", "it is slow")
     eventually(lambda: here("permits", "--json").data["waiting"] != [], "it waits")
     assert here(answer, "node-2", "--why", "its owner knows").code == 0
-    node_is(live, "node-2", NodeStatus(end))
+    live.node_is("node-2", NodeStatus(end))
     assert here(answer, "node-2", "--why", "once more").code == 3
     here("fleet", "thaw", "--why", "the test is over")
     here("node", "release", "node-2", "--why", "the test is over")

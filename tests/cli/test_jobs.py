@@ -18,12 +18,8 @@ from tests.cli.conftest import WHAT_THERE_IS, Command, run_command
 from tests.embedded.helpers import ROOT, LiveController, eventually
 
 SLEEP = (sys.executable, "-c", "import time; print('here', flush=True); time.sleep(3600)")
+pytestmark = pytest.mark.usefixtures("free_nodes")
 CLI = (sys.executable, "-m", "ecs_gpu_recovery.main")
-
-
-@pytest.fixture(autouse=True)
-def free_nodes(live: LiveController) -> None:
-    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
 
 
 def test_a_job_by_options_runs_here_with_what_it_was_given(

@@ -15,15 +15,7 @@ from tests.cli.conftest import WHAT_THERE_IS, Command
 from tests.embedded.helpers import LiveController, eventually
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
-
-
-@pytest.fixture(autouse=True)
-def free_nodes(live: LiveController) -> None:
-    eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
-
-
-def node_is(live: LiveController, name: str, status: NodeStatus) -> None:
-    eventually(lambda: live.side.node(name).status is status, f"{name} is {status}")
+pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 def test_nodes_are_listed_in_words_and_as_json(here: Command) -> None:
@@ -98,7 +90,7 @@ def test_a_fault_on_a_free_node_is_examined_and_repaired_by_itself(
     broken = here("node", "inject", "node-3", "off-bus", "--gpu", 1)
     assert (broken.code, broken.out) == (0, "node-3: off-bus done\n")
     eventually(lambda: live.cluster.node("node-3").boot_id != boot, "node-3 is rebooted")
-    node_is(live, "node-3", NodeStatus.AVAILABLE)
+    live.node_is("node-3", NodeStatus.AVAILABLE)
     told = here("node", "show", "node-3").out
     steps = (
         "a fault was seen on it",
@@ -131,7 +123,7 @@ def test_a_node_that_no_reboot_cures_is_refused_and_may_be_rebooted_by_a_person(
     here: Command, live: LiveController
 ) -> None:
     here("node", "inject", "node-3", "permanent")
-    node_is(live, "node-3", NodeStatus.FAILED)
+    live.node_is("node-3", NodeStatus.FAILED)
     assert "the check says replace" in here("node", "show", "node-3").out
     refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
     assert refused.code == 4
@@ -175,7 +167,7 @@ def test_a_node_that_needs_a_new_gpu_stays_out_until_a_person_releases_it(
     here: Command, live: LiveController
 ) -> None:
     here("node", "inject", "node-2", "permanent")
-    node_is(live, "node-2", NodeStatus.FAILED)
+    live.node_is("node-2", NodeStatus.FAILED)
     assert here("node", "check", "node-2", "--wait").code == 1
     messages = here("notices", "--json").data["notices"]
     assert any("node-2" in message["subject"] for message in messages)

@@ -293,6 +293,9 @@ class LiveController:
         eventually(lambda: all(rank.live for rank in self.job(job_id).ranks), f"{job_id} runs")
         return self.job(job_id)
 
+    def node_is(self, name: str, status: NodeStatus) -> None:
+        eventually(lambda: self.side.node(name).status is status, f"{name} is {status}")
+
     def ends(self, job_id: str, status: JobStatus) -> Job:
         """The job's end, with every order sent and every node given back."""
         job = eventually(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "ecs_gpu_recovery" / "examples"
+
+
+def digest(output: str) -> str:
+    found = re.search(r"^done, weights ([0-9a-f]{64})$", output, re.MULTILINE)
+    assert found, output
+    return found[1]
 
 
 class Ranks:

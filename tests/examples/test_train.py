@@ -16,14 +16,9 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.examples import train
+from tests.examples.conftest import digest
 
 STEPS = "--steps 60 --checkpoint-every 10"
-
-
-def digest(output: str) -> str:
-    found = re.search(r"^done, weights ([0-9a-f]{64})$", output, re.MULTILINE)
-    assert found, output
-    return found[1]
 
 
 def progress(folder: Path) -> list[dict[str, Any]]:

@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.examples.conftest import EXAMPLES, digest
+
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
     reason="PyTorch is not installed; it is no dependency of this project (pip install torch to run this)",
 )
 STEPS = "--steps 40 --checkpoint-every 10"
-
-
-def digest(output: str) -> str:
-    found = re.search(r"^done, weights ([0-9a-f]{64})$", output, re.MULTILINE)
-    assert found, output
-    return found[1]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
@@ -74,8 +70,6 @@ def test_ranks_of_different_attempts_do_not_train_together(ranks: Any) -> None:
 @pytest.mark.slow
 def test_it_runs_under_torchrun(ranks: Any) -> None:
     import subprocess
-
-    from tests.examples.conftest import EXAMPLES
 
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     argv += ["--master-port", str(ranks.free_port()), str(EXAMPLES / "train_torch.py"), *STEPS.split()]

@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,15 +16,9 @@ from ecs_gpu_recovery.metrics.records import ProgressTail
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import read_series
 from ecs_gpu_recovery.progress import Steps, progress
+from tests.local.helpers import eventually
 
 PATIENCE_S = 60.0
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.05)
 
 
 def ready(controller: Controller) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ecs_gpu_recovery.core.events import NodeSeen
 from ecs_gpu_recovery.core.model import JobStatus
-from tests.stories.queued import queued_recovery
+from tests.stories.queued import queued_recovery, running_again
 from tests.stories.world import World, a_world
 
 
@@ -17,16 +17,7 @@ def recover(world: World, nodes: int) -> list[tuple[str, str]]:
     world.wire.forget()
     world.watch.modified_at.clear()
     world.fail_rank(0)
-
-    def running() -> bool:
-        job = world.job()
-        return (
-            job.status is JobStatus.IN_PROGRESS
-            and job.attempt == 1
-            and all(r.deadline is None for r in job.ranks)
-        )
-
-    world.until(running, minutes=30)
+    world.until(lambda: running_again(world), minutes=30)
     return list(world.wire.calls)
 
 
