@@ -170,6 +170,7 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
     node = replace(
         _told(_as_registered(node, rank), lines, job.updated_at),
         status=rank.node_status,
+        fresh=_still_new(node, rank),
         job_version=job.version,
         updated_at=job.updated_at,
         version=node.version + 1,
@@ -187,6 +188,11 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
         verdict=rank.verdict if failed else None,
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
     )
+
+
+def _still_new(node: Node, rank: Rank | None) -> bool:
+    """Whether its job has learned nothing of it: a check that was not answered is for the next to repeat."""
+    return node.fresh and rank is not None and rank.verdict is None and not rank.start_try
 
 
 def _let_go(node: Node, job: Job) -> Node:
@@ -308,7 +314,7 @@ def claimed_node(
         handed="",
         returned="",
         level="",
-        fresh=False,
+        fresh=_still_new(node, next((rank for rank in job.ranks if rank.node == node.name), None)),
     )
 
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ecs_gpu_recovery.core.effects import Archive
-from ecs_gpu_recovery.core.model import Entry, Job, NodeStatus, Verdict
+from ecs_gpu_recovery.core.model import Entry, Job, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.core.rows import changes, claimed_node, held_node, job_row, node_row, task_row
-from tests.core.story import T0, a_job_awaiting_reboot, a_job_under_test, a_new_job, a_running_job, some_nodes
+from tests.core.story import (
+    POLICY,
+    T0,
+    Story,
+    a_job_awaiting_reboot,
+    a_job_under_test,
+    a_new_job,
+    a_running_job,
+    some_nodes,
+)
 
 
 def held_by(job: Job, rank: int = 0) -> Node:
@@ -152,3 +163,19 @@ def test_a_story_that_becomes_too_long_is_archived_and_not_cut() -> None:
     assert isinstance(order.effect, Archive)
     assert len(order.effect.lines) + len(node.timeline) == 50 + 1
     assert node.timeline[-1].after == "IN_PROGRESS"
+
+
+@pytest.mark.parametrize(
+    ("check", "answered", "new"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+    ids=["stopped before its check has answered", "examined", "used"],
+)
+def test_a_node_is_new_until_a_job_has_examined_or_used_it(check: bool, answered: bool, new: bool) -> None:
+    story = Story(nodes=1, fresh=True, policy=replace(POLICY, admission_check=check))
+    if answered:
+        story.check_starts(0).check_says(Verdict.HEALTHY, 0)
+    elif not check:
+        story.starts(0)
+    story.person_stops_it().stops(*([] if story.status.final else [0]))
+    assert story.status is JobStatus.USER_STOPPED
+    assert (story.node(0).job_id, story.node(0).fresh) == ("", new)
