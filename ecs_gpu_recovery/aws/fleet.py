@@ -38,8 +38,9 @@ from .observe import checks_as_facts, instances_as_facts, origin_of, tasks_as_fa
 from .overrides import commanded, overrides_of
 from .pages import pages
 from .rate_limit import Pace
-from .reboots import CALLED_BACK_FOR, SUCCESS, Command, Reboots, outcome
+from .reboots import CALLED_BACK_FOR, Command, Reboots, outcome
 from .replacements import Replacements
+from .run_command import SUCCESS
 from .silence import LogSilence
 from .task_end import CHECK_TRY, CHECKPOINTS, JOB, NODE, ROLE
 
@@ -161,11 +162,8 @@ class EcsFleet:
             raise ClusterRefused(node, f"{code_of(exc)}: {exc.response['Error'].get('Message', '')}") from exc
         if reply.get("failures") or not reply.get("tasks"):
             failure = (reply.get("failures") or [{"reason": "no task and no reason"}])[0]
-            raise ClusterRefused(
-                node,
-                str(failure.get("reason", "unknown"))
-                + (f" ({failure['detail']})" if failure.get("detail") else ""),
-            )
+            detail = f" ({failure['detail']})" if failure.get("detail") else ""
+            raise ClusterRefused(node, f"{failure.get('reason', 'unknown')}{detail}")
         return id_of(reply["tasks"][0]["taskArn"])
 
     def _find(self, started_by: str, instance: str, of: str = "") -> str:
@@ -227,14 +225,8 @@ class EcsFleet:
         """SSM has no token either: the key travels in the comment and in the script, and the host keeps a marker."""
         host = self.host_of(node)
         if not host:
-            return [
-                RebootFailed(
-                    at=self._now(),
-                    node=node.name,
-                    key=order.key,
-                    reason="the host behind this container instance is unknown",
-                )
-            ]
+            why = "the host behind this container instance is unknown"
+            return [RebootFailed(at=self._now(), node=node.name, key=order.key, reason=why)]
         if not (again and self._reboots.find(host, order.key, self._now()) is not None):
             sent = self._reboots.send(host, node.name, order.key)
             self._sent[sent.command_id] = sent
@@ -305,9 +297,8 @@ class EcsFleet:
         by_instance = {node.instance: node for node in nodes if node.instance}
         shown: dict[str, str] = {}
         away: set[str] = set()
-        for fact in self.see_instances(
-            {instance: node.name for instance, node in by_instance.items()}, shown
-        ):
+        names = {instance: node.name for instance, node in by_instance.items()}
+        for fact in self.see_instances(names, shown):
             if isinstance(fact, NodeSeen) and not fact.connected:
                 away.add(fact.node)
             yield getattr(fact, "node", ""), fact
@@ -371,10 +362,9 @@ class EcsFleet:
 
     def _describe(self, task_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for start in range(0, len(task_ids), 100):
+            some = list(task_ids[start : start + 100])
             with translated("describing tasks"):
-                reply = self._ecs.describe_tasks(
-                    cluster=self._cluster, tasks=list(task_ids[start : start + 100])
-                )
+                reply = self._ecs.describe_tasks(cluster=self._cluster, tasks=some)
             yield from (dict(task) for task in reply.get("tasks", []))
             for failure in reply.get("failures", []):
                 if failure.get("reason") == "MISSING":

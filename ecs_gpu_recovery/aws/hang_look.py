@@ -18,6 +18,7 @@ from ..waited_for import named
 from .errors import translated
 from .evidence import Evidence
 from .hang_document import arguments
+from .run_command import recent
 
 if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
@@ -75,10 +76,7 @@ class HangLook:
                 InstanceId=host,
                 Details=True,
                 MaxResults=20,
-                Filters=[
-                    {"key": "DocumentName", "value": self._document},
-                    {"key": "InvokedAfter", "value": (now - _REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")},
-                ],
+                Filters=recent(self._document, now - _REMEMBERED),
             )
         return [
             str(plugin.get("Output", ""))

@@ -16,8 +16,7 @@ from ..core import keys
 from . import shell_document
 from .errors import translated
 from .evidence import Evidence
-from .pages import pages
-from .reboots import OVER, SUCCESS
+from .run_command import OVER, SUCCESS, sent
 
 if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
@@ -102,22 +101,5 @@ class LastLook:
         return True
 
     def _asked(self, host: str, key: str, now: datetime) -> list[Mapping[str, Any]]:
-        wanted, since = self._comment(key), (now - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        filters = [
-            {"key": "DocumentName", "value": self._document},
-            {"key": "InvokedAfter", "value": since},
-        ]
-        found = pages(
-            f"looking for the last look at {host}",
-            self._ssm.list_command_invocations,
-            following="NextToken",
-            InstanceId=host,
-            MaxResults=50,
-            Filters=filters,
-        )
-        return [
-            each
-            for page in found
-            for each in page.get("CommandInvocations", [])
-            if each.get("Comment") == wanted
-        ]
+        wanted, found = self._comment(key), sent(self._ssm, self._document, host, now - timedelta(days=2))
+        return [each for each in found if each.get("Comment") == wanted]

@@ -19,8 +19,8 @@ from ..core.events import Fact, RebootFailed, RebootProven
 from ..settings import REBOOT_DELIVERY
 from .errors import code_of, translated
 from .evidence import Evidence
-from .pages import pages
 from .reboot_document import arguments
+from .run_command import OVER, SUCCESS, sent
 
 if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
@@ -30,19 +30,6 @@ log = logging.getLogger("ecs_gpu_recovery")
 REMEMBERED = timedelta(days=2)
 #: For how long after a node was given up it is looked for orders that are still under way.
 CALLED_BACK_FOR = timedelta(hours=1)
-SUCCESS = "Success"
-OVER = frozenset(
-    {
-        SUCCESS,
-        "Failed",
-        "TimedOut",
-        "Cancelled",
-        "Undeliverable",
-        "Terminated",
-        "DeliveryTimedOut",
-        "ExecutionTimedOut",
-    }
-)
 _COMMAND_ID = re.compile(r"[0-9a-fA-F-]{36}")
 
 
@@ -124,19 +111,7 @@ class Reboots:
                 log.warning("reboot called back", extra={"host": host, "command": command.command_id})
 
     def _on(self, host: str, now: datetime) -> Iterator[Mapping[str, Any]]:
-        since = (now - REMEMBERED).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for page in pages(
-            f"looking for reboots of {host}",
-            self._ssm.list_command_invocations,
-            following="NextToken",
-            InstanceId=host,
-            MaxResults=50,
-            Filters=[
-                {"key": "DocumentName", "value": self._document},
-                {"key": "InvokedAfter", "value": since},
-            ],
-        ):
-            yield from (dict(found) for found in page.get("CommandInvocations", []))
+        return sent(self._ssm, self._document, host, now - REMEMBERED)
 
     def look(self, command_id: str) -> list[Command]:
         """A command by its id, once per host, if it is ours. An id that SSM can't know is no command.
