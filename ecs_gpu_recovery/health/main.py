@@ -98,17 +98,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments and arguments[0] in COMMANDS else "check"
     failed = NOT_TESTED if command in ("check", "collective") else USAGE
-    does = {
-        "check": _check,
-        "explain": _explain,
-        "rules": _rules,
-        "collective": _collective,
-        "watch": _watch,
-        "ras": _ras,
-        "stacks": _stacks,
-    }
+    does = {"check": _check, "explain": _explain, "rules": _rules}
     try:
-        return does[command](arguments)
+        own = does.get(command)
+        return own(arguments) if own else _run_part(command, arguments, failed)
     except SystemExit as stop:  # argparse: --help, or an argument it does not understand
         return stop.code if isinstance(stop.code, int) else failed
     except _WrongUsageError as error:
@@ -228,31 +221,19 @@ def _rules(argv: Sequence[str]) -> int:
     return 0
 
 
-def _collective(argv: Sequence[str]) -> int:
-    # Sockets and threads, which a check does without.
-    from ecs_gpu_recovery.health.collective import program
-
-    parser = _Parser(prog="gpu-health collective")
-    parser.wrong_usage = NOT_TESTED
-    return program.run(argv, parser)
-
-
-def _watch(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health.watch import watcher
-
-    return watcher.run(argv, _Parser(prog="gpu-health watch"))
-
-
-def _ras(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health.collective import ras
-
-    return ras.run(argv, _Parser(prog="gpu-health ras"))
-
-
-def _stacks(argv: Sequence[str]) -> int:
-    from ecs_gpu_recovery.health.collective import stacks
-
-    return stacks.run(argv, _Parser(prog="gpu-health stacks"))
+def _run_part(command: str, argv: Sequence[str], wrong_usage: int) -> int:
+    """Each brings what a check does without: sockets, threads."""
+    if command == "collective":
+        from ecs_gpu_recovery.health.collective.program import run
+    elif command == "watch":
+        from ecs_gpu_recovery.health.watch.watcher import run
+    elif command == "ras":
+        from ecs_gpu_recovery.health.collective.ras import run
+    else:
+        from ecs_gpu_recovery.health.collective.stacks import run
+    parser = _Parser(prog=f"gpu-health {command}")
+    parser.wrong_usage = wrong_usage
+    return run(argv, parser)
 
 
 def _check_parser() -> _Parser:
