@@ -8,17 +8,33 @@ from .core.model import Job, Rank
 
 #: Where the NCCL of a rank says which rank it waits for.
 RAS_PORT = 28028
+#: How the files of PyTorch's flight recorder begin: the rank follows, and with a pipe also `.pipe`.
+DUMP, PIPE = "nccl_trace_rank_", "nccl_trace_pipe_rank_"
+
+#: What has two names in PyTorch, which warns of the older one.
+_SAME = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
+}
 
 
-def telling(known: Container[str], port: int = RAS_PORT) -> dict[str, str]:
-    """What makes NCCL and PyTorch tell what a rank waits for, if it ever hangs; without what is `known` to be set."""
+def telling(known: Container[str], port: int = RAS_PORT, folder: str = "") -> dict[str, str]:
+    """What makes NCCL and PyTorch tell what a rank waits for, if it ever hangs; without what is `known` to be set.
+
+    Where PyTorch can't make its pipe it ends the training. So it is told of one only in a `folder` that is the task's
+    own, and that it can write to.
+    """
     wanted = {
         "NCCL_RAS_ADDR": f"localhost:{port}",
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
-    if "TORCH_NCCL_TRACE_BUFFER_SIZE" in known:  # its older name, of which PyTorch warns
-        del wanted["TORCH_FR_BUFFER_SIZE"]
+    if folder:
+        wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = f"{folder}/{DUMP}"
+        wanted["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = f"{folder}/{PIPE}"
+    for name, other in _SAME.items():
+        if other in known:
+            wanted.pop(name, None)
     return {name: value for name, value in wanted.items() if name not in known}
 
 

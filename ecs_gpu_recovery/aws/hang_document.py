@@ -19,8 +19,8 @@ def name(stack: str) -> str:
     return f"{stack}{_SUFFIX}"
 
 
-def content(bucket: str) -> dict[str, Any]:
-    """What is found can be sent to this bucket and nowhere else."""
+def content(bucket: str, watch: str) -> dict[str, Any]:
+    """What is found can be sent to this bucket and nowhere else. `watch`: the family whose image has py-spy."""
     return shell_document.content(
         "look",
         ("look_at_hang.sh",),
@@ -33,6 +33,7 @@ def content(bucket: str) -> dict[str, Any]:
             ),
         },
         seconds=180,
+        known={"watch": watch},
     )
 
 

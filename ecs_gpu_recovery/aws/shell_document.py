@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -23,14 +24,16 @@ def content(
     parameters: dict[str, dict[str, str]],
     *,
     seconds: int,
+    known: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The document that runs a script of this package for so long at most. What all begin with, and the others, which
-    have functions for it, stand behind its first line, which names the order."""
+    have functions for it, stand behind its first line, which names the order. `known` is what no sender can choose."""
     here = resources.files(__package__)
     names = (scripts[0], "marked.sh", *scripts[1:])
     first, *before = (here.joinpath(name).read_text(encoding="utf-8") for name in names)
     title, _, rest = first.partition("\n")
-    text = "\n".join((title, f"folder=/var/lib/gpu-recovery/{step}s", *before, rest))
+    variables = {"folder": f"/var/lib/gpu-recovery/{step}s", **(known or {})}
+    text = "\n".join((title, *(f"{name}={value}" for name, value in variables.items()), *before, rest))
     run = {
         "action": "aws:runShellScript",
         "name": step,

@@ -195,7 +195,10 @@ class AwsBackend(RecordsBackend):
             spec,
             task_def=definition,
             env={
-                **telling(self._definitions.variables(definition, spec.container) | set(spec.env)),
+                **telling(
+                    self._definitions.variables(definition, spec.container) | set(spec.env),
+                    folder=self._definitions.own_tmp(definition, spec.container),
+                ),
                 **spec.env,
             },
             gpus_per_node=gpus,

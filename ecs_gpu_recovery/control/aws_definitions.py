@@ -14,7 +14,8 @@ from ..core.model import JobSpec
 from ..jobfile import ContainerRequest, JobRequest
 
 #: ECS takes 8,192 characters of overrides; what every rank is told beside needs some of them.
-_MOST_OVERRIDES = 7000
+_MOST_OVERRIDES = 6800
+_TMP = "/tmp"  # noqa: S108 (of a container, and not written to here)
 
 
 class Definitions:
@@ -48,6 +49,16 @@ class Definitions:
         """What the definition itself sets: whoever wrote it has decided on those."""
         container = training_container(self.get(name), chosen)
         return {pair["name"] for key in ("environment", "secrets") for pair in container.get(key, [])}
+
+    def own_tmp(self, name: str, chosen: str) -> str:
+        """The /tmp of its training container, if that can write to it and shares it with no other; else nothing."""
+        container = training_container(self.get(name), chosen)
+        memory = container.get("linuxParameters", {}).get("tmpfs", [])
+        mounted = {point.get("containerPath") for point in container.get("mountPoints", [])}
+        if any(one.get("containerPath") == _TMP for one in memory):
+            return _TMP
+        shared = mounted & {"/", _TMP, f"{_TMP}/"}
+        return "" if shared or container.get("readonlyRootFilesystem") else _TMP
 
     def completed(self, request: JobRequest) -> JobRequest:
         """The request with what its task definition decides. Raises `Refused` where the two disagree."""

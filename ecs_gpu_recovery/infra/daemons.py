@@ -31,6 +31,11 @@ _PROGRESS = "/host/progress"
 _COMMAND = "gpu-health watch --ecs --metrics --pulse --disk /host/root --disk /host/fsx --eventbridge"
 
 
+def watch_family(stack: str) -> str:
+    """What the tasks of the stack's watch are called, by which a host finds its image."""
+    return f"{stack}-watch"
+
+
 def daemon_service(
     scope: Construct, *, config: Config, definition: ecs.CfnTaskDefinition, after: IDependable | None
 ) -> ecs.CfnService:
@@ -70,7 +75,7 @@ class NodeWatch(Construct):
         after: IDependable | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.family = f"{Stack.of(self).stack_name}-watch"
+        self.family = watch_family(Stack.of(self).stack_name)
         (bus,) = places.watch_bus(config)
         self._progress = config.PROGRESS_DIR
         task = self._task_role(bus)

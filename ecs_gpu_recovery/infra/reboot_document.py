@@ -13,6 +13,7 @@ from constructs import Construct
 
 from ..aws import hang_document, last_look, reboot_document
 from ..config import Config
+from .daemons import watch_family
 
 
 class RebootDocument(Construct):
@@ -23,7 +24,7 @@ class RebootDocument(Construct):
         stack = config.STACK_NAME
         self._make("Document", reboot_document.name(stack), reboot_document.content(bucket))
         if bucket:
-            self._make("Look", hang_document.name(stack), hang_document.content(bucket))
+            self._make("Look", hang_document.name(stack), hang_document.content(bucket, watch_family(stack)))
         if bucket and config.policy.may_replace:
             self._make("LastLook", last_look.name(stack), last_look.content(bucket))
         key, value = config.node_tag

@@ -9,14 +9,17 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ..core import keys
+from ..environment import DUMP, PIPE
 from ..health.collective import ras, stacks
 from .files import DamagedFile, read_json, say
 from .views import NodeView
@@ -28,6 +31,8 @@ _MOST_BYTES, KEPT = 4 << 20, 50
 _TASKS, _PATIENCE_S = 12, 10.0
 #: How long NCCL may wait for those of its ranks that do not answer.
 _RAS_S = 3.0
+#: How long PyTorch may take to write its last collectives: it looks at its pipe once a second. A node has few ranks.
+_DUMP_S, _MOST_DUMPS = 5.0, 16
 
 
 def keep(node: NodeView, key: str) -> str:
@@ -75,6 +80,43 @@ def keep_ras(task_dir: Path, address: str) -> None:
         say(f"the NCCL of {task_dir.name} was not heard: {exc}")
 
 
+class Dumps:
+    """What PyTorch's flight recorders write when their pipes are written to. All are asked, then awaited together."""
+
+    def __init__(self, task_dirs: Iterable[Path]) -> None:
+        pipes = [pipe for task_dir in task_dirs for pipe in task_dir.glob(f"{PIPE}*.pipe")]
+        self._awaited = [_dump(pipe) for pipe in pipes if _ask(pipe)]
+        self._until = time.monotonic() + _DUMP_S
+
+    def wait(self) -> None:
+        """Until all are there and have stopped growing. Not for one whose process is stopped, or that has no time."""
+        before: list[int] = []
+        while time.monotonic() < self._until:
+            sizes = [dump.stat().st_size if dump.exists() else 0 for dump in self._awaited]
+            if all(sizes) and sizes == before:
+                return
+            before = sizes
+            time.sleep(0.1)
+
+
+def _dump(pipe: Path) -> Path:
+    return pipe.with_name(DUMP + pipe.stem.removeprefix(PIPE))
+
+
+def _ask(pipe: Path) -> bool:
+    """Whether somebody reads there. Nothing is waited for."""
+    try:
+        end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False  # nobody does
+    try:
+        return stat.S_ISFIFO(os.fstat(end).st_mode) and os.write(end, b"1") == 1
+    except OSError:
+        return False  # it is full, or was closed
+    finally:
+        os.close(end)
+
+
 def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
     """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote."""
     for path, name in ((folder / "kmsg", "kernel.log"), (folder / "gpus.json", "gpus.json")):
@@ -86,11 +128,18 @@ def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
     for task in ran:
         for file in ("report.json", "log", "exit.json", STACKS, RAS):
             yield from _end_of(task / file, f"tasks/{task.name}/{file}")
+        for dump in sorted(task.glob(f"{DUMP}*"))[:_MOST_DUMPS]:
+            yield from _end_of(dump, f"tasks/{task.name}/{dump.name}")
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A pipe that a program has put there is no file, and must not be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _end_of(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MOST_BYTES))
             yield name, file.read(_MOST_BYTES)

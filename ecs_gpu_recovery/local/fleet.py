@@ -74,7 +74,7 @@ class LocalFleet:
             task_id=order.token,
             kind="train",
             argv=job.spec.command,
-            env={**environment(job, rank), **self._load_file(order.node, order.token)},
+            env=self._environment(job, rank, order),
             cwd=job.spec.workdir or None,
             gpus=job.spec.gpus_per_node or rank.gpus,
             memory_mib=job.spec.memory_mib or None,
@@ -145,12 +145,15 @@ class LocalFleet:
         with _answering(node):
             self._cluster.start_task(node, spec)
 
-    def _load_file(self, node: str, task_id: str) -> dict[str, str]:
-        """Where a program tells its simulated GPUs what it does with them. Real ones need not be told."""
-        with _answering(node):
-            view = self._cluster.node(node)
-        path = view.folder / "tasks" / task_id / gpu_load.LOAD_FILE
-        return {gpu_load.LOAD_VARIABLE: str(path)} if view.kind == "simulated" else {}
+    def _environment(self, job: Job, rank: Rank, order: StartTask) -> dict[str, str]:
+        """With where the program tells simulated GPUs what it does with them. Real ones need not be told."""
+        with _answering(order.node):
+            view = self._cluster.node(order.node)
+        folder = view.folder / "tasks" / order.token
+        told = environment(job, rank, str(folder))
+        if view.kind == "simulated":
+            told[gpu_load.LOAD_VARIABLE] = str(folder / gpu_load.LOAD_FILE)
+        return told
 
     # -- what can be seen ----------------------------------------------------------------------------------
 
@@ -176,6 +179,8 @@ class LocalFleet:
 
     def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
         """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked."""
+        tasks = [task for rank in ranks if (task := self._task(rank)) is not None]
+        dumps = evidence.Dumps([task.folder for task in tasks])
         for rank in ranks:
             with _answering(rank.node):
                 view, folder = (
@@ -186,6 +191,7 @@ class LocalFleet:
                 if view.kind == "real":
                     told = {**os.environ, **environment(job, rank)}
                     evidence.keep_ras(folder, told["NCCL_RAS_ADDR"])
+                dumps.wait()
                 evidence.keep(view, keys.hang_look(keys.hang_stop(job.id, job.attempt), rank.node))
 
     def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
@@ -378,9 +384,12 @@ def _last_words(task: TaskView) -> tuple[str, bool]:
     return "".join(c if c.isprintable() else " " for c in words), echo
 
 
-def environment(job: Job, rank: Rank) -> dict[str, str]:
-    """A rank's log shows what it writes as it writes it, and each NCCL answers on a port of its own."""
-    hints = telling({*os.environ, *job.spec.env}, RAS_PORT + rank.index)
+def environment(job: Job, rank: Rank, folder: str = "") -> dict[str, str]:
+    """A rank's log shows what it writes as it writes it, and each NCCL answers on a port of its own.
+
+    `folder` is that of its task, once it has one: all tasks share one /tmp.
+    """
+    hints = telling({*os.environ, *job.spec.env}, RAS_PORT + rank.index, folder)
     return {"PYTHONUNBUFFERED": "1", **hints, **training_environment(job, rank)}
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,21 @@ from tests.core.story import a_running_job
 
 RANKS = a_running_job(nodes=2).job.ranks
 DOCUMENT, TASK = hang_document.name("Stack"), "0123456789abcdef0123456789abcdef"
-DOCKER = f"""case "$1" in
-  ps) echo theirs; echo ours;;
-  inspect) [ "$2" = ours ] && echo '"com.amazonaws.ecs.task-arn": "arn:aws:ecs:x:1:task/gpus/{TASK}"' || echo '[]';;
-  top) echo PID; echo {os.getpid()};;
-  exec) echo 'last collective: 7';;
+IMAGE = f"sha256:{'0a' * 32}"
+#: What runs in a container or from an image is run, with the files and the programs of that.
+DOCKER = f"""case "$*" in
+  "ps -q --no-trunc") echo theirs; echo ours; echo watch;;
+  "ps "*"--filter label=com.amazonaws.ecs.task-definition-family=Stack-watch") if [ -d "$image" ]; then echo watch; fi;;
+  "inspect ours") echo '"com.amazonaws.ecs.task-arn": "arn:aws:ecs:x:1:task/gpus/{TASK}"';;
+  "inspect watch") printf '        "Image": "%s",\n  "Image": "example.org/health:1",\n' {IMAGE};;
+  "top ours"*) echo PID; echo "  {os.getpid()}";;
+  "exec ours"*) shift 2; exec env TORCH_NCCL_DEBUG_INFO_PIPE_FILE="$tmp/pipe_" \
+    TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$tmp/rank_" "$@";;
+  "run --rm --pid host --network none "*" --cap-add SYS_PTRACE --entrypoint timeout {IMAGE} "*)
+    while [ "$1" != {IMAGE} ]; do shift; done; shift; PATH=$image:$PATH; exec timeout "$@";;
+  *) echo '[]';;
 esac"""
+PY_SPY = 'echo "at all_reduce: $*"'
 #: The network of the task is this machine's, and its port is that of the one who speaks for NCCL.
 NSENTER = 'shift 3; exec "$@"'
 
@@ -66,12 +76,16 @@ def nccl() -> Iterator[Nccl]:
 
 def script(evidence: str, *, task: str = TASK, key: str = "j1/0/0/hang") -> str:
     documents = Documents()
-    documents.put(DOCUMENT, hang_document.content(BUCKET))
+    documents.put(DOCUMENT, hang_document.content(BUCKET, "Stack-watch"))
     return documents.script(DOCUMENT, hang_document.arguments(DOCUMENT, key, task, evidence)).text
 
 
 def a_host(folder: Path, nccl: Nccl, **commands: str) -> Host:
-    host = Host(folder, {"docker": DOCKER, "nsenter": NSENTER, "py-spy": "echo 'at all_reduce'", **commands})
+    """With a py-spy, unless it is given none; the image has one where the test has made it."""
+    docker = f"tmp={folder}/tmp image={folder}/image; {DOCKER}"
+    host = Host(folder, {"docker": docker, "nsenter": NSENTER, "py-spy": PY_SPY, **commands})
+    (folder / "tmp").mkdir()
+    (folder / "tmp" / "rank_0").write_text("last collective: 7\n")
     threads = host.folder / "proc" / str(os.getpid()) / "task" / "1"
     threads.mkdir(parents=True)
     (threads / "comm").write_text("python\n")
@@ -96,7 +110,7 @@ def test_where_a_task_waits_and_what_its_nccl_says_is_sent_away(
     assert set(files) == {"stacks.txt", "ras.txt", "flight-recorder"}
     assert f"process {os.getpid()}: python train.py" in files["stacks.txt"]
     assert "python: T in do_signal_stop" in files["stacks.txt"]
-    assert "at all_reduce" in files["stacks.txt"]
+    assert f"at all_reduce: dump --nonblocking --pid {os.getpid()}" in files["stacks.txt"]
     assert files["ras.txt"] == nccl.says
     assert files["flight-recorder"] == "last collective: 7\n"
     assert nccl.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 15", "VERBOSE STATUS"]
@@ -104,6 +118,56 @@ def test_where_a_task_waits_and_what_its_nccl_says_is_sent_away(
     assert host.shell(script(bucket.address)) == (0, "looked at before")
     assert not bucket.kept
     assert not list(tmp_path.glob("tmp.*")), "nothing is left on the host"
+
+
+def test_a_host_without_py_spy_takes_it_from_the_image_of_its_watch_if_it_has_one(
+    tmp_path: Path,
+    bucket: Bucket,  # noqa: F811
+    nccl: Nccl,
+) -> None:
+    """That of a task's own container may be anything, and would run as root."""
+    host = a_host(tmp_path, nccl, nsenter="exit 1")
+    (tmp_path / "bin" / "py-spy").unlink()
+    said = f"== process {os.getpid()}, in Python\nat all_reduce: dump --nonblocking --pid {os.getpid()}\n"
+    for key, has in (("without", False), ("with", True)):
+        if has:
+            (tmp_path / "image").mkdir()
+            (tmp_path / "image" / "py-spy").write_text(f"#!/bin/sh\n{PY_SPY}\n")
+            (tmp_path / "image" / "py-spy").chmod(0o755)
+        assert host.shell(script(bucket.address, key=key))[0] == 0
+        stacks = bucket.files()["stacks.txt"]
+        assert "do_signal_stop" in stacks
+        assert stacks.endswith(said) == has, stacks
+        bucket.kept.clear()
+
+
+def test_the_flight_recorder_is_asked_and_a_pipe_that_nobody_reads_holds_up_nothing(
+    tmp_path: Path,
+    bucket: Bucket,  # noqa: F811
+    nccl: Nccl,
+) -> None:
+    """PyTorch would write by itself only when its own timeout is over."""
+    host = a_host(tmp_path, nccl)
+    for name in ("pipe_0.pipe", "pipe_1.pipe", "rank_1"):  # the last is none of PyTorch's, and is not read
+        os.mkfifo(tmp_path / "tmp" / name)
+    reading = os.open(tmp_path / "tmp" / "pipe_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    ended = threading.Event()
+
+    def rank() -> None:
+        while not ended.wait(0.05):
+            with suppress(BlockingIOError):
+                if os.read(reading, 128):
+                    (tmp_path / "tmp" / "rank_0").write_text("last collective: 8\n")
+
+    thread = threading.Thread(target=rank)
+    thread.start()
+    try:
+        assert host.shell(script(bucket.address).replace("sleep 5", "sleep 1"))[0] == 0
+    finally:
+        ended.set()
+        thread.join()
+        os.close(reading)
+    assert bucket.files()["flight-recorder"] == "last collective: 8\n"
 
 
 def test_of_a_long_answer_as_much_is_printed_as_ssm_lists(

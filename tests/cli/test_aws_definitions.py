@@ -150,6 +150,35 @@ def test_nccl_and_torch_are_made_to_tell_unless_the_person_or_the_definition_say
     assert person.world.tasks()[1]["env"]["NCCL_RAS_ADDR"] == "localhost:28028"
 
 
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ({}, "/tmp/nccl_trace_pipe_rank_"),
+        ({"readonlyRootFilesystem": True}, None),
+        ({"mountPoints": [{"sourceVolume": "scratch", "containerPath": "/tmp"}]}, None),
+        (
+            {
+                "readonlyRootFilesystem": True,
+                "linuxParameters": {"tmpfs": [{"containerPath": "/tmp", "size": 64}]},
+            },
+            "/tmp/nccl_trace_pipe_rank_",
+        ),
+    ],
+)
+def test_torch_is_told_of_a_pipe_only_where_it_can_make_one(
+    person: Person, container: dict[str, object], told: str | None
+) -> None:
+    """Where it can't, it ends the training; and in a folder of several tasks it would take another's away."""
+    gpus = [{"type": "GPU", "value": "8"}]
+    main = {"name": "main", "image": "own", "memory": 100, "resourceRequirements": gpus, **container}
+    person.world.cloud.client("ecs").register_task_definition(
+        family="own", containerDefinitions=[main], volumes=[{"name": "scratch"}]
+    )
+    args = ("submit", "--id", "j1", "--any", "1", "--check", "none", "--task-definition", "own")
+    assert person(*args).code == 0
+    assert person.world.tasks()[0]["env"].get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") == told
+
+
 def test_all_gpus_of_the_smallest_node_are_taken_if_nothing_is_said(person: Person) -> None:
     person.world.cloud.control.add_node(
         name="small", cluster=CLUSTER, gpus=4, attributes={"node_name": "small"}

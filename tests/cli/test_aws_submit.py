@@ -185,7 +185,7 @@ def test_a_start_that_the_cluster_refuses_ends_the_job_and_the_command_says_so(p
 
 def test_a_command_too_long_for_ecs_is_told_of(person: Person) -> None:
     said = refused(person, "--any", "1", "--", "python", "-c", "x" * 8000)
-    assert "ECS takes about 7000" in said
+    assert "ECS takes about 6800" in said
 
 
 def test_what_a_person_may_not_start_the_functions_start(person: Person) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.witness import Named
+from ecs_gpu_recovery.environment import DUMP, PIPE
 from ecs_gpu_recovery.local import evidence
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import write_json
-from ecs_gpu_recovery.local.fleet import LocalFleet
+from ecs_gpu_recovery.local.fleet import LocalFleet, environment
 from tests.core.story import T0, a_running_job
 from tests.health.test_ras import Server
 
@@ -94,6 +95,42 @@ def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_pat
     assert fleet.waited_for(job, job.ranks) == Named(
         odd=(), what="NCCL: rank 1 (process 636 on 127.0.0.1) is 8 collectives behind"
     )
+
+
+RANK = """
+import os, sys, time
+pipe, dump = (os.environ[f"TORCH_NCCL_DEBUG_INFO_{name}_FILE"] for name in ("PIPE", "TEMP"))
+os.mkfifo(f"{pipe}0.pipe")
+reading = os.open(f"{pipe}0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+print("ready", flush=True)
+while not os.read(reading, 128):
+    time.sleep(0.05)
+with open(f"{dump}0", "w") as file:
+    file.write("the last collectives")
+time.sleep(600)
+"""
+"""What PyTorch does with the pipe that it is told of."""
+
+
+def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_the_hang(tmp_path: Path) -> None:
+    made = Cluster(tmp_path)
+    made.create("n1", gpus_expected=2)
+    job = a_running_job(nodes=1).job
+    job = replace(job, ranks=(replace(job.ranks[0], node="n1"),))
+    task = tmp_path / "nodes" / "n1" / "tasks" / job.ranks[0].task_id
+    task.mkdir()
+    write_json(str(task / "spec.json"), {"kind": "train", "task_id": task.name, "job": job.id})
+    os.mkfifo(task / f"{PIPE}7.pipe")  # whose process has ended
+    os.mkfifo(task / f"{DUMP}7")  # which is no dump
+    told = {**os.environ, **environment(job, job.ranks[0], str(task))}
+    with subprocess.Popen([sys.executable, "-c", RANK], env=told, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == b"ready\n"
+        LocalFleet(made, lambda: T0).keep_hang(job, job.ranks)
+        rank.kill()
+    look = keys.hang_look(keys.hang_stop(job.id, job.attempt), "n1")
+    recorded = {name: data for name, data in kept(tmp_path, look).items() if DUMP in name}
+    assert recorded == {f"tasks/{task.name}/{DUMP}0": b"the last collectives"}
 
 
 def test_a_rank_without_an_nccl_costs_only_its_own_word(

@@ -43,6 +43,7 @@ def test_nccl_is_made_to_tell_on_a_port_for_each_rank_unless_somebody_says_other
     asked = environment(replace(job, spec=replace(job.spec, env=own)), job.ranks[0])
     assert asked["NCCL_RAS_ADDR"] == "localhost:5"
     assert "TORCH_FR_BUFFER_SIZE" not in asked, "it is the newer name of what was asked for"
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in asked, "who has no folder yet shares /tmp with the others"
     monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:6")
     assert "NCCL_RAS_ADDR" not in environment(job, job.ranks[0]), "it inherits the controller's"
 

@@ -27,7 +27,7 @@ def keeping(world: World) -> None:
     """A deployment with a bucket."""
     world.settings = replace(world.settings, EVIDENCE_BUCKET=BUCKET)
     world.cloud.documents.put(DOCUMENT, reboot_document.content(BUCKET))
-    world.cloud.documents.put(LOOK, hang_document.content(BUCKET))
+    world.cloud.documents.put(LOOK, hang_document.content(BUCKET, "EcsGpuRecoveryStack-watch"))
     world.new_process()
 
 
