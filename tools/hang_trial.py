@@ -96,6 +96,9 @@ class Trial:
                 "NCCL_SOCKET_IFNAME": "lo",
                 "NCCL_RAS_ADDR": RAS[rank],
                 "PAUSE_S": str(PAUSE_S),
+                "TORCH_FR_BUFFER_SIZE": "2000",
+                "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{self.folder}/pipe",
+                "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{self.folder}/trace",
             }
             log = open(self.folder / f"rank{rank}.log", "wb")  # noqa: SIM115 - likewise
             command = [sys.executable, "tools/hang_rank.py", str(self.folder)]
@@ -154,7 +157,20 @@ class Trial:
             self.must(said.startswith(expected), f"NCCL should say {expected}: {said}")
         alive = [str(process.pid) for process in self.ranks if process.poll() is None]
         self.call("stacks", *(f"--pid={pid}" for pid in alive))
+        self.flight_recorder()
         self.end()
+
+    def flight_recorder(self) -> None:
+        """Rank 0 waits in a collective: asked through its pipe, PyTorch writes down its last ones at once."""
+        dump = self.folder / "trace0"
+        dump.unlink(missing_ok=True)
+        pipe = os.open(self.folder / "pipe0.pipe", os.O_WRONLY | os.O_NONBLOCK)
+        os.write(pipe, b"1\n")
+        os.close(pipe)
+        at = time.monotonic()
+        if self.wait("the flight recorder has written", lambda: dump.exists() and dump.stat().st_size, 20.0):
+            size = dump.stat().st_size
+            self.say(f"    the flight recorder's dump: {size} bytes after {time.monotonic() - at:.1f} s")
 
     def call(self, *arguments: str) -> str:
         ran = subprocess.run([*HEALTH, *arguments], capture_output=True, text=True, timeout=120, check=False)

@@ -48,7 +48,6 @@ QUICK: dict[str, Bounds] = {
     "every way a task can end": replace(RECOVERY, ends=EVERY_END, policy=NO_RETRY),
     "two verdicts and no retry": Bounds(verdicts=("healthy", "reboot"), policy=NO_RETRY),
     "a check before the first start": Bounds(failures=0, check_first=True, asks=1),
-    "a node dies, and its task says 0": replace(LOSS, lies=True, verdicts=("healthy",)),
     "a node dies, and its agent reports later than it is back": replace(
         LOSS,
         nodes=1,
@@ -62,7 +61,7 @@ QUICK: dict[str, Bounds] = {
     "a neighbour forges tasks": replace(RECOVERY, nodes=1, forged=True, stalls=1),
     "a start or a reboot is refused": replace(RECOVERY, refusals=1, delays=0),
     "a reboot waits for a permit": replace(RECOVERY, holds=1, delays=0),
-    "witnesses say that the job hangs": replace(RECOVERY, failures=0, witnesses=1),
+    "witnesses say that a job of one node hangs": replace(RECOVERY, nodes=1, failures=0, witnesses=1),
     "a node is to be emptied": EMPTIED,
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
     "a machine is replaced": REPLACED,
@@ -100,6 +99,8 @@ THOROUGH: dict[str, Bounds] = {
     "a reboot waits for a permit, slowly, or its sender stalls": replace(RECOVERY, holds=2, stalls=1),
     "a reboot waits for a permit while a person stops the job": replace(RECOVERY, holds=1, asks=1),
     "a node dies": LOSS,
+    "a node dies, and its task says 0": replace(LOSS, lies=True, verdicts=("healthy",)),
+    "witnesses say that the job hangs": replace(RECOVERY, failures=0, witnesses=1),
     "a node dies while a process stalls": replace(LOSS, stalls=1, lies=True, verdicts=("healthy",), delays=0),
     "a node that tells no boot id dies": replace(
         LOSS, lies=True, blind=True, noticed=True, late_stamps=True, verdicts=("healthy",)

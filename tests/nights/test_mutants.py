@@ -11,12 +11,16 @@ from testbed.nights.night import run
 
 #: Found after hundreds of nights only, or in long ones.
 RARE = {
+    "forget a job that waits",
     "give a released node to two jobs",
     "give one node to two jobs",
     "leave a lost node at once",
     "leave a task running behind",
+    "let what was not sent run out",
     "look for no hang",
     "re-send a start without looking",
+    "reboot in a frozen fleet",
+    "repair a node for ever",
     "say that a job trains which hangs",
     "start on a new node at once",
     "take a silent node for a witness",
