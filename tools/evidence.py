@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -28,6 +28,8 @@ Say = Callable[[str], None]
 PROCESSES = os.cpu_count() or 2
 #: A deep world is cut short here, so that no one of them takes all the time.
 MOST_STATES = 40_000
+#: It takes as long as many others together, so it must not be begun last.
+LONGEST = "a reboot waits for a permit, slowly, or its sender stalls"
 #: Nights that once ended badly. The tests run them all.
 REGRESSIONS = Path("tests/nights/regressions.txt")
 #: Where the tests are. One that makes many of something says how many, with `record_property(name, number)`.
@@ -92,10 +94,13 @@ def remember(outcome: Outcome, file: Path = REGRESSIONS) -> None:
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def model(extent: Extent, say: Say) -> Numbers:
-    """Every reachable state of small worlds; then deep ones, as many as the time allows."""
+def model(extent: Extent, kept: dict[str, Result], say: Say, keep: Callable[[str, Result], None]) -> Numbers:
+    """Every reachable state of small worlds; then deep ones, as many as the time allows. `kept` are the worlds of an
+    earlier run that was cut off."""
     states = transitions = failed = worlds = cut = 0
-    for name, result in _searched(extent):
+    for name, result in (*kept.items(), *_searched(extent, set(kept))):
+        if name not in kept and not result.violation:
+            keep(name, result)
         worlds += 1
         states += result.states
         transitions += result.transitions
@@ -118,13 +123,13 @@ def model(extent: Extent, say: Say) -> Numbers:
     }
 
 
-def _searched(extent: Extent) -> Iterator[tuple[str, Result]]:
-    """The worlds that are always searched to their last state, then the deep ones until the time is over."""
-    worlds = [
-        *QUICK.items(),
-        *(THOROUGH.items() if extent.slow else ()),
-        *(DEEP.items() if extent.slow else ()),
-    ]
+def _searched(extent: Extent, known: Collection[str]) -> Iterator[tuple[str, Result]]:
+    """The worlds that are always searched to their last state, the longest first, then the deep ones until the time is
+    over."""
+    whole = (THOROUGH if extent.slow else {}) | QUICK
+    longest_first = sorted(whole, key=lambda name: name != LONGEST)
+    names = [*longest_first, *(DEEP if extent.slow else ())]
+    worlds = [(name, (whole | DEEP)[name]) for name in names if name not in known]
     end: float | None = None
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         busy: set[Future[tuple[str, Result]]] = set()

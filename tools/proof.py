@@ -20,13 +20,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from testbed.model.search import Result
 from testbed.nights.batch import Tally
 from tools import evidence, reports
 from tools.evidence import Extent, Numbers
 
 OUT = Path("build/proof.json")
 KEPT = Path("build/proof.parts")
-CODE = ("ecs_gpu_recovery", "tests", "tools")
+CODE = ("ecs_gpu_recovery", "testbed", "tests", "tools")
 QUICK = Extent(seeds=1_000, slow=False, deep_s=0.0)
 PARTS = ("seeds", "mutants", "model", "kills", "crash_points", "bad_inputs", "forgeries")
 
@@ -38,19 +39,24 @@ class Progress:
         self._file, self._mark = file, (code, repr(extent))
         self.numbers: dict[str, Numbers] = {}
         self.nights: dict[str, Tally] = {}
+        self.worlds: dict[str, Result] = {}
         if file.exists():
-            mark, numbers, nights = pickle.loads(file.read_bytes())
+            mark, *found = pickle.loads(file.read_bytes())
             if mark == self._mark:
-                self.numbers, self.nights = numbers, nights
+                self.numbers, self.nights, self.worlds = found
 
     def keep(self) -> None:
         self._file.parent.mkdir(exist_ok=True)
         fresh = self._file.with_suffix(".new")
-        fresh.write_bytes(pickle.dumps((self._mark, self.numbers, self.nights)))
+        fresh.write_bytes(pickle.dumps((self._mark, self.numbers, self.nights, self.worlds)))
         fresh.replace(self._file)
 
     def night(self, name: str, tally: Tally) -> None:
         self.nights[name] = tally
+        self.keep()
+
+    def world(self, name: str, result: Result) -> None:
+        self.worlds[name] = result
         self.keep()
 
     def part(self, name: str, numbers: Numbers) -> None:
@@ -90,7 +96,7 @@ def _part(name: str, extent: Extent, progress: Progress) -> Numbers:
     if name == "seeds":
         return evidence.seeds(extent, progress.nights, inner, progress.night)
     if name == "model":
-        return evidence.model(extent, inner)
+        return evidence.model(extent, dict(progress.worlds), inner, progress.world)
     return evidence.counted(name, extent, inner)
 
 

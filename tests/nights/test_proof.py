@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.model.errands import Errands
-from testbed.model.worlds import QUICK
+from testbed.model.worlds import QUICK, THOROUGH
 from testbed.nights import batch
 from testbed.nights.batch import Tally
 from testbed.nights.night import run
@@ -99,13 +99,31 @@ def test_a_part_keeps_the_numbers_of_the_others_and_a_bad_one_fails(
     assert "planted bugs not found: 1" in capsys.readouterr().out
 
 
-def test_the_model_counts_what_it_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_counts_what_it_searched_and_what_was_searched_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evidence, "QUICK", {"nothing goes wrong": QUICK["nothing goes wrong"]})
     monkeypatch.setattr(Errands, "run", lambda self: 11)
     monkeypatch.setattr(evidence, "PROCESSES", 1)
     told: list[str] = []
-    found = evidence.model(Extent(slow=False), told.append)
+    extent, file = Extent(slow=False), tmp_path / "kept"
+    first = Progress(extent, file, "code")
+    found = evidence.model(extent, {}, told.append, first.world)
     assert found["model_worlds"] == 3
     assert found["model_states"] == 7 + 2 * 11
     assert found["model_failed"] == found["model_worlds_cut_short"] == 0
     assert told == ["nothing goes wrong: 7 states"]
+    monkeypatch.setattr(evidence, "_search", None)  # none is left to search
+    assert evidence.model(extent, Progress(extent, file, "code").worlds, told.append, first.world) == found
+
+
+def test_the_longest_world_is_one_that_is_searched() -> None:
+    assert evidence.LONGEST in THOROUGH
+
+
+@pytest.mark.parametrize("folder", ["ecs_gpu_recovery/core", "testbed/nights", "tests/model", "tools"])
+def test_new_code_anywhere_begins_anew(tmp_path: Path, folder: str) -> None:
+    before = proof.code_digest(tmp_path)
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "new.py").touch()
+    assert proof.code_digest(tmp_path) != before
