@@ -64,7 +64,7 @@ flight_recorder() {
     for pipe in "${TORCH_NCCL_DEBUG_INFO_PIPE_FILE:-/tmp/nccl_trace_pipe_rank_}"*.pipe; do
       if [ -p "$pipe" ]; then echo 1 1<> "$pipe"; asked=yes; fi
     done
-    if [ "$asked" ]; then sleep 5; fi
+    if [ "$asked" ]; then sleep 8; fi  # 5 to 6 s on an H200
     set --
     for dump in "${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-/tmp/nccl_trace_rank_}"*; do
       if [ -f "$dump" ]; then set -- "$@" "$dump"; fi

@@ -31,8 +31,8 @@ _MOST_BYTES, KEPT = 4 << 20, 50
 _TASKS, _PATIENCE_S = 12, 10.0
 #: How long NCCL may wait for those of its ranks that do not answer.
 _RAS_S = 3.0
-#: How long PyTorch may take to write its last collectives: it looks at its pipe once a second. A node has few ranks.
-_DUMP_S, _MOST_DUMPS = 5.0, 16
+#: How long PyTorch may take to write its last collectives (5 to 6 s on an H200). A node has few ranks.
+_DUMP_S, _MOST_DUMPS = 8.0, 16
 
 
 def keep(node: NodeView, key: str) -> str:

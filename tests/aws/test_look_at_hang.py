@@ -162,7 +162,7 @@ def test_the_flight_recorder_is_asked_and_a_pipe_that_nobody_reads_holds_up_noth
     thread = threading.Thread(target=rank)
     thread.start()
     try:
-        assert host.shell(script(bucket.address).replace("sleep 5", "sleep 1"))[0] == 0
+        assert host.shell(script(bucket.address).replace("sleep 8", "sleep 1"))[0] == 0
     finally:
         ended.set()
         thread.join()
