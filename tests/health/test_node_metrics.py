@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,6 +103,27 @@ def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     metrics = made(lambda emit: time.sleep(3600))
     assert metrics.news() is None, "the watch goes on with its log"
     assert "GpuPower" not in told(metrics)
+
+
+def test_a_file_system_that_hangs_is_not_waited_for_and_costs_its_own_number_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a shared one does whose server is gone."""
+    ask, watch = os.statvfs, os.getpid()
+
+    def asked(path: Path) -> os.statvfs_result:
+        assert os.getpid() != watch, "the watch itself would hang"
+        if path == Path("/tmp"):
+            time.sleep(3600)
+        return ask(path)
+
+    monkeypatch.setattr(node_metrics, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(os, "statvfs", asked)
+    metrics = NodeMetrics(two_gpus, "n1", lambda: HERE, [Path("/"), Path("/tmp")], every_s=0.0)
+    assert metrics.news() is None, "the watch goes on with its log"
+    line = told(metrics)
+    assert line["GpuPower"] == 760
+    assert 0 <= line["Disk"] <= 100, "of the other one"
 
 
 def test_bytes_are_those_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:

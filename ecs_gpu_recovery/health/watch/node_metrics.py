@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ecs_gpu_recovery.health.sources import probe
@@ -22,7 +23,7 @@ NAMESPACE = "EcsGpuRecovery/Nodes"
 #: By the cluster and its container instance a node's record finds its metrics. The name of the host is for people.
 DIMENSIONS = ("Cluster", "Instance", "Node")
 EVERY_S = 60.0
-#: A driver that does not answer within this time leaves its numbers out.
+#: A driver or a file system that does not answer within this time leaves its numbers out.
 PATIENCE_S = 20.0
 #: Every metric with its unit, where CloudWatch has one. Bytes and errors are those of the last minute.
 UNITS = {
@@ -48,7 +49,8 @@ Line = dict[str, object]
 
 
 class NodeMetrics:
-    """Asked again and again, it tells a line once a minute. It never waits: a hung driver must not delay a fault."""
+    """Asked again and again, it tells a line once a minute. It never waits: a driver or a shared file system that hangs
+    must not delay a fault, so each is asked by a child."""
 
     def __init__(
         self,
@@ -61,28 +63,34 @@ class NodeMetrics:
     ) -> None:
         """`place` tells the cluster of the node, and may raise NotTold. `pulse`: what its GPUs were seen to do."""
         self._pulse = pulse
-        self._read_driver, self._node, self._place, self._disks = read_driver, node, place, disks
+        self._node, self._place = node, place
+        self._questions = (read_driver, partial(_read_disks, disks))
         self._every_s, self._due = every_s, time.monotonic() + every_s
-        self._child: Running | None = None
+        self._children: list[Running] = []
+        self._said: list[dict[str, object]] = []
         self._before = counters()
 
     def news(self) -> Line | None:
-        if self._child is None:
+        if not self._children:
             if time.monotonic() < self._due:
                 return None
-            self._due = time.monotonic() + self._every_s
-            self._child = probe.start(Probe(name="metrics", deadline_s=PATIENCE_S, work=self._read_driver))
-        outcome = probe.poll(self._child)
-        if outcome is None:
+            self._due, self._said = time.monotonic() + self._every_s, []
+            asked = [Probe(name="metrics", deadline_s=PATIENCE_S, work=work) for work in self._questions]
+            self._children = [probe.start(one) for one in asked]
+        self._children = [child for child in self._children if not self._has_told(child)]
+        if self._children:
             return None
-        self._child = None
-        told = [message.get("gpu") for message in outcome.messages]
-        gpus = [GpuState.from_json(data) for data in told if isinstance(data, dict)]
+        gpus = [GpuState.from_json(data) for one in self._said if isinstance(data := one.get("gpu"), dict)]
         try:
             place = self._place()
         except NotTold:  # the events wait for the same answer, and complain of it
             return None
         return line(place, self._node, gpus, self._host(), time.time(), self._pulse())
+
+    def _has_told(self, child: Running) -> bool:
+        outcome = probe.poll(child)
+        self._said += outcome.messages if outcome is not None else ()
+        return outcome is not None
 
     def _host(self) -> dict[str, float]:
         now = counters()
@@ -91,7 +99,7 @@ class NodeMetrics:
         ticks, busy = moved.pop("ticks"), moved.pop("busy")
         memory = dict(text.split(":") for text in (_PROC / "meminfo").read_text().splitlines())
         total, free = (int(memory[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
-        full = [100 - 100 * room.f_bavail / room.f_blocks for room in _rooms(self._disks) if room.f_blocks]
+        full = [float(str(one["full"])) for one in self._said if "full" in one]
         shares = {"Cpu": 100 * busy / ticks} if ticks > 0 else {}
         shares |= {"Memory": 100 - 100 * free / total, **({"Disk": max(full)} if full else {})}
         grown = {name: count for name, count in moved.items() if count >= 0}
@@ -100,8 +108,8 @@ class NodeMetrics:
         return shares | grown
 
     def close(self) -> None:
-        if self._child is not None:
-            probe.kill(self._child)
+        for child in self._children:
+            probe.kill(child)
 
 
 def line(
@@ -178,7 +186,10 @@ def _rows(table: Path, at: int) -> Iterator[tuple[str, list[str]]]:
             yield words[at], words[at + 1 :]
 
 
-def _rooms(paths: Sequence[Path]) -> Iterator[os.statvfs_result]:
+def _read_disks(paths: Sequence[Path], emit: Emit) -> None:
+    """How full each file system is, in percent. Where one hangs, those before it are told."""
     for path in paths:
         if path.exists():
-            yield os.statvfs(path)
+            room = os.statvfs(path)
+            if room.f_blocks:
+                emit({"full": 100 - 100 * room.f_bavail / room.f_blocks})
