@@ -18,7 +18,9 @@ from ..core.witness import Named, Silence, Stall
 from .runtime import Runtime
 
 log = logging.getLogger("ecs_gpu_recovery")
-#: Of so many ranks it is kept where they wait: of those that the others wait for, and of some others.
+#: Of so many ranks it is kept where they wait: of those that the others wait for, and of some others. Each look is an
+#: order of its own to a host, which SSM takes a few of in a second, while the sweep has more to do. Those who wait for
+#: the same rank all stand at the same place, and one NCCL speaks for all ranks.
 MOST_KEPT = 32
 
 
@@ -78,7 +80,9 @@ class Hangs:
             odd=(silence.odd if silence else ())
             or (named.odd if named else ())
             or (stall.odd if stall else ()),
-            what="; ".join(each.what for each in (named, stall) if each is not None),
+            what="; ".join(
+                [*(each.what for each in (named, stall) if each is not None), *_not_looked_at(ranks, stall)]
+            ),
             silent_since=silence.since if silence else None,
             patience=silence.patience if silence else timedelta(0),
             written=silence.what if silence else "",
@@ -125,6 +129,12 @@ class Hangs:
         key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
         held = self._runtime.permits.stop_withheld(job, f"it hangs: {fact.what}", now, key=key, since=since)
         return fact if held is None else replace(fact, withheld=held.why, tell=held.tell)
+
+
+def _not_looked_at(ranks: Sequence[Rank], stall: Stall | None) -> list[str]:
+    if stall is None or not stall.spinning or len(ranks) <= MOST_KEPT:
+        return []
+    return [f"where they stand was kept of {MOST_KEPT} of its {len(ranks)} ranks"]
 
 
 def _some(job: Job, stall: Stall) -> list[Rank]:

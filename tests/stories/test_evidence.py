@@ -16,6 +16,7 @@ from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.core.node_record import Wrote
+from ecs_gpu_recovery.engine import hangs as looks
 from ecs_gpu_recovery.status_text import FINISHING, deadline, now_doing
 from tests.stories.world import DOCUMENT, TRAIN, World, container
 
@@ -107,6 +108,16 @@ def test_the_rank_that_nccl_names_is_blamed_and_its_node_examined_deeper(world: 
     (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
     assert seen.evidence.startswith("NCCL: rank 1 (process ") is bool(odd)
     assert levels(world) == {"n0": "2" if odd else "3", "n1": "3"}
+
+
+def test_of_a_gang_with_more_ranks_than_are_looked_at_the_evidence_says_of_how_many(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "MOST_KEPT", 1)
+    job = hangs(world, "", "")
+    assert len(world.cloud.cluster.kept) == 1
+    (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
+    assert "where they stand was kept of 1 of its 2 ranks" in seen.evidence
 
 
 def questions(world: World) -> int:
