@@ -92,7 +92,9 @@ class EcsGpuRecoveryStack(Stack):
             queues=queues,
         )
         functions = made.by_name
-        Rules(self, "Rules", config=config, queues=queues.by_function, dead_letters=dead_letters)
+        rules = Rules(self, "Rules", config=config, queues=queues.by_function, dead_letters=dead_letters)
+        for daemon in daemons:  # what is put on a bus that is not there yet, or that nobody reads, is lost
+            daemon.definition.node.add_dependency(rules)
         Minute(self, "Minute", function=functions[SWEEPER], dead_letters=dead_letters)
         Alarms(
             self,

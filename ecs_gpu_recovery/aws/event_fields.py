@@ -13,6 +13,8 @@ _ARN = re.compile(
 )
 _HOST = re.compile(r"m?i-[0-9A-Za-z]{4,40}")
 #: Times that ECS writes have a date and a time of day; a date alone is no moment.
+#: Of times that an event may name: a deadline before or after one of another year could not be counted.
+_YEARS = (1970, 2200)
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]+(?:Z|[+-][0-9:]+)?", re.IGNORECASE)
 
 
@@ -64,12 +66,13 @@ def host(value: object) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """An ISO 8601 time as aware UTC. A time without a zone is UTC."""
+    """An ISO 8601 time as aware UTC. A time without a zone is UTC. One with which nobody could count is none."""
     if not isinstance(value, str) or len(value) > 40 or not _MOMENT.fullmatch(value):
         return None
     try:
         at = datetime.fromisoformat(value)
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        return at if _YEARS[0] <= at.year <= _YEARS[1] else None
     except (ValueError, OverflowError):
         return None
 

@@ -39,6 +39,9 @@ keep() {
   await '.answered.*' "$questions" 40 || echo "some questions were not answered in time"
   tar -czf "$kept.tar.gz" --exclude '.answered.*' -C "$kept" . || return 1
   ( curl -fsS -m 25 -T "$kept.tar.gz" "$evidence" && : > "$kept/.answered.sent" ) < /dev/null > /dev/null 2>&1 &
-  await .answered.sent 1 30 && echo "evidence kept" || echo "the evidence could not be sent"
+  sent=0
+  await .answered.sent 1 30 || sent=1
   rm -rf "$kept" "$kept.tar.gz"
+  [ "$sent" = 0 ] || { echo "the evidence could not be sent"; return 1; }
+  echo "evidence kept"
 }

@@ -11,6 +11,7 @@ from ..aws.errors import translated
 from ..aws.task_definition import gpus_of, is_mounted, place_of, template, training_container
 from ..core.errors import Refused
 from ..core.model import JobSpec
+from ..environment import telling
 from ..jobfile import ContainerRequest, JobRequest
 
 #: ECS takes 8,192 characters of overrides; what every rank is told beside needs some of them.
@@ -57,8 +58,9 @@ class Definitions:
         mounted = {point.get("containerPath") for point in container.get("mountPoints", [])}
         if any(one.get("containerPath") == _TMP for one in memory):
             return _TMP
-        shared = mounted & {"/", _TMP, f"{_TMP}/"}
-        return "" if shared or container.get("readonlyRootFilesystem") else _TMP
+        shared = mounted & {"/", _TMP, f"{_TMP}/"} or container.get("volumesFrom")
+        root = container.get("user", "").partition(":")[0] in ("", "0", "root")
+        return _TMP if root and not shared and not container.get("readonlyRootFilesystem") else ""
 
     def completed(self, request: JobRequest) -> JobRequest:
         """The request with what its task definition decides. Raises `Refused` where the two disagree."""
@@ -140,7 +142,10 @@ def _not_beside_a_definition(request: JobRequest) -> list[str]:
 
 
 def _must_fit(spec: JobSpec) -> None:
-    size = len(json.dumps([spec.command, dict(spec.env)]))
+    """What a retry brings along of what we have set ourselves does not count: there is room for it."""
+    ours = telling((), folder=_TMP)
+    env = {name: value for name, value in spec.env.items() if ours.get(name) != value}
+    size = len(json.dumps([spec.command, env]))
     if size > _MOST_OVERRIDES:
         raise Refused(
             f"the job was not submitted: its command and env have {size} characters, ECS takes about"

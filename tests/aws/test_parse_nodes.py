@@ -208,7 +208,18 @@ def test_time_is_read_as_utc(text: str, at: datetime) -> None:
 
 @pytest.mark.parametrize(
     "time",
-    [None, "", "yesterday", "2026-11-15", 1794708000, "2026-13-40T99:00:00Z", "0001-01-01T00:00:00+23:59"],
+    [
+        *(
+            None,
+            "",
+            "yesterday",
+            "2026-11-15",
+            1794708000,
+            "2026-13-40T99:00:00Z",
+            "0001-01-01T00:00:00+23:59",
+        ),
+        *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+    ],
 )
 def test_an_event_without_a_time_is_malformed(time: object) -> None:
     seen = parse_event({**task_event(), "time": time})

@@ -98,6 +98,20 @@ def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_i
     assert (bucket.kept, (tmp_path / "insisted").exists()) == ({}, False)
 
 
+def test_a_last_look_whose_archive_cannot_be_sent_has_failed_and_may_be_tried_again(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    documents, name = Documents(), last_look.name("Stack")
+    documents.put(name, last_look.content(BUCKET))
+    given = last_look.arguments(name, "gpus", "node/n1/replace/2", bucket.address)
+    host, script = Host(tmp_path, ANSWERS), documents.script(name, given).text
+    cut_off = script.replace("curl -fsS", "false").replace(
+        "await .answered.sent 1 30", "await .answered.sent 1 1"
+    )
+    assert host.shell(cut_off) == (1, "the evidence could not be sent\nno evidence was kept")
+    assert host.shell(script) == (0, "evidence kept")
+
+
 def test_nothing_of_it_holds_up_the_reboot_for_more_than_90_seconds() -> None:
     """The questions, asked beside each other, and the sending are each waited for so long and no longer."""
     script = reboot_document.content()["mainSteps"][0]["inputs"]["runCommand"]

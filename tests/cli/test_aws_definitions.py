@@ -156,6 +156,9 @@ def test_nccl_and_torch_are_made_to_tell_unless_the_person_or_the_definition_say
         ({}, "/tmp/nccl_trace_pipe_rank_"),
         ({"readonlyRootFilesystem": True}, None),
         ({"mountPoints": [{"sourceVolume": "scratch", "containerPath": "/tmp"}]}, None),
+        ({"volumesFrom": [{"sourceContainer": "beside"}]}, None),
+        ({"user": "1000:1000"}, None),
+        ({"user": "0:0"}, "/tmp/nccl_trace_pipe_rank_"),
         (
             {
                 "readonlyRootFilesystem": True,

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.cli.aws_person import ARN, Person
 from tests.cli.conftest import Result
@@ -216,9 +218,10 @@ def test_the_json_of_a_submission_is_the_record(person: Person) -> None:
 # -- again ---------------------------------------------------------------------------------------------------
 
 
-def test_an_ended_job_runs_again_from_the_same_definition(person: Person) -> None:
+@pytest.mark.parametrize("letters", [1, 6650], ids=["little", "as much as ECS takes"])
+def test_an_ended_job_runs_again_from_the_same_definition(person: Person, letters: int) -> None:
     args = ("--nodes", "n0", "--id", "j1", "--check", "none", "--workdir", "/w", "--mount", "/fsx:/fsx")
-    assert person.submit(*args).code == 0
+    assert person.submit(*args, "-e", f"OWN={'x' * letters}").code == 0
     person.world.pass_time(2)
     assert person("retry", "j1").code == 4
     person.world.fail_rank(0, code=3)

@@ -87,6 +87,14 @@ def test_every_ec2_node_gets_the_watch_after_the_cluster_is_there(asked: Made) -
     assert (properties["SchedulingStrategy"], properties["LaunchType"]) == ("DAEMON", "EC2")
     assert properties["Cluster"] == "gpu-cluster"
     assert cluster in service["DependsOn"]
+    (definition,) = [
+        d for d in asked.all("AWS::ECS::TaskDefinition").values() if d["Properties"]["Family"] == WATCH
+    ]
+    (bus,) = asked.all("AWS::Events::EventBus")
+    hears = {
+        name for name, rule in asked.all("AWS::Events::Rule").items() if "EventBusName" in rule["Properties"]
+    }
+    assert {bus, *hears} <= set(definition["DependsOn"]), "what is said where nobody listens yet is lost"
 
 
 def test_the_watch_reads_the_kernel_log_and_holds_no_gpu(asked: Made) -> None:
