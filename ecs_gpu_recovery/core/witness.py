@@ -7,7 +7,7 @@ node whose agent is silent is none. So news that is lost, late or old can hide a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from .model import Job, Rank
@@ -80,6 +80,13 @@ def gang(nodes: Sequence[Node], now: datetime, policy: Policy) -> Stall | None:
             :1000
         ],
     )
+
+
+def of_attempt(stall: Stall | None, began: datetime | None) -> Stall | None:
+    """What the nodes said before this attempt began, they said of the one before: it was ended for that."""
+    if stall is None or began is None or stall.since >= began:
+        return stall
+    return replace(stall, since=began) if stall.until > began else None
 
 
 def silence(

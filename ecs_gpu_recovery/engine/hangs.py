@@ -59,6 +59,7 @@ class Hangs:
         gang = [held[rank.node] for rank in ranks if rank.node in held]
         whole = len(gang) == len(ranks)
         stall = witness.gang(gang, now, self._runtime.policy) if whole else None
+        stall = witness.of_attempt(stall, job.spent.started)
         named = None
         if stall is not None:
             self._keep(job, stall, now)

@@ -204,6 +204,19 @@ def test_the_odd_ones_are_few(states: list[str], odd: tuple[str, ...]) -> None:
     assert found.odd == odd
 
 
+@pytest.mark.parametrize(
+    ("began", "since"),
+    [(None, 3), (0, 3), (3, 3), (5, 5), (10, None), (11, None)],
+    ids=["never", "before", "just then", "meanwhile", "when it was last said", "later"],
+)
+def test_what_was_said_of_an_attempt_is_not_held_against_the_next(
+    began: int | None, since: int | None
+) -> None:
+    said = witness.gang([node(0, "flat", since=3), node(1, "flat", since=2)], LATER, POLICY)
+    found = witness.of_attempt(said, None if began is None else T0 + began * MINUTE)
+    assert (found and found.since) == (None if since is None else T0 + since * MINUTE)
+
+
 def test_a_gang_works_again_where_that_is_the_last_word_of_every_node() -> None:
     alarmed = T0 + 9 * MINUTE
     assert witness.works([node(0, "moving"), node(1, "moving", at=1)], alarmed)
