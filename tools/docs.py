@@ -26,7 +26,7 @@ gpu-recovery submit --any 2 -- python train.py      # a job on two free nodes
 gpu-recovery jobs                                   # and: nodes, notices, doctor
 gpu-recovery job JOB --watch                        # every decision and why; JOB: an id, its beginning, or a name
 gpu-recovery logs JOB --tail 50                     # -f follows, --all shows every attempt
-gpu-recovery stop JOB                               # in any state
+gpu-recovery stop JOB                               # while it runs, in any state
 gpu-recovery retry JOB                              # again, from the last checkpoint, as a new job
 gpu-recovery node drain NODE --why "new disk"       # no new job gets it, until: node release
 gpu-recovery --install-completion                   # Tab completes jobs, nodes and faults
@@ -43,7 +43,7 @@ def commands_page() -> str:
         MADE,
         "# The `gpu-recovery` command\n",
         FIRST,
-        "\nThe others:\n\n",
+        "\nThe others (what changes a node or the fleet wants a `--why`):\n\n",
     ]
     for path, command in _walk(root, "gpu-recovery"):
         if f"\n{path} " in FIRST:
@@ -63,7 +63,7 @@ def commands_page() -> str:
 
 
 def _name(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper()).replace("|", "/")
+    return str(argument.metavar or argument.name.upper()).replace("|", " or ")
 
 
 def _walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:

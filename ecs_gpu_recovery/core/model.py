@@ -18,7 +18,7 @@ class JobStatus(StrEnum):
     PENDING_HEALTHCHECK = (
         "PENDING_HEALTHCHECK"  #: nodes under test: before the first start, or after a failure
     )
-    PENDING_RESTART = "PENDING_RESTART"  #: a bad node is rebooting, or a lost one is awaited
+    PENDING_RESTART = "PENDING_RESTART"  #: a node is repaired or awaited, or another one is looked for
     RESTARTING = "RESTARTING"  #: every node is back; the whole gang is being started again
     COMPLETE = "COMPLETE"  #: every rank ended with success
     FAILED = "FAILED"  #: nothing more can be done without a person

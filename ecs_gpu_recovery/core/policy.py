@@ -119,7 +119,7 @@ class Policy:
         "LEAVE_GRACE_S",
         75,
         3,
-        "so long before its node is taken away a gang is stopped, if no step has ended",
+        "a gang whose node is to be taken away is stopped this long before, even in the middle of a step",
     )
     leave_within: timedelta = duration(
         "LEAVE_WITHIN_S",
@@ -187,7 +187,7 @@ class Policy:
     freeze_jobs: int = setting(
         2,
         whole(1, 10_000),
-        "so do more jobs to stop of which no rank has ended",
+        "more jobs to stop in that time though no rank of theirs has ended (hangs, faults) freeze it too",
         name="FREEZE_JOBS",
     )
     freeze_within: timedelta = duration(
