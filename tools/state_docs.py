@@ -31,8 +31,8 @@ A job, its tasks and its nodes each have a state. The diagrams show every move t
 Dashed arrows are ours: they close gaps that the original state graphs leave open. Below each state stands from which
 states one comes there, and why (`core/edges.py`).
 
-Lists say *free* (AVAILABLE, without a job), *busy* (held by a job, examined, repaired, or waiting for a permit), *drained*
-(a person keeps it back, or it is to be taken away), *bad* (FAILED, UNKNOWN, or with a fault).
+Lists say *free* (AVAILABLE, without a job), *busy* (held by a job, examined, repaired, or waiting for a permit),
+*drained* (a person keeps it back, or it is to be taken away), *bad* (FAILED, UNKNOWN, or with a fault).
 
 What is done with each fact, in each state: the rules in `core/job/table.py` and `core/node/table.py`. While a job holds
 a node, the job's record is the truth and the node's row follows it; else the node's own record decides.
