@@ -56,7 +56,7 @@ def evidence(
     if not found:
         print(f"nothing was kept of {name}: it is kept before a repair, and when a job hangs")
     elif fetch is None:
-        print("to bring them here:  gpu-recovery evidence NODE --fetch FOLDER")
+        print(f"to bring them here:  gpu-recovery evidence {name} --fetch FOLDER")
 
 
 def ticket(

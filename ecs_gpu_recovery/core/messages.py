@@ -71,8 +71,8 @@ def _reboot(nodes: Sequence[str]) -> str:
 def _mended(node: str) -> str:
     """Only a check proves a repair; what a person gives back is examined before a job gets it, where that is asked."""
     return (
-        f"When repaired or replaced, check it: gpu-recovery node check {node} --why '...' --wait. Healthy, it is free"
-        f" again. Or give it back as it is: gpu-recovery node release {node} --why '...'."
+        f"When it is repaired or replaced and has booted, check it: gpu-recovery node check {node} --why '...' --wait."
+        f" Then give it back, which clears its past: gpu-recovery node release {node} --why '...'."
     )
 
 
@@ -244,7 +244,7 @@ def fleet_frozen(guard: FleetGuard) -> Notify:
         evidence=f"{in_common(cases)}. {'; '.join(told)}"[:4000],
         done=f"These wait for a permit: {', '.join(names)}. Everything else goes on."[:2000],
         next="Find out what they have in common. Then: gpu-recovery fleet thaw --why '...'."
-        " One at a time: gpu-recovery allow NODE, or refuse NODE. More: docs/runbooks/frozen-fleet.md",
+        " One at a time: gpu-recovery allow NODE, or refuse NODE --why '...'. More: docs/runbooks/frozen-fleet.md",
     )
 
 

@@ -46,12 +46,12 @@ def test_a_stopped_rank_on_a_bad_node_is_no_innocent() -> None:
         (
             Verdict.REBOOT,
             2,
-            ["Look at n0", "node check n0", "give it back as it is", "node release n0", "retry j"],
+            ["Look at n0", "node check n0", "give it back", "node release n0", "retry j"],
         ),
         (
             Verdict.REPLACE,
             1,
-            ["Look at n0", "node check n0", "give it back as it is", "node release n0", "retry j"],
+            ["Look at n0", "node check n0", "give it back", "node release n0", "retry j"],
         ),
     ],
 )
