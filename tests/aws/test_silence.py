@@ -13,6 +13,7 @@ from ecs_gpu_recovery.aws.silence import LogSilence
 from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.health.watch import sinks
+from ecs_gpu_recovery.health.watch.writing import MOST_TOLD
 from tests.core.story import MINUTE, T0, a_running_job
 
 
@@ -108,12 +109,39 @@ def test_the_pulse_of_a_node_is_read_from_its_event() -> None:
 
 
 FILE = {"job": "j", "rank": 0, "silent_s": 90, "pause_s": 20}
+WROTE = Wrote(job="j", rank=0, at=T0 - timedelta(seconds=90), pause_s=20)
+
+
+def written(said: object) -> tuple[Wrote, ...]:
+    (fact,) = parse_event(event(wrote=said), cluster="gpus", check_family="check").facts
+    assert isinstance(fact, NodePulse)
+    return fact.wrote
 
 
 def test_when_ranks_last_wrote_is_counted_back_from_the_event() -> None:
-    (fact,) = parse_event(event(wrote=[FILE]), cluster="gpus", check_family="check").facts
-    assert isinstance(fact, NodePulse)
-    assert fact.wrote == (Wrote(job="j", rank=0, at=T0 - timedelta(seconds=90), pause_s=20),)
+    assert written([FILE]) == (WROTE,)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "j",
+        *(
+            FILE | wrong
+            for wrong in ({"job": ""}, {"job": " x"}, {"job": "a\nb"}, {"rank": -2}, {"rank": True})
+        ),
+        *(FILE | {"silent_s": wrong} for wrong in (-1, 1.5, "90", None, 10**9)),
+        *(FILE | {"pause_s": wrong} for wrong in (-1, 10**9)),
+    ],
+    ids=str,
+)
+def test_a_word_of_a_file_that_makes_no_sense_is_left_out_of_the_pulse(odd: object) -> None:
+    assert written([odd, FILE]) == (WROTE,)
+
+
+def test_a_pulse_says_no_more_of_files_than_its_watch_would() -> None:
+    assert written([FILE] * (2 * MOST_TOLD)) == (WROTE,) * MOST_TOLD
+    assert written(FILE) == ()
 
 
 @pytest.mark.parametrize(
@@ -124,15 +152,6 @@ def test_when_ranks_last_wrote_is_counted_back_from_the_event() -> None:
         {"what": ""},
         {"node": ""},
         {"cluster": "other"},
-        {"wrote": FILE},
-        {"wrote": [FILE] * 33},
-        {"wrote": ["j"]},
-        *(
-            {"wrote": [FILE | wrong]}
-            for wrong in ({"job": ""}, {"job": "a\nb"}, {"rank": -2}, {"rank": True})
-        ),
-        *({"wrote": [FILE | {"silent_s": wrong}]} for wrong in (-1, 1.5, "90", None, 10**9)),
-        *({"wrote": [FILE | {"pause_s": wrong}]} for wrong in (-1, 10**9)),
     ],
 )
 def test_a_pulse_that_makes_no_sense_or_is_of_another_cluster_says_nothing(detail: dict[str, object]) -> None:

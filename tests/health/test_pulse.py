@@ -14,7 +14,7 @@ import pytest
 
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.policy import Limits
-from ecs_gpu_recovery.health.sources import samples
+from ecs_gpu_recovery.health.sources import probe, samples
 from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.sources.samples import Sampler
 from ecs_gpu_recovery.health.watch.pulse import GpuSample, HostSample, NodePulse, Pulses, State
@@ -186,8 +186,12 @@ def test_samples_that_stop_coming_are_no_witness() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_child_streams_rounds_and_one_that_hangs_in_the_driver_is_begun_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [True, False], ids=["ended at once", "ended after all"])
+def test_a_child_streams_rounds_and_one_that_hangs_in_the_driver_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
     begun = tmp_path / "begun"
+    monkeypatch.setattr(probe, "_KILL_GRACE_S", BUSY_MACHINE_S if waits else 0.0)
 
     def hangs_the_first_time(emit: Emit) -> None:
         first = not begun.exists()

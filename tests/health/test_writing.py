@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.health.watch import writing
 from ecs_gpu_recovery.health.watch.sinks import Event
-from ecs_gpu_recovery.health.watch.writing import MOST_TOLD, RankFiles, rank_files
+from ecs_gpu_recovery.health.watch.writing import MOST_TOLD, WHOLE_JOB, RankFiles, Writing, rank_files
 
 from .conftest import BUSY_MACHINE_S
 
@@ -41,6 +42,8 @@ def test_a_file_belongs_to_the_job_and_the_rank_that_its_path_names(tmp_path: Pa
     (tmp_path / "j1" / "7").symlink_to(tmp_path / "j1" / "0")
     (tmp_path / "link").symlink_to(tmp_path / "j1")
     (tmp_path / "j1" / "8.folder").mkdir()
+    for odd in (b" x", b"a\nb", b"\xff"):
+        write(tmp_path / os.fsdecode(odd) / "0", now)
     assert sorted(rank_files(tmp_path))[:9] == sorted(
         (job, rank, name, pytest.approx(now))
         for job, rank, name in (
@@ -84,9 +87,41 @@ def test_a_rank_is_told_of_once_its_pauses_are_known_and_as_long_as_the_folder_a
     assert files.told() == [], "nobody looks any more"
 
 
-def test_no_more_is_told_than_an_event_may_hold(tmp_path: Path) -> None:
-    files = RankFiles(tmp_path)
-    rounds = [[{"job": "j", "rank": i, "file": str(i), "stamp": n} for i in range(99)] for n in range(9)]
-    files._sampler.rounds = lambda: iter(rounds)  # type: ignore[method-assign]
+def test_the_newest_folders_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_JOBS", 2)
+    now = time.time()
+    for age in (3, 1, 4, 0, 2):
+        write(tmp_path / f"j{age}" / "0", now)
+        os.utime(tmp_path / f"j{age}", (now - age, now - age))
+    assert [job for job, *_ in rank_files(tmp_path)] == ["j0", "j1"]
+
+
+def told(folder: Path, *rounds: list[tuple[str, int]]) -> Sequence[Event]:
+    """What is told after rounds that saw the files of these ranks change, each in the order of its list."""
+    files = RankFiles(folder)
+    seen = [
+        [{"job": job, "rank": rank, "file": str(rank), "stamp": n} for job, rank in ranks]
+        for n, ranks in enumerate(rounds)
+    ]
+    files._sampler.rounds = lambda: iter(seen)  # type: ignore[method-assign]
     files.look()
-    assert len(files.told()) == MOST_TOLD
+    return files.told()
+
+
+def test_a_job_that_hangs_is_told_of_beside_many_that_are_busy(tmp_path: Path) -> None:
+    busy = [("busy", rank) for rank in range(2 * MOST_TOLD)]
+    others = [(f"j{i}", 0) for i in range(40)]
+    hung = [("hung", WHOLE_JOB), *(("hung", rank) for rank in range(8))]
+    said = [(one["job"], one["rank"]) for one in told(tmp_path, *[[*busy, *others, *hung]] * 9)]
+    assert len(said) == MOST_TOLD, "an event may hold no more"
+    assert {*others, *hung} <= set(said)
+
+
+def test_files_that_are_gone_are_forgotten_and_when_they_changed_is_not() -> None:
+    known: Writing[str] = Writing()
+    for n in range(9):
+        known.look({f"0.{n}": time.time() + 60})
+    last = known.last
+    known.look({"0.0": time.time() - 3600})
+    assert list(known.files) == ["0.0"]
+    assert (known.last, len(known.pauses)) == (last, 8)

@@ -176,10 +176,15 @@ def kill(child: Running) -> bool:
             continue
     until = time.monotonic() + _KILL_GRACE_S
     while time.monotonic() < until:
-        if os.waitpid(child.pid, os.WNOHANG)[0]:
+        if ended(child):
             return True
         time.sleep(0.005)
     return False
+
+
+def ended(child: Running) -> bool:
+    """Whether a child that was killed is gone. To be asked until it is."""
+    return os.waitpid(child.pid, os.WNOHANG)[0] != 0
 
 
 def _messages(data: bytearray) -> list[dict[str, object]]:

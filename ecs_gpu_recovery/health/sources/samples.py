@@ -1,7 +1,7 @@
 """Samples of the GPUs every few seconds, asked by one child that stays, because any question may hang.
 
 The child is asked nothing: it streams. One that falls silent is stuck in the driver: it is ended and begun again. If it
-can't be ended it is left alone, since a second one would only get stuck beside it.
+can't be ended it is left alone, since a second one would only get stuck beside it, until it has ended after all.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ class Sampler:
     def __init__(self, read: Callable[[Emit], None], silent_s: float = _SILENT_S) -> None:
         self._read, self._silent_s = read, silent_s
         self._child: Running | None = None
-        self._stuck = False
+        self._stuck: Running | None = None
         self._heard = self._next = 0.0
         self._round: Round = []
 
     def rounds(self) -> Iterator[Round]:
         """Those that are complete since the last call. It never waits."""
         if self._child is None:
-            if self._stuck or time.monotonic() < self._next:
+            if self._stuck is not None and probe.ended(self._stuck):
+                self._stuck = None
+            if self._stuck is not None or time.monotonic() < self._next:
                 return
             self._heard = time.monotonic()
             self._child = probe.start(Probe(name="samples", deadline_s=float("inf"), work=self._read))
@@ -65,7 +67,7 @@ class Sampler:
 
     def close(self) -> None:
         if self._child is not None:
-            self._stuck = not probe.kill(self._child)
+            self._stuck = None if probe.kill(self._child) else self._child
             self._child, self._round = None, []
 
 

@@ -13,7 +13,8 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from heapq import nlargest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -29,8 +30,8 @@ MARKER, WHOLE_JOB = "progress.jsonl", -1
 _KEPT, _LEARNED = 50, 3
 #: Files that have not changed for a day are of jobs that are gone.
 _GONE_S = 24 * 3600.0
-#: As much is looked at, and as much is told.
-_JOBS, _FILES, MOST_TOLD = 1000, 10000, 32
+#: As much is looked at, and as much is told: a watch does not know which rank is its own, nor of which job.
+_JOBS, _FILES, MOST_TOLD = 1000, 10000, 512
 _RANK = re.compile(r"(\d{1,5})(\..*)?")
 
 
@@ -42,23 +43,26 @@ class Writing(Generic[Key]):
     """
 
     def __init__(self) -> None:
-        self.files: dict[Key, tuple[float, float]] = {}  #: the time of the last change, and when it was seen
+        #: Of those that are there: the time of the last change, and when it was seen.
+        self.files: dict[Key, tuple[float, float]] = {}
         self.pauses: deque[float] = deque(maxlen=_KEPT)
-
-    @property
-    def last(self) -> float | None:
-        return max((seen for _, seen in self.files.values()), default=None)
+        self.last: float | None = None  #: when something was seen to change, though it may be gone since
 
     def look(self, changed: Mapping[Key, float]) -> None:
-        before, now = self.last, time.monotonic()
-        for key, stamp in changed.items():
-            known = self.files.get(key)
-            if known is None:  # how long ago that was is all that its time can tell
-                self.files[key] = (stamp, now - max(0.0, time.time() - stamp))
-            elif known[0] != stamp:
-                self.files[key] = (stamp, now)
-        if before is not None and self.last is not None and self.last > before:
-            self.pauses.append(self.last - before)
+        now = time.monotonic()
+        self.files = {key: self._seen(key, stamp, now) for key, stamp in changed.items()}
+        last = max((seen for _, seen in self.files.values()), default=None)
+        if last is None or (self.last is not None and last <= self.last):
+            return
+        if self.last is not None:
+            self.pauses.append(last - self.last)
+        self.last = last
+
+    def _seen(self, key: Key, stamp: float, now: float) -> tuple[float, float]:
+        known = self.files.get(key)
+        if known is None:  # how long ago that was is all that its time can tell
+            return stamp, now - max(0.0, time.time() - stamp)
+        return known if known[0] == stamp else (stamp, now)
 
 
 class RankFiles:
@@ -82,16 +86,22 @@ class RankFiles:
                 self._ranks[rank].look(files)
 
     def told(self) -> Sequence[Event]:
-        """The last to write first. Nothing where the folder does not answer."""
+        """Each job in turn, so that the busy leave room for one that hangs: its progress file, then its ranks, the last
+        to write first. Nothing where the folder does not answer."""
         now = time.monotonic()
         if now - self._looked > self._patience_s:
             return []
-        said = [
-            {"job": job, "rank": rank, "silent_s": int(now - last), "pause_s": int(max(known.pauses)) + 1}
-            for (job, rank), known in self._ranks.items()
-            if (last := known.last) is not None and len(known.pauses) >= _LEARNED
+        known = [
+            (rank != WHOLE_JOB, now - one.last, job, rank, max(one.pauses))
+            for (job, rank), one in self._ranks.items()
+            if one.last is not None and len(one.pauses) >= _LEARNED
         ]
-        return sorted(said, key=lambda one: int(str(one["silent_s"])))[:MOST_TOLD]
+        jobs: dict[str, list[Event]] = {}
+        for _, silent, job, rank, pause in sorted(known):
+            said = {"job": job, "rank": rank, "silent_s": int(silent), "pause_s": int(pause) + 1}
+            jobs.setdefault(job, []).append(said)
+        turns = zip_longest(*jobs.values())
+        return [one for turn in turns for one in turn if one is not None][:MOST_TOLD]
 
     def close(self) -> None:
         self._sampler.close()
@@ -109,9 +119,7 @@ def _read(folder: Path, every_s: float, emit: Emit) -> None:
 
 def rank_files(folder: Path) -> Iterator[tuple[str, int, str, float]]:
     """Job, rank, name and time of each file that may be of a job that runs. No link is followed."""
-    with os.scandir(folder) as jobs:
-        names = [one.name for one in islice(jobs, _JOBS) if one.is_dir(follow_symlinks=False)]
-    for job in names:
+    for job in _jobs(folder):
         try:
             with os.scandir(folder / job) as files:
                 for one in files:
@@ -123,6 +131,24 @@ def rank_files(folder: Path) -> Iterator[tuple[str, int, str, float]]:
                         yield job, rank, one.name, stamp
         except OSError:
             continue  # it was removed, or is not for us
+
+
+def _jobs(folder: Path) -> list[str]:
+    """The newest folders whose names may be those of jobs: the others are of jobs that are long over."""
+    found = []
+    with os.scandir(folder) as jobs:
+        for one in jobs:
+            try:
+                if _may_be_a_job(one.name) and one.is_dir(follow_symlinks=False):
+                    found.append((one.stat(follow_symlinks=False).st_mtime, one.name))
+            except OSError:
+                continue  # it was removed
+    return [name for _, name in nlargest(_JOBS, found)]
+
+
+def _may_be_a_job(name: str) -> bool:
+    """What is read as the name of a job. One that is no UTF-8 can't be printed."""
+    return name.isprintable() and name == name.strip()
 
 
 def _rank(name: str) -> int | None:
