@@ -353,6 +353,7 @@ def adopted_node(job: Job, rank: Rank, row: Row, at: datetime) -> Node:
         gpus_seen=rank.gpus_seen,
         seen_version=rank.seen_version,
         job_id=job.id,
+        rank=rank.index,
         job_version=job.version,
         salt=job.salt,
         connected=rank.connected,

@@ -389,6 +389,7 @@ def _unclaimed(node: Node, before: Node) -> Node:
     return replace(
         node,
         job_id="",
+        rank=None,
         job_version=0,
         status=before.status,
         verdict=before.verdict,

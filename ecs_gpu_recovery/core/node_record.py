@@ -32,7 +32,7 @@ class Pulse(Stored):
     at: datetime  #: when it said so
     trained: bool = False  #: they have worked under the program that holds them
     what: str = ""
-    wrote: tuple[Wrote, ...] = ()  #: of the job that holds the node, where its watch can see it
+    wrote: tuple[Wrote, ...] = ()  #: by the node's own rank, and of its whole job, where its watch can see it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,7 @@ class Node(MachineRecord):
     connected: bool = False
     ip: str = ""
     job_id: str = ""  #: who holds it
+    rank: int | None = None  #: of that job; not known where an earlier release took the node
     job_version: int = 0  #: fence: which version of that job wrote the status
     hold: Hold | None = None
     #: Launch type, GPU model or instance type, zone and group; empty while one of them is not known.

@@ -184,6 +184,7 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
     return replace(
         node,
         job_id="",
+        rank=None,
         job_version=0,
         verdict=rank.verdict if failed else None,
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
@@ -202,6 +203,7 @@ def _let_go(node: Node, job: Job) -> Node:
     node = replace(
         node,
         job_id="",
+        rank=None,
         job_version=0,
         task="",
         errands=node.errands + 1,
@@ -293,6 +295,7 @@ def claimed_node(
 ) -> Node:
     """The node as a job takes it, a new one or at that time one of whose ranks moves. Only for one that is free."""
     at = at or job.created_at
+    rank = next((rank for rank in job.ranks if rank.node == node.name), None)
     taken = Entry(
         at=at,
         subject=node.name,
@@ -304,6 +307,7 @@ def claimed_node(
     return replace(
         _told(node, [taken], at),
         job_id=job.id,
+        rank=None if rank is None else rank.index,
         job_version=job.version,
         status=status,
         updated_at=at,
@@ -314,7 +318,7 @@ def claimed_node(
         handed="",
         returned="",
         level="",
-        fresh=_still_new(node, next((rank for rank in job.ranks if rank.node == node.name), None)),
+        fresh=_still_new(node, rank),
     )
 
 
@@ -337,6 +341,7 @@ def freed_node(node: Node, job: Job | None, at: datetime) -> Node | None:
     return replace(
         _told(node, [line], at),
         job_id="",
+        rank=None,
         job_version=0,
         status=NodeStatus.UNKNOWN,
         updated_at=at,

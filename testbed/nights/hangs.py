@@ -34,7 +34,10 @@ class Hangs:
 
     def __init__(self, night: Night, chance: Random, nccl: Random, files: Random) -> None:
         self._night, self._world, self._chance, self._nccl = night, night.world, chance, nccl
-        self._files = files
+        self._files, self._shared = (
+            files,
+            files.random() < 0.5,
+        )  # whether each watch sees what all ranks write
         self._spins: dict[str, bool] = {}  #: tasks that stand still, and whether their GPUs spin
         self._dead: set[str] = set()  #: machines whose watch has died
         self._lying: dict[
@@ -132,7 +135,8 @@ class Hangs:
         stale = bool(w.false_witness) and not w.mute and task.rank == 0 and world.gang_size(task.job) > 1
         last = task.began if stale else self._last_line(task.job, task.attempt, task.began)
         world.struck["files"] += 1
-        return (Wrote(job=task.job, rank=task.rank, at=world.stamp(last)),)
+        ranks = range(world.gang_size(task.job)) if self._shared else (task.rank,)
+        return tuple(Wrote(job=task.job, rank=rank, at=world.stamp(last)) for rank in ranks)
 
     def _last_line(self, job: str, attempt: int, began: float) -> float:
         hung = self._world.hung_since(job, attempt)

@@ -178,7 +178,7 @@ def node(
         what=state,
         wrote=wrote,
     )
-    return decide_node(some_nodes(8, job_id="j")[i], pulse, POLICY, T0 + at * MINUTE).node
+    return decide_node(some_nodes(8, job_id="j", rank=i)[i], pulse, POLICY, T0 + at * MINUTE).node
 
 
 def test_a_gang_stands_still_since_the_last_of_its_nodes_does() -> None:
@@ -280,14 +280,27 @@ def test_the_patience_with_silent_ranks_is_that_with_the_most_talkative_and_what
     assert found.what == "rank 0 last wrote at 02:01:00, rank 1 last wrote at 02:02:00"
 
 
-def test_a_node_keeps_what_is_said_of_its_own_job_by_our_clock() -> None:
+@pytest.mark.parametrize(
+    ("rank", "kept"), [(0, [0, WHOLE_JOB]), (8, [WHOLE_JOB, 8]), (None, [0, WHOLE_JOB, 1, 2])]
+)
+def test_a_node_keeps_what_is_said_of_its_own_rank_by_our_clock(rank: int | None, kept: list[int]) -> None:
     ahead = timedelta(days=3)
-    said = [replace(wrote(8), at=LATER + ahead - MINUTE), wrote(8, job="k"), *(wrote(8, i) for i in range(9))]
+    said = [wrote(8, job="k"), wrote(8), wrote(8, WHOLE_JOB), *(wrote(8, i) for i in range(1, 99))]
+    said = [replace(one, at=LATER + ahead - MINUTE) for one in said]
     pulse = NodePulse(at=LATER + ahead, node="n0", state="flat", since=LATER, wrote=tuple(said))
-    kept = decide_node(node(0, "flat"), pulse, POLICY, LATER).node.pulse
-    assert kept is not None
-    assert kept.wrote[0].at == LATER - MINUTE
-    assert ({one.job for one in kept.wrote}, len(kept.wrote)) == ({"j"}, 4)
+    found = decide_node(replace(node(0, "flat"), rank=rank), pulse, POLICY, LATER).node.pulse
+    assert found is not None
+    assert [one.rank for one in found.wrote] == kept
+    assert {(one.job, one.at) for one in found.wrote} == {("j", LATER - MINUTE)}
+
+
+def test_eight_ranks_that_write_into_one_shared_folder_are_silent_since_the_last_of_them_wrote() -> None:
+    job = a_running_job(nodes=8).job
+    shared = tuple(wrote(8 - i, i) for i in range(8))
+    nodes = {f"n{i}": node(i, "flat", wrote=shared) for i in range(8)}
+    found = witness.silence(job, job.ranks, nodes, LATER, POLICY)
+    assert found is not None
+    assert found.since == T0 + 8 * MINUTE
 
 
 def test_the_patience_of_witnesses_follows_that_of_people() -> None:

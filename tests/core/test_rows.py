@@ -110,7 +110,7 @@ def test_a_claimed_node_is_assigned_and_has_a_clean_slate() -> None:
     node = claimed_node(replace(some_nodes(1)[0], findings="old", verdict=Verdict.HEALTHY), job)
     assert (node.status, node.job_id, node.findings, node.verdict) == (NodeStatus.ASSIGNED, "j", "", None)
     assert node.refusal == "in use by job j"
-    assert node.updated_at == T0
+    assert (node.updated_at, node.rank) == (T0, 0)
 
 
 def test_a_step_changes_the_rows_of_those_it_concerns() -> None:

@@ -33,9 +33,11 @@ def keeping(world: World) -> None:
 
 
 def stands_still(world: World, since: datetime, state: str = "flat", wrote: datetime | None = None) -> None:
-    """All GPUs of the gang spin, and its nodes say so; or that they work. `wrote`: when their ranks did."""
-    for rank in world.job().ranks:
-        said = () if wrote is None else (Wrote(job=world.job().id, rank=rank.index, at=wrote),)
+    """All GPUs of the gang spin, and its nodes say so; or that they work. `wrote`: when their ranks did, and all nodes
+    see the files of all."""
+    job = world.job()
+    said = () if wrote is None else tuple(Wrote(job=job.id, rank=rank.index, at=wrote) for rank in job.ranks)
+    for rank in job.ranks:
         fact = NodePulse(at=world.now(), node=rank.node, state=state, since=since, trained=True, wrote=said)
         world.side.runtime.handle_node(rank.node, [fact])
 
@@ -126,7 +128,7 @@ def questions(world: World) -> int:
 
 def test_logs_are_asked_only_where_a_watch_does_not_say_when_its_rank_wrote(world: World) -> None:
     """Ranks that log to no place that can be asked are found silent all the same."""
-    logged(world, 2)
+    logged(world, 8)
     since = world.now()
     for minute in range(9):
         stands_still(world, since, wrote=since)

@@ -30,11 +30,11 @@ from ..events import (
 )
 from ..guard import open_fault
 from ..model import Leave, NodeStatus, Notice, Verdict
-from ..node_record import WITHIN, Hold, Node, Pulse
+from ..node_record import WHOLE_JOB, WITHIN, Hold, Node, Pulse, Wrote
 from . import repair, replacement
 from .draft import NodeDraft
 
-#: A node has one rank of a job, and may have files of others that it had before.
+#: What its rank wrote and what the whole job did is two; where the rank is not known, some of the last to write.
 _MOST_WROTE = 4
 
 #: For so long the record of a machine that is gone is kept. What is held against a node counts no longer either.
@@ -252,15 +252,18 @@ def _before_the_boot(d: NodeDraft, ev: FaultSeen) -> bool:
 
 def node_pulse(d: NodeDraft, ev: NodePulse) -> None:
     """Keep the newest. Its clock may be wrong: what seems to come from the future is of now. How long it has been so,
-    the node measures itself."""
-    at = min(ev.at, d.now)
-    if d.node.pulse is not None and d.node.pulse.at >= at:
+    the node measures itself. On shared storage its watch sees the files of all ranks; the record keeps its own."""
+    at, node = min(ev.at, d.now), d.node
+    if node.pulse is not None and node.pulse.at >= at:
         return
+
+    def own(one: Wrote) -> bool:
+        return one.job == node.job_id and (node.rank is None or one.rank in (node.rank, WHOLE_JOB))
 
     def ours(then: datetime) -> datetime:
         return at - max(ev.at - then, timedelta(0))
 
-    wrote = [replace(one, at=ours(one.at)) for one in ev.wrote if one.job == d.node.job_id]
+    wrote = [replace(one, at=ours(one.at)) for one in ev.wrote if own(one)]
     d.set(
         pulse=Pulse(
             state=ev.state,
