@@ -36,6 +36,10 @@ MEANT: dict[tuple[str, str], str] = {
     ("B105", "ecs_gpu_recovery/masks.py"): "an idempotency token that is left out of what people see",
     ("B105", "ecs_gpu_recovery/console/access/auth.py"): "the prefix that every token begins with",
     ("B105", "ecs_gpu_recovery/control/remote_backend.py"): "names of environment variables",
+    (
+        "B108",
+        "ecs_gpu_recovery/control/aws_definitions.py",
+    ): "the /tmp of a container, which nothing here writes to",
     ("B104", "ecs_gpu_recovery/infra/console.py"): "inside its container, behind the load balancer's group",
     (
         "B108",
