@@ -142,7 +142,9 @@ class QueuedWorld(World):
             on_commit=self._committed,
             spread=self.crew.spread,
         )
-        side.fleet._pace = Pace(side.fleet._pace._shared, sleep=self.crew.sleep, clock=self.cloud.agenda.now)
+        side.fleet._pace = side.fleet._labels._pace = Pace(
+            side.fleet._pace._shared, sleep=self.crew.sleep, clock=self.cloud.agenda.now
+        )
         side.store.writes = Writes(sleep=self.crew.sleep, clock=self.cloud.agenda.now)
         side.fleet._pace._lock = self.crew.lock()
         side.fleet.definitions._looking = self.crew.lock()

@@ -96,7 +96,9 @@ class World:
             clock=self.now,
         )
         side.store._codec = self.release
-        side.fleet._pace = Pace(side.fleet._pace._shared, sleep=self._sleep, clock=self.cloud.agenda.now)
+        side.fleet._pace = side.fleet._labels._pace = Pace(
+            side.fleet._pace._shared, sleep=self._sleep, clock=self.cloud.agenda.now
+        )
         side.store.writes = Writes(sleep=self._sleep, clock=self.cloud.agenda.now)
         return side
 
