@@ -183,10 +183,8 @@ class LocalFleet:
         dumps = evidence.Dumps([task.folder for task in tasks])
         for rank in ranks:
             with _answering(rank.node):
-                view, folder = (
-                    self._cluster.node(rank.node),
-                    self._cluster.task(rank.node, rank.task_id).folder,
-                )
+                view = self._cluster.node(rank.node)
+                folder = self._cluster.task(rank.node, rank.task_id).folder
                 evidence.keep_stacks(folder)
                 if view.kind == "real":
                     told = {**os.environ, **environment(job, rank)}

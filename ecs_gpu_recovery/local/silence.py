@@ -14,7 +14,8 @@ from pathlib import Path
 from ..core.model import Job
 from ..core.node_record import WHOLE_JOB
 from ..core.witness import TIMES, Silence
-from ..health.watch.writing import MARKER, Writing
+from ..health.sources.marker import PROGRESS_FILE
+from ..health.watch.writing import Writing
 
 
 class LocalSilence:
@@ -49,7 +50,7 @@ def _changed(job: Job, logs: dict[int, Path]) -> dict[int, float]:
     """By rank; the progress file belongs to none of them."""
     files = dict(logs)
     if job.spec.checkpoint_dir:
-        files[WHOLE_JOB] = Path(job.spec.checkpoint_dir) / MARKER
+        files[WHOLE_JOB] = Path(job.spec.checkpoint_dir) / PROGRESS_FILE
     found = {}
     for rank, path in files.items():
         try:

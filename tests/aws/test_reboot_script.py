@@ -83,13 +83,17 @@ def test_what_the_reboot_would_wipe_is_sent_away_first(tmp_path: Path, bucket: B
     assert not list(tmp_path.glob("tmp.*")), "nothing is left on the host"
 
 
-def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_is_done(
-    tmp_path: Path, bucket: Bucket
-) -> None:
+def a_last_look(bucket: Bucket) -> str:
     documents, name = Documents(), last_look.name("Stack")
     documents.put(name, last_look.content(BUCKET))
     given = last_look.arguments(name, "gpus", "node/n1/replace/2", bucket.address)
-    host, script = Host(tmp_path, ANSWERS), documents.script(name, given).text
+    return documents.script(name, given).text
+
+
+def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_is_done(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    host, script = Host(tmp_path, ANSWERS), a_last_look(bucket)
     assert host.shell(script) == (0, "evidence kept")
     whole = {"kernel.txt", "nvidia-smi.txt", "dcgm.txt", "processes.txt", "containers.txt", "host.txt"}
     assert set(bucket.files()) == whole
@@ -101,10 +105,7 @@ def test_the_same_is_kept_once_before_a_machine_is_taken_away_and_nothing_else_i
 def test_a_last_look_whose_archive_cannot_be_sent_has_failed_and_may_be_tried_again(
     tmp_path: Path, bucket: Bucket
 ) -> None:
-    documents, name = Documents(), last_look.name("Stack")
-    documents.put(name, last_look.content(BUCKET))
-    given = last_look.arguments(name, "gpus", "node/n1/replace/2", bucket.address)
-    host, script = Host(tmp_path, ANSWERS), documents.script(name, given).text
+    host, script = Host(tmp_path, ANSWERS), a_last_look(bucket)
     cut_off = script.replace("curl -fsS", "false").replace(
         "await .answered.sent 1 30", "await .answered.sent 1 1"
     )

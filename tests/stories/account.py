@@ -17,6 +17,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ecs_gpu_recovery.aws.items import plain
+from ecs_gpu_recovery.aws.rate_limit import Writes
+from ecs_gpu_recovery.aws.wiring import AwsSide
 from testbed.aws.cloud import Cloud
 from tests.aws.ministack import dynamodb, fresh_tables
 from tests.stories.memory import Tables, Topic, error
@@ -192,3 +194,10 @@ class _Wired:
     def __getattr__(self, action: str) -> Any:
         method = getattr(self._client, action)
         return lambda **request: self._wire.make(self._service, action, method, request)
+
+
+def in_time_of(cloud: Cloud, side: AwsSide, sleep: Callable[[float], None]) -> None:
+    """A process waits in the cloud's time. Its pace is one thing, whoever holds it, so it is changed where it is."""
+    clock, pace = cloud.agenda.now, side.fleet._pace
+    pace._sleep, pace._clock, pace._counted = sleep, clock, clock()
+    side.store.writes = Writes(sleep=sleep, clock=clock)

@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 from ecs_gpu_recovery.aws import queues, wiring
 from ecs_gpu_recovery.aws.queues import FUNCTIONS_AT_ONCE
-from ecs_gpu_recovery.aws.rate_limit import Pace, Writes
 from ecs_gpu_recovery.aws.tables import CALLS, GUARD, JOBS, NODES, TASKS
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.engine import records
@@ -24,7 +23,7 @@ from testbed.aws.crew import Crew, TimeIsUp
 from testbed.aws.limits import Limits
 from testbed.aws.model import Knobs
 from tests.aws.test_store_cost import size
-from tests.stories.account import InMemory, Session, _Wired
+from tests.stories.account import InMemory, Session, _Wired, in_time_of
 from tests.stories.arrivals import Event, passes_rules
 from tests.stories.functions import handler_of
 from tests.stories.memory import GUARDED, TURNS, error
@@ -142,10 +141,7 @@ class QueuedWorld(World):
             on_commit=self._committed,
             spread=self.crew.spread,
         )
-        side.fleet._pace = side.fleet._labels._pace = Pace(
-            side.fleet._pace._shared, sleep=self.crew.sleep, clock=self.cloud.agenda.now
-        )
-        side.store.writes = Writes(sleep=self.crew.sleep, clock=self.cloud.agenda.now)
+        in_time_of(self.cloud, side, self.crew.sleep)
         side.fleet._pace._lock = self.crew.lock()
         side.fleet.definitions._looking = self.crew.lock()
         return Process(side, clock)

@@ -15,7 +15,6 @@ from typing import Any
 
 from ecs_gpu_recovery.aws import reboot_document, wiring
 from ecs_gpu_recovery.aws.discover import discover
-from ecs_gpu_recovery.aws.rate_limit import Pace, Writes
 from ecs_gpu_recovery.core.codec import CODEC, Codec
 from ecs_gpu_recovery.core.errors import BadRecord
 from ecs_gpu_recovery.core.invariants import broken
@@ -26,7 +25,7 @@ from ecs_gpu_recovery.lambdas.entry import EventClock, newest
 from ecs_gpu_recovery.settings import LambdaSettings
 from testbed.aws.cloud import Cloud
 from testbed.aws.model import Knobs
-from tests.stories.account import Account, Died, InMemory, Session, Wire, over_http
+from tests.stories.account import Account, Died, InMemory, Session, Wire, in_time_of, over_http
 from tests.stories.arrivals import Event, a_tick, passes_rules
 from tests.stories.memory import GUARDED, TURNS
 from tests.stories.watch import Watch
@@ -96,10 +95,7 @@ class World:
             clock=self.now,
         )
         side.store._codec = self.release
-        side.fleet._pace = side.fleet._labels._pace = Pace(
-            side.fleet._pace._shared, sleep=self._sleep, clock=self.cloud.agenda.now
-        )
-        side.store.writes = Writes(sleep=self._sleep, clock=self.cloud.agenda.now)
+        in_time_of(self.cloud, side, self._sleep)
         return side
 
     def _sleep(self, seconds: float) -> None:

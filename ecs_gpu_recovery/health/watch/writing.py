@@ -18,6 +18,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ecs_gpu_recovery.health.sources.marker import PROGRESS_FILE
 from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.sources.samples import Sampler, stream
 from ecs_gpu_recovery.health.watch.sinks import Event
@@ -25,7 +26,8 @@ from ecs_gpu_recovery.health.watch.sinks import Event
 Key = TypeVar("Key", bound=Hashable)
 
 EVERY_S = 15.0
-MARKER, WHOLE_JOB = "progress.jsonl", -1
+#: What stands for the rank where the file is of the whole job.
+WHOLE_JOB = -1
 #: So many of the last pauses count, and so few are too few to know how long one is.
 _KEPT, _LEARNED = 50, 3
 #: Files that have not changed for a day are of jobs that are gone.
@@ -153,4 +155,4 @@ def _may_be_a_job(name: str) -> bool:
 
 def _rank(name: str) -> int | None:
     found = _RANK.fullmatch(name)
-    return WHOLE_JOB if name == MARKER else int(found[1]) if found else None
+    return WHOLE_JOB if name == PROGRESS_FILE else int(found[1]) if found else None
