@@ -236,16 +236,15 @@ class EcsFleet:
         kept = self._replacements.send(self.host_of(node), node.name, order.key, self._now(), again=again)
         return [OrderSent(at=self._now(), key=order.key, kept=kept)]
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
-        self._looks.send(
-            keys.hang_stop(job.id, job.attempt),
-            ((rank.node, self.host_of(rank), rank.task_id) for rank in ranks),
-        )
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+        for rank in ranks:
+            key = keys.hang_look(job.id, job.attempt, since, rank.node)
+            self._looks.send(key, rank.node, self.host_of(rank), rank.task_id)
 
-    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+    def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:
         """Those that seem to be waited for are asked last: a rank that is stopped answers nothing."""
         places = ((self.host_of(rank), rank.task_id) for rank in reversed(ranks))
-        return self._looks.named(places, job.ranks, self._now())
+        return self._looks.named(places, job.ranks, since)
 
     def company(self, node: Node) -> Sequence[str]:
         """Tasks that are meant to run there, but for our checks, daemons, and the one that its job could not stop."""

@@ -102,9 +102,9 @@ def hang_stop(job_id: str, attempt: int) -> str:
     return f"{job_id}/{attempt}/hang"
 
 
-def hang_look(stop_key: str, node: str) -> str:
-    """Of the look at one rank before that stop."""
-    return f"{stop_key}/{node}"
+def hang_look(job_id: str, attempt: int, since: datetime, node: str) -> str:
+    """Of the look at one rank that has stood still since then: an attempt may hang, go on, and hang again."""
+    return f"{hang_stop(job_id, attempt)}/{since:%Y%m%dT%H%M%S}/{node}"
 
 
 def job_may_hang(job_id: str, attempt: int) -> str:

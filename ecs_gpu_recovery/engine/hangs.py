@@ -101,23 +101,25 @@ class Hangs:
 
     def _keep(self, job: Job, stall: Stall, now: datetime) -> None:
         """Before anything is stopped. It is evidence: where it can't be kept, everything else goes on."""
-        known = (job.attempt, stall.since)
-        early = now - stall.since < self._runtime.policy.silent_after
-        if early or not stall.spinning or self._kept.get(job.id) == known:
+        soon = self._runtime.policy.silent_after
+        early = now - stall.since < soon
+        attempt, since = self._kept.get(job.id, (-1, stall.since))
+        # Nobody looks earlier than that, so another hang begins later; clocks move the beginning of the same a little.
+        if early or not stall.spinning or (attempt == job.attempt and stall.since - since < soon):
             return
         try:
-            self._runtime.fleet.keep_hang(job, _some(job, stall))
+            self._runtime.fleet.keep_hang(job, _some(job, stall), stall.since)
         except (Transient, ClusterRefused) as exc:
             log.warning("a hang was not looked at", extra={"job": job.id, "why": str(exc)})
         else:
-            self._kept[job.id] = known
+            self._kept[job.id] = (job.attempt, stall.since)
 
     def _named(self, job: Job, stall: Stall, now: datetime) -> Named | None:
         """Asked once it matters: what was ordered when the GPUs began to look suspicious has come back by then."""
         if not stall.spinning or now - stall.since < self._runtime.policy.hang_after:
             return None
         try:
-            return self._runtime.fleet.waited_for(job, _some(job, stall))
+            return self._runtime.fleet.waited_for(job, _some(job, stall), stall.since)
         except (Transient, ClusterRefused) as exc:
             log.warning("nobody says who is waited for", extra={"job": job.id, "why": str(exc)})
             return None

@@ -16,7 +16,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core import keys
 from ..environment import DUMP, PIPE
@@ -35,18 +37,22 @@ _RAS_S = 3.0
 _DUMP_S, _MOST_DUMPS = 8.0, 16
 
 
+def _archive(node: NodeView, key: str) -> Path:
+    return node.folder.parent.parent / FOLDER / node.name / keys.evidence(key)
+
+
 def keep(node: NodeView, key: str) -> str:
     """Once per order, however often it is sent. The archive's name; empty if it could not be kept."""
-    target = node.folder.parent.parent / FOLDER / node.name / keys.evidence(key)
+    target = _archive(node, key)
     if target.exists():
         return target.name
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tarfile.open(draft, "w:gz") as archive:
-            for name, data in _pieces(node.folder, real=node.kind != "simulated"):
+            for name, data, written in _pieces(node.folder, real=node.kind != "simulated"):
                 entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = len(data), 0o600
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(written)
                 archive.addfile(entry, io.BytesIO(data))
         draft.chmod(0o600)
         draft.replace(target)
@@ -59,25 +65,53 @@ def keep(node: NodeView, key: str) -> str:
     return target.name if target.exists() else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At a rank that hangs. `ras`: where its NCCL can be asked; empty where it has none."""
+
+    node: NodeView
+    key: str
+    task_dir: Path
+    ras: str = ""
+
+
+def keep_hang(looks: Iterable[Look]) -> None:
+    """Once per look. What is found lies in the tasks' own folders, until the next hang of the same tasks."""
+    due = [look for look in looks if not _archive(look.node, look.key).exists()]
+    dumps = Dumps(look.task_dir for look in due)
+    for look in due:
+        keep_stacks(look.task_dir)
+        if look.ras:
+            keep_ras(look.task_dir, look.ras)
+        dumps.wait()
+        keep(look.node, look.key)
+
+
 def keep_stacks(task_dir: Path) -> None:
-    """Where a rank that hangs stands, once, in its own folder: the stop that follows ends it."""
+    """Where a rank that hangs stands: the stop that follows ends it."""
     target = task_dir / STACKS
     try:
+        target.unlink(missing_ok=True)
         running = read_json(str(task_dir / "running.json"))
-        if running is not None and not target.exists():
+        if running is not None:
             target.write_text(stacks.of_tree(int(running["pid"])), encoding="utf-8")
     except (OSError, DamagedFile, KeyError) as exc:
         say(f"the stacks of {task_dir.name} were not kept: {exc}")
 
 
 def keep_ras(task_dir: Path, address: str) -> None:
-    """What its NCCL says of it, once."""
+    """What its NCCL says of it."""
     target = task_dir / RAS
     try:
-        if not target.exists():
-            target.write_text(ras.ask(address, _RAS_S)[:_MOST_BYTES], encoding="utf-8")
+        target.unlink(missing_ok=True)
+        target.write_text(ras.ask(address, _RAS_S)[:_MOST_BYTES], encoding="utf-8")
     except (OSError, ras.NotToldError) as exc:
         say(f"the NCCL of {task_dir.name} was not heard: {exc}")
+
+
+class _Written(NamedTuple):
+    at_ns: int
+    size: int
 
 
 class Dumps:
@@ -85,22 +119,33 @@ class Dumps:
 
     def __init__(self, task_dirs: Iterable[Path]) -> None:
         pipes = [pipe for task_dir in task_dirs for pipe in task_dir.glob(f"{PIPE}*.pipe")]
-        self._awaited = [_dump(pipe) for pipe in pipes if _ask(pipe)]
+        there = [(pipe, _dump(pipe), _written(_dump(pipe))) for pipe in pipes]  # of an earlier hang
+        self._awaited = {dump: before for pipe, dump, before in there if _ask(pipe)}
         self._until = time.monotonic() + _DUMP_S
 
     def wait(self) -> None:
-        """Until all are there and have stopped growing. Not for one whose process is stopped, or that has no time."""
-        before: list[int] = []
+        """Until all are new and have stopped growing. Not for one whose process is stopped, or that has no time."""
+        before: dict[Path, _Written] = {}
         while time.monotonic() < self._until:
-            sizes = [dump.stat().st_size if dump.exists() else 0 for dump in self._awaited]
-            if all(sizes) and sizes == before:
+            written = {dump: _written(dump) for dump in self._awaited}
+            if written == before and all(
+                now.size and now != self._awaited[at] for at, now in written.items()
+            ):
                 return
-            before = sizes
+            before = written
             time.sleep(0.1)
 
 
 def _dump(pipe: Path) -> Path:
     return pipe.with_name(DUMP + pipe.stem.removeprefix(PIPE))
+
+
+def _written(dump: Path) -> _Written:
+    try:
+        about = dump.stat()
+    except OSError:
+        return _Written(0, 0)  # there is none yet
+    return _Written(about.st_mtime_ns, about.st_size)
 
 
 def _ask(pipe: Path) -> bool:
@@ -117,13 +162,13 @@ def _ask(pipe: Path) -> bool:
         os.close(end)
 
 
-def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes]]:
-    """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote."""
+def _pieces(folder: Path, *, real: bool) -> Iterator[tuple[str, bytes, float]]:
+    """The kernel log of this boot, the GPUs, and what the last tasks and checks wrote; each with the time it was."""
     for path, name in ((folder / "kmsg", "kernel.log"), (folder / "gpus.json", "gpus.json")):
         yield from _end_of(path, name)
     yield from _end_of(folder / "boot.json", "boot.json")
     if real:
-        yield "nvidia-smi.txt", _driver()
+        yield "nvidia-smi.txt", _driver(), time.time()
     ran = sorted((folder / "tasks").iterdir(), key=os.path.getmtime, reverse=True)[:_TASKS]
     for task in ran:
         for file in ("report.json", "log", "exit.json", STACKS, RAS):
@@ -137,12 +182,12 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _end_of(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
+def _end_of(path: Path, name: str) -> Iterator[tuple[str, bytes, float]]:
     try:
         with open(path, "rb", opener=_at_once) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MOST_BYTES))
-            yield name, file.read(_MOST_BYTES)
+            yield name, file.read(_MOST_BYTES), os.fstat(file.fileno()).st_mtime
     except OSError:
         return  # there is none, or it is gone meanwhile
 

@@ -177,22 +177,26 @@ class LocalFleet:
         stopped = [rank.node for rank in ranks if self._is_stopped(rank)]
         return replace(found, odd=tuple(stopped) if len(stopped) < len(ranks) else ())
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
-        """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked."""
-        tasks = [task for rank in ranks if (task := self._task(rank)) is not None]
-        dumps = evidence.Dumps([task.folder for task in tasks])
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+        """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked. A node that does not
+        answer costs its own evidence only: it is told of when that of the others is kept."""
+        looks, silent = [], []
         for rank in ranks:
-            with _answering(rank.node):
-                view = self._cluster.node(rank.node)
-                folder = self._cluster.task(rank.node, rank.task_id).folder
-                evidence.keep_stacks(folder)
-                if view.kind == "real":
-                    told = {**os.environ, **environment(job, rank)}
-                    evidence.keep_ras(folder, told["NCCL_RAS_ADDR"])
-                dumps.wait()
-                evidence.keep(view, keys.hang_look(keys.hang_stop(job.id, job.attempt), rank.node))
+            try:
+                with _answering(rank.node):
+                    view = self._cluster.node(rank.node)
+                    folder = self._cluster.task(rank.node, rank.task_id).folder
+            except (Transient, ClusterRefused) as exc:
+                silent.append(exc)
+            else:
+                told = {**os.environ, **environment(job, rank)} if view.kind == "real" else {}
+                key = keys.hang_look(job.id, job.attempt, since, rank.node)
+                looks.append(evidence.Look(view, key, folder, told.get("NCCL_RAS_ADDR", "")))
+        evidence.keep_hang(looks)
+        if silent:
+            raise silent[0]
 
-    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+    def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:
         """As NCCL said when it was asked. That a program is stopped is seen here, and told with its silence."""
         for rank in ranks:
             task = self._task(rank)

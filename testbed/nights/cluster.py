@@ -225,10 +225,10 @@ class SimulatedCluster:
         self._night.before("look", f"what {job.id} wrote")
         return self._night.hangs.silence(job, since)
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
         self._night.hangs.looked_at(job)
 
-    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> Named | None:
+    def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:
         try:
             self._night.before("look", f"whom {job.id} waits for")
         except Transient:

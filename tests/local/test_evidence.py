@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ecs_gpu_recovery.core import keys
+from ecs_gpu_recovery.core.errors import ClusterRefused
+from ecs_gpu_recovery.core.model import Job
 from ecs_gpu_recovery.core.witness import Named
 from ecs_gpu_recovery.environment import DUMP, PIPE
 from ecs_gpu_recovery.local import evidence
@@ -23,6 +27,7 @@ from tests.core.story import T0, a_running_job
 from tests.health.test_ras import Server
 
 KEY = "job/with: odd name/1/0/reboot"
+LATER = T0 + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -54,9 +59,7 @@ def test_the_kernel_log_the_gpus_and_the_last_reports_and_logs_are_kept(
     assert len(files["tasks/gr-1/log"]) == 4 << 20, "of each file only the end"
 
 
-def test_where_a_rank_that_hangs_stands_is_kept_once_and_goes_into_the_archive(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_where_a_rank_that_hangs_stands_goes_into_the_archive(cluster: Cluster, tmp_path: Path) -> None:
     task = tmp_path / "nodes" / "n1" / "tasks" / "gr-1"
     evidence.keep_stacks(task)
     assert not (task / evidence.STACKS).exists(), "no process of it is known"
@@ -64,11 +67,28 @@ def test_where_a_rank_that_hangs_stands_is_kept_once_and_goes_into_the_archive(
         (task / "running.json").write_text(json.dumps({"pid": rank.pid}))
         evidence.keep_stacks(task)
         rank.kill()
-    first = (task / evidence.STACKS).read_bytes()
-    assert str(rank.pid).encode() in first
-    evidence.keep_stacks(task)
     evidence.keep(cluster.node("n1"), KEY)
-    assert kept(tmp_path)["tasks/gr-1/stacks.txt"] == first
+    assert str(rank.pid).encode() in kept(tmp_path)["tasks/gr-1/stacks.txt"]
+
+
+def a_gang(made: Cluster, *names: str, kind: str = "simulated") -> Job:
+    """A job that runs on these nodes, with the folders of its tasks."""
+    job = a_running_job(nodes=len(names)).job
+    job = replace(
+        job, ranks=tuple(replace(rank, node=name) for rank, name in zip(job.ranks, names, strict=True))
+    )
+    for rank in job.ranks:
+        made.create(rank.node, gpus_expected=2, kind=kind)
+        task = made.node(rank.node).folder / "tasks" / rank.task_id
+        task.mkdir()
+        write_json(str(task / "spec.json"), {"kind": "train", "task_id": task.name, "job": job.id})
+    return job
+
+
+def of_hang(state: Path, job: Job, since: datetime) -> dict[str, bytes]:
+    """What was kept of it on n1, without the folders of tasks."""
+    found = kept(state, keys.hang_look(job.id, job.attempt, since, "n1"))
+    return {Path(name).name: data for name, data in found.items()}
 
 
 def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_path: Path) -> None:
@@ -76,25 +96,19 @@ def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_pat
     said = (Path(__file__).parents[1] / "health" / "ras" / "asleep.json").read_text()
     nccl = Server("SERVER PROTOCOL 2", said)
     made = Cluster(tmp_path)
-    made.create("n1", gpus_expected=2, kind="real")
-    job = a_running_job(nodes=1).job
-    spec = replace(job.spec, env={"NCCL_RAS_ADDR": nccl.address})
-    job = replace(job, spec=spec, ranks=(replace(job.ranks[0], node="n1"),))
-    task = tmp_path / "nodes" / "n1" / "tasks" / job.ranks[0].task_id
-    task.mkdir()
-    write_json(str(task / "spec.json"), {"kind": "train", "task_id": task.name, "job": job.id})
+    job = a_gang(made, "n1", kind="real")
+    job = replace(job, spec=replace(job.spec, env={"NCCL_RAS_ADDR": nccl.address}))
     fleet = LocalFleet(made, lambda: T0)
-    assert fleet.waited_for(job, job.ranks) is None, "nobody was asked yet"
+    assert fleet.waited_for(job, job.ranks, T0) is None, "nobody was asked yet"
     for _ in range(2):  # it listens once
-        fleet.keep_hang(job, job.ranks)
-    assert (task / evidence.RAS).read_text() == said
-    look = keys.hang_look(keys.hang_stop(job.id, job.attempt), "n1")
-    assert kept(tmp_path, look)[f"tasks/{task.name}/{evidence.RAS}"].decode() == said, (
-        "for who asks for evidence"
-    )
-    assert fleet.waited_for(job, job.ranks) == Named(
+        fleet.keep_hang(job, job.ranks, T0)
+    assert of_hang(tmp_path, job, T0)[evidence.RAS].decode() == said, "for who asks for evidence"
+    assert fleet.waited_for(job, job.ranks, T0) == Named(
         odd=(), what="NCCL: rank 1 (process 636 on 127.0.0.1) is 8 collectives behind"
     )
+    fleet.keep_hang(job, job.ranks, LATER)
+    assert evidence.RAS not in of_hang(tmp_path, job, LATER), "nobody has answered in the second hang"
+    assert fleet.waited_for(job, job.ranks, LATER) is None
 
 
 RANK = """
@@ -103,34 +117,43 @@ pipe, dump = (os.environ[f"TORCH_NCCL_DEBUG_INFO_{name}_FILE"] for name in ("PIP
 os.mkfifo(f"{pipe}0.pipe")
 reading = os.open(f"{pipe}0.pipe", os.O_RDONLY | os.O_NONBLOCK)
 print("ready", flush=True)
-while not os.read(reading, 128):
-    time.sleep(0.05)
-with open(f"{dump}0", "w") as file:
-    file.write("the last collectives")
+for collectives in ("the last", "newer"):
+    while not os.read(reading, 128):
+        time.sleep(0.05)
+    time.sleep(0.5)  # it takes its time
+    with open(f"{dump}0", "w") as file:
+        file.write(f"{collectives} collectives")
 time.sleep(600)
 """
 """What PyTorch does with the pipe that it is told of."""
 
 
-def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_the_hang(tmp_path: Path) -> None:
+def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_each_hang(tmp_path: Path) -> None:
+    """The attempt goes on after the first one, and hangs again."""
     made = Cluster(tmp_path)
-    made.create("n1", gpus_expected=2)
-    job = a_running_job(nodes=1).job
-    job = replace(job, ranks=(replace(job.ranks[0], node="n1"),))
-    task = tmp_path / "nodes" / "n1" / "tasks" / job.ranks[0].task_id
-    task.mkdir()
-    write_json(str(task / "spec.json"), {"kind": "train", "task_id": task.name, "job": job.id})
+    job = a_gang(made, "n1")
+    task = made.node("n1").folder / "tasks" / job.ranks[0].task_id
     os.mkfifo(task / f"{PIPE}7.pipe")  # whose process has ended
     os.mkfifo(task / f"{DUMP}7")  # which is no dump
     told = {**os.environ, **environment(job, job.ranks[0], str(task))}
     with subprocess.Popen([sys.executable, "-c", RANK], env=told, stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"ready\n"
-        LocalFleet(made, lambda: T0).keep_hang(job, job.ranks)
+        for since in (T0, T0, LATER):  # the first is told twice
+            LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, since)
         rank.kill()
-    look = keys.hang_look(keys.hang_stop(job.id, job.attempt), "n1")
-    recorded = {name: data for name, data in kept(tmp_path, look).items() if DUMP in name}
-    assert recorded == {f"tasks/{task.name}/{DUMP}0": b"the last collectives"}
+    for since, collectives in ((T0, b"the last collectives"), (LATER, b"newer collectives")):
+        recorded = {name: data for name, data in of_hang(tmp_path, job, since).items() if DUMP in name}
+        assert recorded == {f"{DUMP}0": collectives}
+
+
+def test_a_node_that_does_not_answer_costs_only_its_own_evidence_of_a_hang(tmp_path: Path) -> None:
+    made = Cluster(tmp_path)
+    job = a_gang(made, "n0", "n1")
+    shutil.rmtree(made.node("n0").folder)
+    with pytest.raises(ClusterRefused, match="n0"):
+        LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, T0)
+    assert "gpus.json" in of_hang(tmp_path, job, T0)
 
 
 def test_a_rank_without_an_nccl_costs_only_its_own_word(

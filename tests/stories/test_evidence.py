@@ -45,16 +45,19 @@ def stands_still(world: World, since: datetime, state: str = "flat", wrote: date
 def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(world: World) -> None:
     keeping(world)
     world.begin(2)
-    since = world.now()
+    world.pass_time(60)
+    began = world.now()
     for minute in range(8):
         if minute == 7:
             world.new_process()  # which knows of no look: the hosts do
+        since = began - timedelta(seconds=minute % 2)  # the nodes' clocks run ahead, and not evenly
         stands_still(world, since)
         world.tick()
         world.pass_time(60)
         assert len(world.cloud.cluster.kept) == (2 if minute >= 5 else 0), minute
     assert [urlsplit(address).path for address in world.cloud.cluster.kept] == [
-        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{node}')}" for node in ("n0", "n1")
+        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{since:%Y%m%dT%H%M%S}/{node}')}"
+        for node in ("n0", "n1")
     ]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert not any(rank.hung for rank in world.job().ranks)
@@ -110,6 +113,24 @@ def test_the_rank_that_nccl_names_is_blamed_and_its_node_examined_deeper(world: 
     (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
     assert seen.evidence.startswith("NCCL: rank 1 (process ") is bool(odd)
     assert levels(world) == {"n0": "2" if odd else "3", "n1": "3"}
+
+
+def test_a_second_hang_of_an_attempt_is_looked_at_by_itself(world: World) -> None:
+    """In the first one n1 was stopped, as its neighbour's NCCL said; in the second one nobody answers."""
+    job = hangs(world, (ANSWERS / "stopped.txt").read_text(), "", minutes=6)
+    assert len(world.cloud.cluster.kept) == 2
+    stands_still(world, world.now(), "moving")
+    world.cloud.control.nccl("n0", "")
+    world.pass_time(60)
+    since = world.now()
+    for _ in range(12):
+        stands_still(world, since, wrote=since)
+        world.tick()
+        world.pass_time(60)
+    assert [urlsplit(address).path for address in world.cloud.cluster.kept[2:]] == [
+        f"/evidence/{node}/{keys.evidence(keys.hang_look('j1', 0, since, node))}" for node in ("n0", "n1")
+    ]
+    assert "the whole gang hung" in world.job().outcome, job.outcome
 
 
 def test_of_a_gang_with_more_ranks_than_are_looked_at_the_evidence_says_of_how_many(

@@ -115,10 +115,10 @@ class SilentFleet:
     def silence(self, job: Job, since: datetime) -> None:
         return None
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank]) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
         """Nobody reads it here."""
 
-    def waited_for(self, job: Job, ranks: Sequence[Rank]) -> None:
+    def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
         """Nobody is asked."""
 
     def reboot_node(self, node: Node, order: RebootNode, *, again: bool) -> Iterable[Fact]:
