@@ -6,7 +6,8 @@ from pathlib import Path
 from ecs_gpu_recovery.aws import metric_agents
 from ecs_gpu_recovery.health.watch import node_metrics
 from ecs_gpu_recovery.metrics import prometheus, series
-from ecs_gpu_recovery.metrics.catalogue import METRICS, table
+from ecs_gpu_recovery.metrics.catalogue import METRICS, Kind, table
+from tools import grafana
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -23,6 +24,12 @@ def test_every_metric_that_the_text_names_exists() -> None:
     assert set(re.findall(r"gpu_recovery_[a-z_]+\b", text)) - {"gpu_recovery_"} <= set(METRICS) | {
         "gpu_recovery_stack"
     }
+
+
+def test_only_a_counter_is_asked_for_its_increase() -> None:
+    """To Prometheus a gauge that falls, as when old jobs are let go, is a counter that began again: it has grown."""
+    asked = re.findall(r"\b(?:i?rate|increase)\((\w+)", f"{PAGE} {grafana.text()}")
+    assert [name for name in asked if METRICS[name].kind is not Kind.COUNTER] == []
 
 
 def test_the_search_and_the_names_on_the_page_are_the_real_ones() -> None:
