@@ -20,8 +20,8 @@ _MOST_NOTICES = 1000
 class DynamoReads:
     """Safe for many threads."""
 
-    def __init__(self, store: DynamoStore) -> None:
-        self._store = store
+    def __init__(self, store: DynamoStore, *, keeps_evidence: bool = True) -> None:
+        self._store, self._keeps_evidence = store, keeps_evidence
         self._failures: dict[str, tuple[datetime, Notify]] = {}
 
     def some_jobs(self, job_ids: Iterable[str]) -> Sequence[Job]:
@@ -62,7 +62,9 @@ class DynamoReads:
                     job = self._store.job(line.id)
                 except BadRecord:
                     continue  # the topic told of it, and its own page does
-                told = messages.job_failed(job.id, job.attempt, job.outcome, job.ranks)
+                told = messages.job_failed(
+                    job.id, job.attempt, job.outcome, job.ranks, keeps_evidence=self._keeps_evidence
+                )
                 self._failures[line.id] = (job.updated_at, owned(told, job))
         found = list(self._failures.values())
         for node in self._store.nodes():

@@ -172,7 +172,7 @@ def build(
         store=store,
         fleet=fleet,
         notifier=notifier,
-        policy=replace(chosen.policy, labels=True),
+        policy=replace(chosen.policy, labels=True, keeps_evidence=bool(chosen.EVIDENCE_BUCKET)),
         guard=DynamoGuard(db, chosen.GUARD_TABLE_NAME, chosen.ECS_CLUSTER_NAME)
         if chosen.GUARD_TABLE_NAME
         else None,

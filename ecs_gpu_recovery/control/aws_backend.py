@@ -79,7 +79,8 @@ class AwsBackend(RecordsBackend):
             # People have no right to the turns of the functions, and few calls to make.
             own = replace(settings, CALL_TABLE_NAME="")
             parts = wiring.build(os.environ, now=self.now, session=self._session, settings=own)
-        super().__init__(parts.store, DynamoReads(parts.store), parts.runtime)
+        keeps = parts.runtime.policy.keeps_evidence
+        super().__init__(parts.store, DynamoReads(parts.store, keeps_evidence=keeps), parts.runtime)
         self._parts = parts
         self._definitions = Definitions(self.client, self.where.region)
 

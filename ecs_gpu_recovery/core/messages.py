@@ -28,7 +28,9 @@ def headline(text: str) -> str:
     return (head.rstrip(" ,;:") if space else kept[:-1]) + "…"
 
 
-def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> Notify:
+def job_failed(
+    job_id: str, attempt: int, why: str, ranks: Sequence[Rank], *, keeps_evidence: bool = True
+) -> Notify:
     """The job has ended and a person is needed."""
     bad = [r for r in ranks if r.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)]
     told = [r for r in ranks if r.verdict is not None or r.exit_reason]
@@ -41,9 +43,9 @@ def job_failed(job_id: str, attempt: int, why: str, ranks: Sequence[Rank]) -> No
     advice = [_reboot(curable)] if curable else []
     if broken:
         advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
-    if broken and attempt:
+    if keeps_evidence and broken and attempt:
         advice.append(f"What nodes kept before a repair: gpu-recovery evidence {job_id}.")
-    elif any(r.hung for r in ranks):
+    elif keeps_evidence and any(r.hung for r in ranks):
         advice.append(_stood(job_id))
     if not bad:
         advice.append(f"Read the logs: gpu-recovery logs {job_id}.")

@@ -195,6 +195,9 @@ class Policy:
     )
     alarm_tries: int = 12  #: an order that failed this often is told to a person
     timeline_limit: int = 100
+    keeps_evidence: bool = (
+        True  #: nodes keep something before a repair and of a hang, which people can be told of
+    )
     labels: bool = False  #: the cluster has a place where it shows the status of a node
 
     @classmethod

@@ -82,7 +82,10 @@ class Hangs:
             or (named.odd if named else ())
             or (stall.odd if stall else ()),
             what="; ".join(
-                [*(each.what for each in (named, stall) if each is not None), *_not_looked_at(ranks, stall)]
+                [
+                    *(each.what for each in (named, stall) if each is not None),
+                    *self._not_looked_at(ranks, stall),
+                ]
             ),
             silent_since=silence.since if silence else None,
             patience=silence.patience if silence else timedelta(0),
@@ -124,6 +127,12 @@ class Hangs:
             log.warning("nobody says who is waited for", extra={"job": job.id, "why": str(exc)})
             return None
 
+    def _not_looked_at(self, ranks: Sequence[Rank], stall: Stall | None) -> list[str]:
+        looked_at = self._runtime.policy.keeps_evidence and stall is not None and stall.spinning
+        if not looked_at or len(ranks) <= MOST_KEPT:
+            return []
+        return [f"where they stand was kept of {MOST_KEPT} of its {len(ranks)} ranks"]
+
     def _permitted(self, job: Job, fact: GangStalled, now: datetime) -> GangStalled:
         """A gang that would be stopped though none of its ranks has ended needs a permit."""
         step = decide(job, fact, self._runtime.policy, now)
@@ -132,12 +141,6 @@ class Hangs:
         key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
         held = self._runtime.permits.stop_withheld(job, f"it hangs: {fact.what}", now, key=key, since=since)
         return fact if held is None else replace(fact, withheld=held.why, tell=held.tell)
-
-
-def _not_looked_at(ranks: Sequence[Rank], stall: Stall | None) -> list[str]:
-    if stall is None or not stall.spinning or len(ranks) <= MOST_KEPT:
-        return []
-    return [f"where they stand was kept of {MOST_KEPT} of its {len(ranks)} ranks"]
 
 
 def _some(job: Job, stall: Stall) -> list[Rank]:

@@ -93,6 +93,10 @@ def test_who_is_told_of_a_reboot_in_vain_is_told_where_its_evidence_is() -> None
     bad = Rank(index=0, node="n0", node_status=NodeStatus.FAILED, verdict=Verdict.REPLACE, task_attempt=1)
     assert "gpu-recovery evidence j" in job_failed("j", 1, "why", [bad]).next
     assert "gpu-recovery evidence" not in job_failed("j", 0, "why", [bad]).next
+    hung = replace(bad, node_status=NodeStatus.AVAILABLE, verdict=Verdict.HEALTHY, hung=True)
+    assert "gpu-recovery evidence j" in job_failed("j", 0, "why", [hung]).next
+    for rank in (bad, hung):
+        assert "evidence" not in job_failed("j", 1, "why", [rank], keeps_evidence=False).next
 
 
 def test_a_subject_is_cut_between_two_words() -> None:

@@ -12,6 +12,7 @@ from botocore.exceptions import UnknownServiceError
 
 from ecs_gpu_recovery.aws import hang_document, reboot_document
 from ecs_gpu_recovery.aws.fleet import ROLE
+from ecs_gpu_recovery.aws.reads import DynamoReads
 from ecs_gpu_recovery.core import keys
 from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import Job, JobStatus
@@ -197,6 +198,23 @@ def test_who_was_told_that_a_job_may_hang_is_told_when_it_trains_again(world: Wo
     assert ["trains again" in message for message in world.messages()] == [False, True]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert sum(entry.why == "the job trains again" for entry in world.job().timeline) == 1
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_messages_say_how_to_get_evidence_of_a_hang_only_where_it_is_kept(world: World, keeps: bool) -> None:
+    if keeps:
+        keeping(world)
+    world.begin(2)
+    since = world.now()
+    while world.job().status is JobStatus.IN_PROGRESS:
+        told_of = bool(world.messages())  # by one witness; then the second one speaks too
+        stands_still(world, since, wrote=since if told_of else None)
+        world.tick()
+        world.pass_time(60)
+    assert world.run().status is JobStatus.FAILED
+    listed = DynamoReads(world.side.store, keeps_evidence=keeps).notices(10)
+    told = [*world.messages(), *(str(notice["next"]) for notice in listed)]
+    assert ["gpu-recovery evidence j1" in text for text in told] == [keeps] * 3, told
 
 
 def test_a_rank_that_stands_still_is_told_of_though_another_has_finished(world: World) -> None:

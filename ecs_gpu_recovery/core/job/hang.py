@@ -100,9 +100,8 @@ def _tell(draft: Draft, ev: GangStalled, done: str) -> None:
     if not draft.reported(NOTED):
         evidence = draft.cut("; ".join(filter(None, (_since(ev), ev.what, ev.written))))
         draft.note("job", draft.status, draft.status, NOTED, evidence)
-        told = messages.job_may_hang(
-            draft.id, draft.attempt, _since(ev), evidence, done, looked_at=ev.spinning
-        )
+        looked_at = ev.spinning and draft.policy.keeps_evidence
+        told = messages.job_may_hang(draft.id, draft.attempt, _since(ev), evidence, done, looked_at=looked_at)
         draft.order(ev.tell or told)
 
 

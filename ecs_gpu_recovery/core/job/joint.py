@@ -313,7 +313,8 @@ def _close(draft: Draft, status: JobStatus, why: str, evidence: str = "") -> Non
     draft.move(status, why, evidence)
     silent = [r for r in draft.ranks if r.exit is Exit.LOST and r.node_status is NodeStatus.UNKNOWN]
     if status is JobStatus.FAILED:
-        draft.order(messages.job_failed(draft.id, draft.attempt, why, draft.ranks))
+        keeps = draft.policy.keeps_evidence
+        draft.order(messages.job_failed(draft.id, draft.attempt, why, draft.ranks, keeps_evidence=keeps))
     elif silent:
         draft.order(messages.node_unresponsive(draft.id, silent))
 
