@@ -6,20 +6,20 @@ when a fault is already proven: they take minutes and could tell nothing that ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from ecs_gpu_recovery.health.findings import FAULTS, Action, Check, Finding
+from ecs_gpu_recovery.health.findings import FAULTS, Action, Check, Finding, status_of
 from ecs_gpu_recovery.health.judge import xid
 from ecs_gpu_recovery.health.policy import Policy
 from ecs_gpu_recovery.health.sources import dcgm, gpus, host, kernel_log, machine, marker
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.probe import Emit, Outcome, Probe
 from ecs_gpu_recovery.health.sources.probe import run as run_probes
+from ecs_gpu_recovery.health.sources.simulated import Node
 
 GPU_CHECKS = ("driver", dcgm.DIAG, dcgm.HEALTH)
 QUICK = "quick"
@@ -35,37 +35,23 @@ UNUSED_MIB = 2048
 DISKS = ("/", "/tmp", "/var/lib/docker", "/var/lib/ecs")  # noqa: S108 (looked at, not written to)
 
 
-class Node(Protocol):
-    """Where the GPUs are: this machine, or a folder that plays one."""
-
-    kind: str
-    driver_deadline_s: float
-
-    def expected_gpus(self) -> int | None: ...
-    def gpus_on_bus(self) -> int: ...
-    def boot_id(self) -> str | None: ...
-    def read_driver(self, emit: Emit) -> None: ...
-    def read_driver_again(self, emit: Emit) -> None: ...
-    def read_kernel_log(self, emit: Emit) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the caller asked for."""
+    """What the caller asked for, by the names of the options."""
 
     level: str = DEFAULT_LEVEL
     since: datetime | None = None
-    expected_gpus: int | None = None
+    expect_gpus: int | None = None
     kernel_log: Path | None = None
-    shared_dirs: tuple[str, ...] = ()
+    shared_dir: Sequence[str] = ()
     checkpoints: str = ""  #: the folder of a training, to say how far that has come
-    peers: tuple[str, ...] = ()
-    disks: tuple[str, ...] = ()
-    expected_nics: int | None = None
-    deadline_s: float | None = None
-    diag_deadline_s: float | None = None
+    peer: Sequence[str] = ()
+    disk: Sequence[str] = ()
+    expect_nics: int | None = None
+    deadline: float | None = None  #: seconds, for each question
+    diag_deadline: float | None = None
     dcgm_host: str | None = None
-    idle: bool = False  #: whether the GPUs are unused is asked too
+    require: Sequence[str] = ()  #: what must have answered; where `idle` is among it, that is asked too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +71,7 @@ Judged = tuple[Check, list[Finding]]
 def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
     """Run every check that applies to this node."""
     outcomes = run_probes(_passive(node, wanted, policy))
-    expected = wanted.expected_gpus if wanted.expected_gpus is not None else node.expected_gpus()
+    expected = wanted.expect_gpus if wanted.expect_gpus is not None else node.expected_gpus()
     checks: list[Check] = []
     findings: list[Finding] = []
 
@@ -100,7 +86,7 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
     if driver.state == "hung" and not _proven(log[1]):
         judged, states = _asked_again(node, wanted, policy, expected, judged)
     keep(judged)
-    if wanted.idle:
+    if IDLE in wanted.require:
         checks.append(_idle(states))
     keep(log)
     for name, outcome in outcomes.items():
@@ -126,13 +112,13 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
 def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
     """All that only looks. A simulated node has no machine around it, so only what was named is looked at."""
     live = node.kind == "live"
-    patience = wanted.deadline_s or PASSIVE_DEADLINE_S
+    patience = wanted.deadline or PASSIVE_DEADLINE_S
     read_log = node.read_kernel_log
     if wanted.kernel_log:
         own = node if isinstance(node, machine.Machine) else None
         read_log = partial(machine.read_log_file, wanted.kernel_log, own)
     probes = [
-        Probe(name="driver", deadline_s=wanted.deadline_s or node.driver_deadline_s, work=node.read_driver),
+        Probe(name="driver", deadline_s=wanted.deadline or node.driver_deadline_s, work=node.read_driver),
         Probe(name="kernel-log", deadline_s=patience, work=read_log),
     ]
 
@@ -142,18 +128,18 @@ def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
     if live:
         add(dcgm.HEALTH, partial(machine.dcgm_health, wanted.dcgm_host))
         add("clock", partial(host.clock, policy.limits))
-    if live or wanted.expected_nics is not None:
-        add("nics", partial(host.nics, wanted.expected_nics))
-    disks = wanted.disks or (DISKS if live else ())
+    if live or wanted.expect_nics is not None:
+        add("nics", partial(host.nics, wanted.expect_nics))
+    disks = wanted.disk or (DISKS if live else ())
     if disks:
         add("disk", partial(host.disk, disks, policy.limits))
-    for path in wanted.shared_dirs:
+    for path in wanted.shared_dir:
         add(f"shared-dir {path}", partial(host.shared_dir, path))
     if wanted.checkpoints:
         add(PROGRESS, partial(marker.tell, wanted.checkpoints))
-    if wanted.peers:
-        slow = host.CONNECT_TIMEOUT_S * len(wanted.peers) + 1
-        add("network", partial(host.network, wanted.peers), max(patience, slow))
+    if wanted.peer:
+        slow = host.CONNECT_TIMEOUT_S * len(wanted.peer) + 1
+        add("network", partial(host.network, wanted.peer), max(patience, slow))
     return probes
 
 
@@ -177,7 +163,7 @@ def _driver(outcome: Outcome, policy: Policy, expected: int | None) -> tuple[Jud
         return (_check("driver", outcome, "not_tested", problem), found), states
     found = gpus.judge(states, source=source, policy=policy, expected=expected)
     return (
-        _check("driver", outcome, _status(found), f"{len(states)} GPU(s) through {source}"),
+        _check("driver", outcome, status_of(found), f"{len(states)} GPU(s) through {source}"),
         found,
     ), states
 
@@ -198,7 +184,7 @@ def _asked_again(
     node: Node, wanted: Wanted, policy: Policy, expected: int | None, first: Judged
 ) -> tuple[Judged, list[GpuState]]:
     """One hang may be a slow start. A second one, on a node that has GPUs, is a hung driver."""
-    deadline_s = wanted.deadline_s or node.driver_deadline_s
+    deadline_s = wanted.deadline or node.driver_deadline_s
     again = _ask("driver", deadline_s, node.read_driver_again)
     check, found = first
     hang = found[-1]
@@ -232,7 +218,7 @@ def _kernel_log(outcome: Outcome, wanted: Wanted, policy: Policy, now: datetime)
     log = kernel_log.parse(lines, now, wanted.since, boot, boot_id if isinstance(boot_id, str) else None)
     found = xid.judge(log.events, policy)
     detail = f"{log.summary(wanted.since)} in {outcome.first('from')}"
-    heard = _check("kernel-log", outcome, _status(found), detail)
+    heard = _check("kernel-log", outcome, status_of(found), detail)
     return replace(heard, note=log.note(wanted.since)), found
 
 
@@ -251,7 +237,7 @@ def _dcgm(outcome: Outcome, policy: Policy, states: list[GpuState]) -> Judged:
         why = "; ".join(filter(None, (output.problem, said))) or broken[0]
         return replace(_check(source, outcome, "not_tested", why), untested=why), found
     untested = "; ".join([*broken, *(f"{name} was skipped" for name in output.skipped)])
-    return replace(_check(source, outcome, _status(found), output.summary), untested=untested), found
+    return replace(_check(source, outcome, status_of(found), output.summary), untested=untested), found
 
 
 def _dcgm_silent(outcome: Outcome, policy: Policy) -> Judged:
@@ -270,7 +256,7 @@ def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], fo
         return Check(name=dcgm.DIAG, status="not_tested", detail="a simulated node has no DCGM"), []
     if _proven(found):
         return Check(name=dcgm.DIAG, status="not_tested", detail="left out: a fault is already proven"), []
-    deadline_s = wanted.diag_deadline_s or DIAG_DEADLINES_S[wanted.level]
+    deadline_s = wanted.diag_deadline or DIAG_DEADLINES_S[wanted.level]
     work = partial(machine.dcgm_diag, wanted.level, wanted.dcgm_host)
     return _dcgm(_ask(dcgm.DIAG, deadline_s, work), policy, states)
 
@@ -278,7 +264,7 @@ def _diag(node: Node, wanted: Wanted, policy: Policy, states: list[GpuState], fo
 def _health_again(wanted: Wanted, policy: Policy, states: list[GpuState]) -> Judged:
     """What DCGM's watches say behind its tests: they have seen the GPUs at work, and one that was just started too."""
     work = partial(machine.dcgm_health, wanted.dcgm_host)
-    deadline_s = wanted.deadline_s or PASSIVE_DEADLINE_S
+    deadline_s = wanted.deadline or PASSIVE_DEADLINE_S
     return _dcgm(_ask(dcgm.HEALTH, deadline_s, work), policy, states)
 
 
@@ -303,15 +289,11 @@ def _host(outcome: Outcome, policy: Policy) -> Judged:
     problem = str(outcome.first("problem") or outcome.problem)
     if problem:
         return _check(name, outcome, "not_tested", problem), found
-    return _check(name, outcome, _status(found), str(outcome.first("detail") or "")), found
+    return _check(name, outcome, status_of(found), str(outcome.first("detail") or "")), found
 
 
 def _check(name: str, outcome: Outcome, status: str, detail: str) -> Check:
     return Check(name=name, status=status, detail=detail, seconds=outcome.seconds)
-
-
-def _status(found: list[Finding]) -> str:
-    return "findings" if any(f.action is not Action.NONE for f in found) else "ok"
 
 
 def _proven(found: Iterable[Finding]) -> bool:

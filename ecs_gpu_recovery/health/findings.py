@@ -6,6 +6,7 @@ read off the actions. Nothing here touches a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -114,6 +115,11 @@ class Check:
         """The check as the report shows it."""
         seconds = round(self.seconds, 3)
         return {"name": self.name, "status": self.status, "detail": self.detail, "seconds": seconds}
+
+
+def status_of(found: Iterable[Finding]) -> str:
+    """What a check that answered has to show: only what asks for nothing is no finding."""
+    return "findings" if any(f.action is not Action.NONE for f in found) else "ok"
 
 
 def one_line(text: str, limit: int = 300) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +20,6 @@ from typing import NoReturn
 from ecs_gpu_recovery.health import check, policy
 from ecs_gpu_recovery.health.judge import report, verdict
 from ecs_gpu_recovery.health.sources import dcgm, host, kernel_log, simulated
-from ecs_gpu_recovery.health.sources.machine import Machine
 
 NOT_TESTED = 3
 USAGE = 2
@@ -125,35 +124,20 @@ def _check(argv: Sequence[str]) -> int:
     options = _check_parser().parse_args(argv)
     started = datetime.now(UTC)
     rules = policy.load(options.policy, options.group)
-    folder = os.environ.get(simulated.VARIABLE, "")
-    node: check.Node = simulated.SimulatedNode(Path(folder)) if folder else Machine()
-    wanted = check.Wanted(
-        level=options.level,
-        since=options.since,
-        expected_gpus=options.expect_gpus,
-        kernel_log=options.kernel_log,
-        shared_dirs=tuple(options.shared_dir),
-        checkpoints=options.checkpoints,
-        peers=tuple(options.peer),
-        disks=tuple(options.disk),
-        expected_nics=options.expect_nics,
-        deadline_s=options.deadline,
-        diag_deadline_s=options.diag_deadline,
-        dcgm_host=options.dcgm_host,
-        idle=check.IDLE in options.require,
-    )
+    node = simulated.here()
+    wanted = check.Wanted(**{field.name: getattr(options, field.name) for field in fields(check.Wanted)})
     seen = check.examine(node, wanted, rules, datetime.now().astimezone())
     findings = verdict.escalate(seen.findings, _previous(options.previous_report, node.boot_id()), rules)
     judgement = verdict.decide(
-        findings, seen.checks, gpu_checks=check.GPU_CHECKS, required=_required(options.require, options.level)
+        findings, seen.checks, gpu_checks=check.GPU_CHECKS, required=_required(wanted.require, wanted.level)
     )
     done = report.Report(
         source=node.kind,
-        level=options.level,
+        level=wanted.level,
         started_at=started,
         finished_at=datetime.now(UTC),
         boot_id=node.boot_id(),
-        expected_gpus=wanted.expected_gpus if wanted.expected_gpus is not None else node.expected_gpus(),
+        expected_gpus=wanted.expect_gpus if wanted.expect_gpus is not None else node.expected_gpus(),
         gpus=seen.gpus,
         checks=seen.checks,
         judgement=judgement,
@@ -195,10 +179,8 @@ def _explain(argv: Sequence[str]) -> int:
     judgement = verdict.decide(findings, checks, gpu_checks=explain.GPU_KINDS, required=kinds)
     done = report.Report(
         source="recorded",
-        level=None,
         started_at=now.astimezone(UTC),
         finished_at=datetime.now(UTC),
-        boot_id=None,
         expected_gpus=options.expect_gpus,
         gpus=states,
         checks=checks,
@@ -217,7 +199,8 @@ def _rules(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(argv)
     rules = policy.load(options.policy, options.group)
-    report.say(json.dumps(report.rules_json(rules), indent=2) if options.json else report.rules_table(rules))
+    listed = [asdict(rule) for rule in rules.rules]
+    report.say(json.dumps(listed, indent=2) if options.json else report.rules_table(rules))
     return 0
 
 
@@ -274,6 +257,14 @@ def _check_parser() -> _Parser:
         help="exit 3 unless this part could be tested (host: unless it is also well; idle: unless nothing uses the"
         " GPUs); may be repeated",
     )
+    _look_options(parser)
+    _policy_options(parser)
+    return parser
+
+
+def _look_options(parser: _Parser) -> None:
+    """Where a check looks, and for how long."""
+    add = parser.add_argument
     add(
         "--kernel-log", type=Path, metavar="FILE", help="read this instead of /dev/kmsg, dmesg or the journal"
     )
@@ -301,8 +292,6 @@ def _check_parser() -> _Parser:
     add(
         "--dcgm-host", metavar="ADDRESS", help="passed to dcgmi --host, such as a socket of the host's engine"
     )
-    _policy_options(parser)
-    return parser
 
 
 def _explain_parser() -> _Parser:
@@ -352,7 +341,7 @@ def _previous(path: Path | None, boot_id: str | None) -> object:
 def _write(path: Path, done: report.Report) -> None:
     """A full disk must not change the verdict; it is told, and the exit code stands."""
     try:
-        report.write(path, done)
+        report.write_json(path, done.to_json())
     except OSError as error:
         print(f"gpu-health: {path} could not be written: {error.strerror or error}", file=sys.stderr)
 

@@ -275,7 +275,7 @@ class Bus:
 
 def test_eventbridge_gets_what_it_refused_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(refusals=1)
-    sink = sinks.EventBridgeSink("default")
+    sink = sinks.EventBridgeSink("default", dict)
     monkeypatch.setattr(sink, "_client", bus)
     telling = Telling([sink], [])
     watch = Watch(policy.load(), "n1", "boot", None)
@@ -307,7 +307,7 @@ def test_a_watch_that_may_read_nothing_says_what_it_needs_and_ends(
         raise PermissionError(1, "Operation not permitted", str(follow.KMSG))
 
     monkeypatch.setattr(follow, "KernelFollower", refused)
-    monkeypatch.setattr("ecs_gpu_recovery.health.sources.driver_events.available", lambda: False)
+    monkeypatch.setattr("ecs_gpu_recovery.health.sources.nvml.available", lambda: False)
     assert main.run(["watch"]) == 3
     said = capsys.readouterr().err
     assert said.startswith("gpu-health watch: /dev/kmsg cannot be read: Operation not permitted")

@@ -113,8 +113,8 @@ def _follow(options: argparse.Namespace, plan: Plan, master: str | None = None) 
 
 def _throttle() -> float | None:
     """A simulated node may have a slow network."""
-    folder = os.environ.get(simulated.VARIABLE, "")
-    return simulated.SimulatedNode(Path(folder)).network_bytes_per_s() if folder else None
+    node = simulated.here()
+    return node.network_bytes_per_s() if isinstance(node, simulated.SimulatedNode) else None
 
 
 def table(done: Message) -> str:

@@ -73,12 +73,10 @@ def _py_spy(pid: int, patience_s: float) -> str:
 
 
 def _tree(pid: int) -> list[int]:
-    found, children = [pid], list[int]()
+    found = [pid]
     for one in found:
-        children = []
         for path in (_PROC / str(one) / "task").glob("*/children"):
-            children += [int(child) for child in _text(path).split()]
-        found.extend(child for child in children if child not in found)
+            found += [int(child) for child in _text(path).split() if int(child) not in found]
     return found
 
 

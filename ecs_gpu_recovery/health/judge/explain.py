@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ecs_gpu_recovery.health.findings import Action, Check, Finding
+from ecs_gpu_recovery.health.findings import Check, Finding, status_of
 from ecs_gpu_recovery.health.judge import training_log, xid
 from ecs_gpu_recovery.health.judge.training_log import TRAINING_LOG
 from ecs_gpu_recovery.health.policy import Policy
@@ -151,8 +151,7 @@ def _silent(recording: Recording, why: str) -> Check:
 
 
 def _heard(recording: Recording, found: Sequence[Finding], detail: str) -> Check:
-    status = "findings" if any(f.action is not Action.NONE for f in found) else "ok"
-    return Check(name=recording.kind, status=status, detail=f"{recording.path.name}: {detail}")
+    return Check(name=recording.kind, status=status_of(found), detail=f"{recording.path.name}: {detail}")
 
 
 def _kernel_log(recording: Recording, policy: Policy, context: Context) -> tuple[Check, list[Finding]]:

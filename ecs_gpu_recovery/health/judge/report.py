@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -24,15 +24,15 @@ class Report:
 
     source: str
     """live, simulated or recorded."""
-    level: str | None
     started_at: datetime
     finished_at: datetime
-    boot_id: str | None
     expected_gpus: int | None
     gpus: Sequence[GpuState]
     checks: Sequence[Check]
     judgement: Judgement
     policy: Policy
+    level: str | None = None
+    boot_id: str | None = None
     progress: Mapping[str, object] | None = None
     """How far the training has come, where that was asked."""
     driver: str = ""
@@ -63,13 +63,8 @@ class Report:
         }
 
 
-def write(path: Path, report: Report) -> None:
-    """All or nothing: a reader sees the old file or the whole new one."""
-    write_json(path, report.to_json())
-
-
 def write_json(path: Path, document: dict[str, object]) -> None:
-    """The same for any document."""
+    """All or nothing: a reader sees the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -121,11 +116,6 @@ def _rule_row(rule: Rule) -> list[str]:
         extra.append("Fatal: a running job is not left to its own time-outs.")
     source = f"{rule.source} ({rule.group})" if rule.group else rule.source
     return [rule.id, source, _codes(rule), rule.action.value, " ".join([rule.why, *extra])]
-
-
-def rules_json(policy: Policy) -> list[dict[str, object]]:
-    """The same for programs."""
-    return [asdict(rule) for rule in policy.rules]
 
 
 def say(text: str) -> None:

@@ -7,12 +7,11 @@ watch goes on without it and says so.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from ecs_gpu_recovery.health.sources import nvml, probe
+from ecs_gpu_recovery.health.sources import probe
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
 from ecs_gpu_recovery.health.sources.probe import Emit, Probe
 
@@ -27,33 +26,22 @@ class DriverEvents:
 
     def __init__(self) -> None:
         self.ended = ""  #: why the child stopped; empty while it listens
-        self._data = b""
         self._child = probe.start(Probe(name=self.name, deadline_s=float("inf"), work=_listen))
 
     def lines(self) -> Iterator[str]:
-        while not self.ended:
-            try:
-                chunk = os.read(self._child.pipe, 1 << 16)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self.ended = "it stopped"
-                return
-            *whole, self._data = (self._data + chunk).split(b"\n")
-            for line in whole:
-                told = json.loads(line)
-                if "probe" in told:
-                    self.ended = str(told.get("problem", "it stopped"))
-                else:
-                    yield f"NVRM: Xid (PCI:{told['gpu']}): {told['xid']}, reported by the driver"
+        if self.ended:
+            return
+        messages, open_still = probe.take(self._child)
+        for told in messages:
+            if "probe" in told:
+                self.ended = str(told.get("problem", "it stopped"))
+            else:
+                yield f"NVRM: Xid (PCI:{told['gpu']}): {told['xid']}, reported by the driver"
+        if not open_still:
+            self.ended = self.ended or "it stopped"
 
     def close(self) -> None:
         probe.kill(self._child)
-
-
-def available() -> bool:
-    """True where NVML can be asked at all."""
-    return nvml.available()
 
 
 def _listen(emit: Emit) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ecs_gpu_recovery.health.policy import Limits
+from ecs_gpu_recovery.health.sources import network_ports
 from ecs_gpu_recovery.health.sources.commands import output_of
 from ecs_gpu_recovery.health.sources.probe import Emit
 
@@ -151,16 +152,9 @@ def nics(expected: int | None, emit: Emit) -> None:
         else:
             emit({"problem": "no InfiniBand or EFA device on this machine"})
         return
-    active = 0
-    for port, state, physical in _ports():
-        if state == "ACTIVE":
-            active += 1
-        elif physical == "LinkUp" or expected:
-            emit(fact("nic-port-down", f"{port} is {state or 'unknown'}, physically {physical or 'unknown'}"))
-        else:
-            emit(fact("nic-port-idle", f"{port} is {state or 'unknown'}, physically {physical or 'unknown'}"))
-    if expected and active < expected:
-        emit(fact("nics-missing", f"{active} active port(s), {expected} expected"))
+    active, facts = network_ports.judge(_ports(), expected)
+    for condition, evidence in facts:
+        emit(fact(condition, evidence))
     emit({"detail": f"{active} active port(s)"})
 
 

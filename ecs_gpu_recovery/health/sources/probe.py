@@ -83,27 +83,28 @@ def run(probes: Sequence[Probe]) -> dict[str, Outcome]:
 
 def poll(child: Running) -> Outcome | None:
     """What came of it, if that is known by now."""
-    try:
-        while chunk := os.read(child.pipe, 1 << 16):
-            child.data += chunk
-    except BlockingIOError:
-        late = time.monotonic() >= child.started + child.probe.deadline_s
-        return _hung(child) if late else None
-    return _ended(child)
+    if not _still_sends(child):
+        return _ended(child)
+    late = time.monotonic() >= child.started + child.probe.deadline_s
+    return _hung(child) if late else None
 
 
 def take(child: Running) -> tuple[list[dict[str, object]], bool]:
     """What a child that streams has sent since the last time, in whole messages; whether it still sends."""
-    open_still = True
+    open_still = _still_sends(child)
+    messages = _messages(child.data)
+    del child.data[: child.data.rfind(b"\n") + 1]
+    return messages, open_still
+
+
+def _still_sends(child: Running) -> bool:
+    """Keep what has arrived; False once the child has closed its end."""
     try:
         while chunk := os.read(child.pipe, 1 << 16):
             child.data += chunk
-        open_still = False
     except BlockingIOError:
-        pass
-    whole, newline, rest = bytes(child.data).rpartition(b"\n")
-    child.data = bytearray(rest)
-    return _messages(bytearray(whole + newline)), open_still
+        return True
+    return False
 
 
 def start(probe: Probe) -> Running:

@@ -7,12 +7,14 @@ the kernel log. What is made of them is what would be made of a real node.
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 from ecs_gpu_recovery.health.sources import samples
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
+from ecs_gpu_recovery.health.sources.machine import Machine
 from ecs_gpu_recovery.health.sources.probe import Emit
 
 VARIABLE = "GPU_HEALTH_SIMULATED"
@@ -109,19 +111,18 @@ class SimulatedNode:
         return data if isinstance(data, dict) else {}
 
 
+Node = Machine | SimulatedNode
+
+
+def here() -> Node:
+    """Where the GPUs are: this machine, or the folder that plays one."""
+    folder = os.environ.get(VARIABLE, "")
+    return SimulatedNode(Path(folder)) if folder else Machine()
+
+
 def _state(gpu: dict[str, object]) -> GpuState:
-    same = {
-        "index",
-        "uuid",
-        "name",
-        "temperature_c",
-        "power_w",
-        "memory_used_mib",
-        "memory_total_mib",
-        "utilization",
-    }
-    values: dict[str, object] = {key: gpu.get(key) for key in same}
-    values |= {
+    """Most keys are spelled as a GPU's own; these are told in another way, or must have a value."""
+    values = gpu | {
         "bus_id": bus_id(str(gpu.get("bus_id", ""))),
         "recovery_action": str(gpu.get("recovery_action") or "none"),
         "ecc_uncorrectable": gpu.get("ecc_uncorrectable") or 0,

@@ -103,7 +103,7 @@ class EcsAgent:
 class EventBridgeSink:
     """PutEvents, with short patience: the watch must not hang on a network."""
 
-    def __init__(self, bus: str, place: Callable[[], Place] | None = None) -> None:
+    def __init__(self, bus: str, place: Callable[[], Place]) -> None:
         """`place` tells where in a cluster this node is, and may raise NotTold."""
         self._bus = bus
         self._place = place
@@ -111,7 +111,7 @@ class EventBridgeSink:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Some may be refused and others taken; then all are offered again, and their ids tell them apart."""
-        place = self._place() if self._place else {}
+        place = self._place()
         entries = [self._entry({**event, **place}) for event in events]
         try:
             client = self._connected()

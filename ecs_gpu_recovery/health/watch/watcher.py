@@ -25,7 +25,7 @@ from types import FrameType
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.findings import Action, Finding
 from ecs_gpu_recovery.health.judge import phrases, report, xid
-from ecs_gpu_recovery.health.sources import driver_events, follow, kernel_log, simulated
+from ecs_gpu_recovery.health.sources import driver_events, follow, kernel_log, nvml, simulated
 from ecs_gpu_recovery.health.sources.kernel_log import KernelEvent
 from ecs_gpu_recovery.health.sources.machine import Machine, booted_at
 from ecs_gpu_recovery.health.watch.node_metrics import NodeMetrics
@@ -187,13 +187,13 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ask_to_stop)
-    folder = os.environ.get(simulated.VARIABLE, "")
-    node = simulated.SimulatedNode(Path(folder)) if folder else Machine()
+    node = simulated.here()
     kept = _remembered(options.state)
     logs = _logs(options, node, kept)
     if not logs:
         return NO_LOG
-    watch = Watch(rules, options.node, node.boot_id(), None if folder else booted_at())
+    boot = booted_at() if isinstance(node, Machine) else None
+    watch = Watch(rules, options.node, node.boot_id(), boot)
     recent = kept.get("told")
     watch.told = {str(k): float(v) for k, v in recent.items()} if isinstance(recent, dict) else {}
     unsent = kept.get("unsent")
@@ -202,23 +202,16 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     telling = Telling(_sinks(options, place), unsent if isinstance(unsent, list) else [])
     files = RankFiles(options.progress) if options.pulse and options.progress else None
     pulse = Stalls(node.read_samples, rules.limits, options.node, files=files) if options.pulse else None
-    metrics = _metrics(options, node, place, pulse) if options.metrics else None
+    metrics = None
+    if options.metrics:
+        latest = (lambda: None) if pulse is None else (lambda: pulse.latest)
+        metrics = NodeMetrics(node.read_driver, options.node, place, options.disk, pulse=latest)
     try:
         _follow(options, logs, watch, telling, metrics, pulse, stop)
     finally:
         for part in (*logs, *((metrics,) if metrics else ()), *((pulse,) if pulse else ())):
             part.close()
     return 0
-
-
-def _metrics(
-    options: argparse.Namespace,
-    node: Machine | simulated.SimulatedNode,
-    place: Callable[[], Place],
-    pulse: Stalls | None,
-) -> NodeMetrics:
-    latest = (lambda: None) if pulse is None else (lambda: pulse.latest)
-    return NodeMetrics(node.read_driver, options.node, place, options.disk, pulse=latest)
 
 
 Log = follow.FileFollower | follow.KernelFollower | driver_events.DriverEvents
@@ -257,9 +250,7 @@ def _follow(
             return
 
 
-def _logs(
-    options: argparse.Namespace, node: Machine | simulated.SimulatedNode, kept: dict[str, object]
-) -> list[Log]:
+def _logs(options: argparse.Namespace, node: simulated.Node, kept: dict[str, object]) -> list[Log]:
     logs: list[Log] = []
     path = options.kernel_log or (node.kernel_log if isinstance(node, simulated.SimulatedNode) else None)
     start = kept.get(str(path or follow.KMSG))
@@ -272,7 +263,7 @@ def _logs(
     except OSError as error:
         do = "give one that can be" if path else _NEEDS
         _complain(f"{path or follow.KMSG} cannot be read: {error.strerror or error}; {do}")
-    if path is None and not options.once and driver_events.available():
+    if path is None and not options.once and nvml.available():
         logs.append(driver_events.DriverEvents())
     return logs
 
