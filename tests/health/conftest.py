@@ -16,6 +16,7 @@ import pytest
 
 from ecs_gpu_recovery.health import check, main, policy
 from ecs_gpu_recovery.health.sources import probe
+from ecs_gpu_recovery.local import gpus
 from tests.programs import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def rules() -> policy.Policy:
 
 
 @pytest.fixture
-def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
+def explain(tmp_path: Path) -> Explain:
     """explain(kernel_log="...", dcgm_diag="...") -> the JSON that the command prints."""
 
     def run(*more: str, **recordings: str | bytes) -> dict[str, Any]:
@@ -49,8 +50,9 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
             file = tmp_path / kind
             file.write_bytes(content.encode() if isinstance(content, str) else content)
             argv += [f"--{kind.replace('_', '-')}", str(file)]
-        assert main.run(argv) == 0
-        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        with redirect_stdout(StringIO()) as out:
+            assert main.run(argv) == 0
+        answer: dict[str, Any] = json.loads(out.getvalue())
         return answer
 
     return run
@@ -164,6 +166,20 @@ def quick_bench(tmp_path: Path) -> QuickBench:
     return made
 
 
+class Bus:
+    """A stand-in for EventBridge that refuses the first calls."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals, self.entries = refusals, list[dict[str, Any]]()
+
+    def put_events(self, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            return {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException"}]}
+        self.entries += Entries
+        return {"FailedEntryCount": 0, "Entries": [{"EventId": "1"} for _ in Entries]}
+
+
 @dataclass
 class Node:
     """A node folder of the embedded mode."""
@@ -180,24 +196,8 @@ class Node:
 
 
 def a_gpu(index: int, **different: object) -> dict[str, object]:
-    return {
-        "index": index,
-        "uuid": f"GPU-{index}",
-        "name": "Simulated H200",
-        "bus_id": f"0000:{index + 1:02x}:00",
-        "present": True,
-        "recovery_action": "none",
-        "ecc_uncorrectable": 0,
-        "remap_pending": False,
-        "remap_failure": False,
-        "sram_threshold_exceeded": False,
-        "throttled": False,
-        "temperature_c": 41,
-        "power_w": 120,
-        "memory_used_mib": 0,
-        "memory_total_mib": 143771,
-        "utilization": 0,
-    } | different
+    sound: dict[str, object] = gpus.simulated("n1", index + 1)["gpus"][index]
+    return sound | different
 
 
 @pytest.fixture

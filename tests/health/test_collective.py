@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 
 from ecs_gpu_recovery.health.collective import pairs, transfer
 from ecs_gpu_recovery.health.collective.pairs import PairResult
+from tests.embedded.helpers import eventually
 
 from .conftest import BUSY_MACHINE_S, ROOT
 
@@ -64,14 +63,19 @@ class Gang:
             self.start(rank, *more, **env)
             listener.accept()[0].close()
 
-    def start_all(self, *more: str, without: int | None = None) -> None:
+    def start_all(self, *more: str, **wrapped: str) -> None:
+        """`rank_2="..."`: a node that behaves in a way of its own."""
         for rank in range(self.world):
-            if rank != without:
-                self.start(rank, *more)
+            self.start(rank, *more, wrapper=wrapped.get(f"rank_{rank}", ""))
 
     def end(self, rank: int) -> tuple[int, dict[str, Any], str]:
         out, err = self.running[rank].communicate(timeout=BUSY_MACHINE_S)
         return self.running[rank].returncode, json.loads(out) if out else {}, err
+
+    def names(self, rank: int = 0) -> tuple[int, list[tuple[str, list[int]]]]:
+        """The exit code of a node, and whom its report names."""
+        code, report, _ = self.end(rank)
+        return code, named(report)
 
     def close(self) -> None:
         for process in self.running.values():
@@ -124,8 +128,7 @@ def test_a_slow_node_is_named(gang: Gang, tmp_path: Path) -> None:
         gang.start(rank, "--min-gbit", "0.012")
     gang.start(2, GPU_HEALTH_SIMULATED=str(tmp_path))
     code, report, _ = gang.end(0)
-    assert code == 4
-    assert named(report) == [("node-slow", [2])]
+    assert (code, named(report)) == (4, [("node-slow", [2])])
     assert report["findings"][0]["nodes"] == ["node-2"]
     assert gang.end(3)[0] == 4
 
@@ -162,49 +165,37 @@ sys.exit(main.run(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_a_slow_link_is_named_and_neither_of_its_nodes(gang: Gang) -> None:
-    for rank in (0, 1):
-        gang.start(rank, "--min-gbit", "0.012")
-    gang.start(2, wrapper=SLOW_TO.format(other=3))
-    gang.start(3, wrapper=SLOW_TO.format(other=2))
-    code, report, _ = gang.end(0)
-    assert code == 4
-    assert named(report) == [("link-slow", [2, 3])], report
+    gang.start_all("--min-gbit", "0.012", rank_2=SLOW_TO.format(other=3), rank_3=SLOW_TO.format(other=2))
+    assert gang.names() == (4, [("link-slow", [2, 3])])
     assert {gang.end(rank)[0] for rank in (1, 2, 3)} == {4}
 
 
 def test_a_broken_link_is_named_and_neither_of_its_nodes(gang: Gang) -> None:
-    for rank in (0, 1):
-        gang.start(rank, "--slow-share", "0.001")
-    gang.start(2, wrapper=CUT_OFF_FROM.format(other=3))
-    gang.start(3, wrapper=CUT_OFF_FROM.format(other=2))
-    code, report, _ = gang.end(0)
+    cut = {"rank_2": CUT_OFF_FROM.format(other=3), "rank_3": CUT_OFF_FROM.format(other=2)}
+    gang.start_all("--slow-share", "0.001", **cut)
+    code, found = gang.names()
     assert code == 4
-    assert ("link-broken", [2, 3]) in named(report), report
-    assert not [ranks for kind, ranks in named(report) if kind.startswith("node-")]
+    assert ("link-broken", [2, 3]) in found
+    assert not [ranks for kind, ranks in found if kind.startswith("node-")]
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_in_the_test_is_named_and_the_others_are_tested(gang: Gang) -> None:
-    for rank in (0, 1, 3):  # it costs the deadline: who is not its neighbour waits for those who are
-        gang.start(rank, "--slow-share", "0.001", "--deadline", "10")
-    gang.start(2, wrapper=MISBEHAVES.format(act="os._exit(9)"))
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [("os._exit(9)", "node-died"), ("os.kill(os.getpid(), signal.SIGSTOP)", "node-silent")],
+    ids=["dies", "freezes"],
+)
+def test_a_node_that_goes_in_the_middle_is_named_and_the_others_are_tested(
+    gang: Gang, act: str, kind: str
+) -> None:
+    """It costs the deadline: who is not its neighbour waits for those who are."""
+    gang.start_all("--slow-share", "0.001", "--deadline", "10", rank_2=MISBEHAVES.format(act=act))
     code, report, _ = gang.end(0)
-    assert code == 4
-    assert named(report) == [("node-died", [2])]
+    assert (code, named(report)) == (4, [(kind, [2])])
     assert report["all_nodes"]["status"] == "failed"
     assert {(p["a"], p["b"]) for p in report["pairs"]} == {(0, 1), (0, 3), (1, 3)}
     assert all(p["gbit_s"] for p in report["pairs"])
     assert gang.end(1)[0] == gang.end(3)[0] == 4
-
-
-@pytest.mark.slow
-def test_a_node_that_freezes_costs_its_deadline_and_is_named(gang: Gang) -> None:
-    for rank in (0, 1, 3):
-        gang.start(rank, "--slow-share", "0.001", "--deadline", "5")
-    gang.start(2, wrapper=MISBEHAVES.format(act="os.kill(os.getpid(), signal.SIGSTOP)"))
-    code, report, _ = gang.end(0)
-    assert code == 4
-    assert named(report) == [("node-silent", [2])]
 
 
 def test_a_node_that_never_comes_is_named_and_the_others_are_tested(gang: Gang) -> None:
@@ -233,8 +224,7 @@ def test_rank_0_dying_is_noticed_by_the_others(gang: Gang) -> None:
         link.recv(1 << 16)
         link.sendall(b'{"do": "welcome"}\n')
         link.close()
-    code, report, _ = gang.end(1)
-    assert (code, named(report)) == (4, [("node-died", [0])])
+    assert gang.names(1) == (4, [("node-died", [0])])
 
 
 def test_a_node_of_another_job_is_turned_away(gang: Gang) -> None:
@@ -242,9 +232,8 @@ def test_a_node_of_another_job_is_turned_away(gang: Gang) -> None:
     gang.start_and_hear_it_knock(1, JOB_ID="another")
     gang.start(0, "--join-deadline", "4")
     code, report, _ = gang.end(1)
-    assert code == 3
-    assert "another job" in report["why"]
-    code, report, _ = gang.end(0)
+    assert (code, "another job" in report["why"]) == (3, True)
+    _, report, _ = gang.end(0)
     assert named(report) == [("node-absent", [1])]
     assert report["strangers"]
 
@@ -252,22 +241,23 @@ def test_a_node_of_another_job_is_turned_away(gang: Gang) -> None:
 def test_garbage_on_the_port_disturbs_nobody(gang: Gang) -> None:
     gang.world = 2
     gang.start(0, "--slow-share", "0.001")
-    until = time.monotonic() + BUSY_MACHINE_S
-    while time.monotonic() < until:
+
+    def disturbed() -> bool:
         try:
             with socket.create_connection(("127.0.0.1", gang.port), timeout=1) as link:
                 link.sendall(b"GET / HTTP/1.1\r\n\r\n\x00\xff\n")
-            break
         except OSError:
-            time.sleep(0.05)
+            return False
+        return True
+
+    eventually(disturbed, "rank 0 listens")
     gang.start(1)
     assert gang.end(0)[0] == 0
 
 
 def test_too_slow_for_a_given_limit_names_the_link(gang: Gang) -> None:
     gang.world = 2
-    for rank in (0, 1):
-        gang.start(rank, "--min-gbit", "100000")
+    gang.start_all("--min-gbit", "100000")
     code, report, _ = gang.end(0)
     assert (code, named(report)) == (4, [("link-slow", [0, 1])])
     assert report["all_nodes"]["status"] == "slow"
@@ -300,67 +290,47 @@ def test_no_process_of_ours_reads_as_a_gpu_fault(gang: Gang) -> None:
 # -- rounds of pairs, and who is named by them ------------------------------------------------------------------
 
 
-def after_rounds(
-    count: int,
-    slow: set[int] = frozenset(),
-    links: set[tuple[int, int]] = frozenset(),  # type: ignore[assignment]
-) -> list[PairResult]:
-    """The rounds a conductor would run, on nodes and links of which some are slow."""
+def blamed(
+    count: int, slow: Container[int] = (), link: tuple[int, int] | None = None, most_rounds: int = 64
+) -> list[tuple[int, ...]]:
+    """Whom the rounds that a conductor would run name, where some nodes or a link are slow."""
     results: list[PairResult] = []
     rounds = pairs.schedule(range(count))
     for number, a_round in enumerate(rounds, start=1):
         for a, b in a_round:
-            bad = a in slow or b in slow or (a, b) in links
+            bad = a in slow or b in slow or (a, b) == link
             results.append(PairResult(round=number, a=a, b=b, gbit_s=1.0 if bad else 100.0))
         if pairs.enough(rounds, results, pairs.limit_of(results, None)):
             break
-    return results
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-def test_over_all_rounds_every_pair_meets_once(count: int) -> None:
-    met = [pair for a_round in pairs.schedule(range(count)) for pair in a_round]
-    assert sorted(met) == list(combinations(range(count), 2))
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-def test_nobody_has_two_partners_in_one_round(count: int) -> None:
-    for a_round in pairs.schedule(range(count)):
-        ranks = [rank for pair in a_round for rank in pair]
-        assert len(ranks) == len(set(ranks))
+    assert number <= most_rounds
+    return [one.ranks for one in pairs.blame(results, pairs.limit_of(results, None))]
 
 
 @given(count=st.integers(4, 64), data=st.data())
 def test_one_slow_node_is_named_and_nobody_else(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.integers(0, count - 1))
-    results = after_rounds(count, {bad})
-    assert max(result.round for result in results) <= 3
-    assert [b.ranks for b in pairs.blame(results, pairs.limit_of(results, None))] == [(bad,)]
+    assert blamed(count, {bad}, most_rounds=3) == [(bad,)]
 
 
 @given(count=st.integers(6, 32), data=st.data())
 def test_two_slow_nodes_are_named_and_nobody_else(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.integers(0, count - 1), min_size=2, max_size=2))
-    results = after_rounds(count, bad)
-    assert {b.ranks for b in pairs.blame(results, pairs.limit_of(results, None))} == {(r,) for r in bad}
+    assert set(blamed(count, bad)) == {(rank,) for rank in bad}
 
 
 @given(count=st.integers(4, 32), data=st.data())
 def test_a_slow_link_is_named_without_its_nodes(count: int, data: st.DataObject) -> None:
     link = data.draw(st.sampled_from(pairs.schedule(range(count))[0]))
-    results = after_rounds(count, links={link})
-    assert [b.ranks for b in pairs.blame(results, pairs.limit_of(results, None))] == [link]
+    assert blamed(count, link=link) == [link]
 
 
 @given(count=st.integers(2, 64))
 def test_equal_nodes_are_never_named(count: int) -> None:
-    results = after_rounds(count)
-    assert pairs.blame(results, pairs.limit_of(results, None)) == []
+    assert blamed(count) == []
 
 
 def test_of_three_nodes_the_slow_one_does_not_move_the_measure() -> None:
-    results = after_rounds(3, {2})
-    assert [b.ranks for b in pairs.blame(results, pairs.limit_of(results, None))] == [(2,)]
+    assert blamed(3, {2}) == [(2,)]
 
 
 def test_two_nodes_are_a_link_and_need_a_given_limit() -> None:

@@ -88,26 +88,20 @@ def test_a_wrong_setting_never_reboots(explain: Explain, code: int) -> None:
 
 
 def test_a_number_newer_than_the_table_is_judged_by_its_severity(explain: Explain) -> None:
-    verdicts = {2: "replace", 6: "reboot", 1: "healthy", 5: "healthy"} | dict.fromkeys(
-        (0, 3, 4, 99), "inconclusive"
-    )
-    for severity, verdict in verdicts.items():
+    verdicts = {2: "replace", 6: "reboot", 1: "healthy", 5: "healthy"}
+    for severity, verdict in (verdicts | dict.fromkeys((0, 3, 4, 99), "inconclusive")).items():
         assert explain(dcgm_diag=v4(999, "new words", severity=severity))["verdict"] == verdict
 
 
 def test_the_table_counts_before_the_severity_in_the_message(explain: Explain) -> None:
-    assert (
-        explain(dcgm_diag=v3(29, "Persistence mode for GPU 3 is disabled.", severity=2))["verdict"]
-        == "healthy"
-    )
+    text = v3(29, "Persistence mode for GPU 3 is disabled.", severity=2)
+    assert explain(dcgm_diag=text)["verdict"] == "healthy"
 
 
 @pytest.mark.parametrize("status", ["Skip", "SKIP", "Skipped", "Not Run", "", "Pass", "PASS"])
 def test_only_a_failed_test_counts(explain: Explain, status: str) -> None:
-    assert (
-        explain(dcgm_diag=v4(52, "Found 3 faulty memory elements on GPU 3", status=status))["verdict"]
-        == "healthy"
-    )
+    text = v4(52, "Found 3 faulty memory elements on GPU 3", status=status)
+    assert explain(dcgm_diag=text)["verdict"] == "healthy"
 
 
 def test_a_warning_weighs_less_than_a_failure(explain: Explain) -> None:
@@ -118,16 +112,10 @@ def test_a_warning_weighs_less_than_a_failure(explain: Explain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ("Detected XID 79 for GPU 3", "reboot"),
-        ("Detected XID 31 for GPU 3", "healthy"),
-        ("Detected XID 54 for GPU 3", "replace"),
-        ("Detected XID 777 for GPU 3", "healthy"),
-    ],
+    ("xid", "verdict"), [(79, "reboot"), (31, "healthy"), (54, "replace"), (777, "healthy")]
 )
-def test_an_xid_that_dcgm_reports_follows_the_xid_rules(explain: Explain, text: str, verdict: str) -> None:
-    assert explain(dcgm_diag=v4(101, text))["verdict"] == verdict
+def test_an_xid_that_dcgm_reports_follows_the_xid_rules(explain: Explain, xid: int, verdict: str) -> None:
+    assert explain(dcgm_diag=v4(101, f"Detected XID {xid} for GPU 3"))["verdict"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -215,62 +203,31 @@ def health(value: str, *systems: tuple[str, str, list[str]], gpu: str = "3") -> 
     return json.dumps({"body": body, "header": ["Health Monitor Report"]})
 
 
+CUT = ["Detected 1 volatile double-bit", "ECC error(s) in GPU 3."]
+TWO = "row remapping failed. A pending retired page was found"
+WISH = "GPU 3 fault may have ... Recovery action: 2 (NODE_REBOOT)."
+
+
 @pytest.mark.parametrize(
-    ("text", "verdict", "actions"),
+    ("value", "system", "said", "verdict", "actions"),
     [
-        (health("Healthy"), "healthy", []),
-        (
-            health(
-                "Failure",
-                ("Memory system", "Failure", ["Detected 1 volatile double-bit", "ECC error(s) in GPU 3."]),
-            ),
-            "reboot",
-            ["reboot"],
-        ),
-        (
-            health("Failure", ("Memory system", "Failure", ["SRAM Threshold Count exceeded on GPU 3: 9"])),
-            "replace",
-            ["replace"],
-        ),
-        (
-            health("Warning", ("PCIe system", "Warning", ["more than 8 PCIe replays per minute"])),
-            "healthy",
-            ["watch"],
-        ),
-        (health("Failure", ("Driver", "Failure", ["words nobody knows"])), "inconclusive", ["suspect"]),
-        (health("Warning", ("Thermal system", "Warning", ["words nobody knows"])), "healthy", ["watch"]),
-        (health("Failure"), "inconclusive", ["suspect"]),
-        (
-            health(
-                "Failure",
-                ("Memory system", "Failure", ["row remapping failed. A pending retired page was found"]),
-            ),
-            "reboot",
-            ["reboot", "reboot"],
-        ),
-        (
-            health(
-                "Failure",
-                ("Driver", "Failure", ["GPU 3 fault may have ... Recovery action: 2 (NODE_REBOOT)."]),
-            ),
-            "reboot",
-            ["reboot"],
-        ),
-        (
-            health(
-                "Warning", ("Memory", "Warning", ["GPU 3 had memory errors and row remappings are pending"])
-            ),
-            "reboot",
-            ["reboot"],
-        ),
+        ("Healthy", "", [], "healthy", []),
+        ("Failure", "Memory system", CUT, "reboot", ["reboot"]),
+        ("Failure", "Memory system", ["SRAM Threshold Count exceeded on GPU 3: 9"], "replace", ["replace"]),
+        ("Warning", "PCIe system", ["more than 8 PCIe replays per minute"], "healthy", ["watch"]),
+        ("Failure", "Driver", ["words nobody knows"], "inconclusive", ["suspect"]),
+        ("Warning", "Thermal system", ["words nobody knows"], "healthy", ["watch"]),
+        ("Failure", "", [], "inconclusive", ["suspect"]),
+        ("Failure", "Memory system", [TWO], "reboot", ["reboot", "reboot"]),
+        ("Failure", "Driver", [WISH], "reboot", ["reboot"]),
+        ("Warning", "Memory", [REMAP], "reboot", ["reboot"]),
     ],
 )
 def test_health_is_read_from_the_body_and_not_from_the_exit_code(
-    explain: Explain, text: str, verdict: str, actions: list[str]
+    explain: Explain, value: str, system: str, said: list[str], verdict: str, actions: list[str]
 ) -> None:
-    answer = explain(dcgm_health=text)
-    assert answer["verdict"] == verdict
-    assert [f["action"] for f in answer["findings"]] == actions
+    answer = explain(dcgm_health=health(value, *([(system, value, said)] if system else [])))
+    assert (answer["verdict"], [f["action"] for f in answer["findings"]]) == (verdict, actions)
     assert {f["gpu"] for f in answer["findings"]} <= {"3", None}
 
 

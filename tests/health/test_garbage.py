@@ -17,10 +17,9 @@ from ecs_gpu_recovery.health import main
 from ecs_gpu_recovery.health.judge import nvlink
 from ecs_gpu_recovery.health.sources import kernel_log, nvsmi, recovery
 
-from .conftest import ROOT
+from .conftest import ROOT, Explain
 from .test_dcgm import v2, v3, v4
 from .test_nvidia_smi import TEXT, xml
-from .test_other_samples import explained
 
 KINDS = ("kernel-log", "dcgm-diag", "dcgm-health", "nvidia-smi")
 ON_DISK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -43,17 +42,17 @@ JSON = st.recursive(
 @pytest.mark.parametrize("kind", main._RECORDINGS)
 @ON_DISK
 @given(data=st.binary(max_size=400))
-def test_any_bytes_prove_nothing(kind: str, data: bytes, tmp_path: Path) -> None:
-    assert explained(kind, data, tmp_path)["verdict"] in ("healthy", "inconclusive")
+def test_any_bytes_prove_nothing(kind: str, data: bytes, explain: Explain) -> None:
+    assert explain(**{kind: data})["verdict"] in ("healthy", "inconclusive")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @ON_DISK
 @given(words=st.lists(WORDS | st.text(max_size=6), max_size=30))
 def test_words_of_the_trade_in_any_order_never_act_without_evidence(
-    kind: str, words: list[str], tmp_path: Path
+    kind: str, words: list[str], explain: Explain
 ) -> None:
-    answer = explained(kind, "".join(words).encode(errors="replace"), tmp_path)
+    answer = explain(**{kind: "".join(words).encode(errors="replace")})
     if answer["verdict"] in ("reboot", "replace"):
         assert any(
             f["action"] == answer["verdict"] and f["evidence"] and f["rule"] for f in answer["findings"]
@@ -63,10 +62,9 @@ def test_words_of_the_trade_in_any_order_never_act_without_evidence(
 @pytest.mark.parametrize("kind", ["dcgm-diag", "dcgm-health"])
 @ON_DISK
 @given(body=JSON)
-def test_any_json_under_the_right_root_is_survived(kind: str, body: object, tmp_path: Path) -> None:
+def test_any_json_under_the_right_root_is_survived(kind: str, body: object, explain: Explain) -> None:
     document = {"DCGM Diagnostic": {"test_categories": body}, "body": {"Overall Health": body, "GPU": body}}
-    answer = explained(kind, json.dumps(document).encode(), tmp_path)
-    assert answer["verdict"] in ("healthy", "inconclusive")
+    assert explain(**{kind: json.dumps(document)})["verdict"] in ("healthy", "inconclusive")
 
 
 @ON_DISK
@@ -75,11 +73,10 @@ def test_any_json_under_the_right_root_is_survived(kind: str, body: object, tmp_
         st.sampled_from(["gpu_id", "gpu_ids", "entity_id", "entity_group", "warnings", "error_id"]), JSON
     )
 )
-def test_any_value_in_a_failed_result_is_survived(result: dict[str, Any], tmp_path: Path) -> None:
+def test_any_value_in_a_failed_result_is_survived(result: dict[str, Any], explain: Explain) -> None:
     tests = [{"name": "memory", "results": [{**result, "status": "Fail"}]}]
     document = {"DCGM Diagnostic": {"test_categories": [{"tests": tests}]}}
-    answer = explained("dcgm-diag", json.dumps(document).encode(), tmp_path)
-    assert answer["findings"] != []
+    assert explain(dcgm_diag=json.dumps(document))["findings"] != []
 
 
 GOOD = {
@@ -92,10 +89,10 @@ GOOD = {
 @pytest.mark.parametrize("kind", GOOD)
 @ON_DISK
 @given(data=st.data())
-def test_real_output_cut_anywhere_is_survived(kind: str, data: st.DataObject, tmp_path: Path) -> None:
+def test_real_output_cut_anywhere_is_survived(kind: str, data: st.DataObject, explain: Explain) -> None:
     text = data.draw(st.sampled_from(GOOD[kind]))
     cut = data.draw(st.integers(0, len(text)))
-    explained(kind, text[:cut].encode(), tmp_path)
+    explain(**{kind: text[:cut]})
 
 
 @given(line=st.text(max_size=200))

@@ -35,23 +35,18 @@ def limits() -> Limits:
     return replace(policy.load().limits, min_free_percent=0.0, min_free_gib=0.0)
 
 
-def test_a_disk_with_room_is_fine(heard: Heard, tmp_path: Path) -> None:
+def test_a_disk_with_room_is_fine_and_one_without_is_told(heard: Heard, tmp_path: Path) -> None:
     host.disk([str(tmp_path), str(tmp_path / "missing")], limits(), heard)
     assert (heard.facts, heard[-1]["detail"]) == ([], "1 file system(s) looked at")
-
-
-def test_a_disk_without_room_is_told(heard: Heard, tmp_path: Path) -> None:
     host.disk([str(tmp_path)], replace(limits(), min_free_percent=101), heard)
     assert "disk-full" in heard.facts
 
 
-def test_a_shared_directory_is_written_read_and_left_clean(heard: Heard, tmp_path: Path) -> None:
+def test_a_shared_directory_is_written_read_and_left_clean_and_a_missing_one_is_told(
+    heard: Heard, tmp_path: Path
+) -> None:
     host.shared_dir(str(tmp_path), heard)
-    assert heard.facts == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_shared_directory_that_is_not_there_is_told(heard: Heard, tmp_path: Path) -> None:
+    assert (heard.facts, list(tmp_path.iterdir())) == ([], [])
     host.shared_dir(str(tmp_path / "missing"), heard)
     assert heard.facts == ["shared-dir-unusable"]
 
@@ -66,17 +61,12 @@ def test_peers_are_reached_or_told(heard: Heard) -> None:
     assert heard[-1]["detail"] == "1 of 2 peer(s) reached"
 
 
-@pytest.mark.parametrize("peer", ["", "host", ":80", "host:", "host:0", "host:99999", "host:http"])
-def test_a_peer_without_host_and_port_is_refused(peer: str) -> None:
-    with pytest.raises(ValueError, match="host:port"):
-        host.split_peer(peer)
-
-
-@pytest.mark.parametrize(
-    ("peer", "expected"), [("a:80", ("a", 80)), ("[::1]:80", ("::1", 80)), ("10.0.0.1:1", ("10.0.0.1", 1))]
-)
-def test_a_peer_is_host_and_port(peer: str, expected: tuple[str, int]) -> None:
-    assert host.split_peer(peer) == expected
+def test_a_peer_is_host_and_port_and_anything_else_is_refused() -> None:
+    good = {"a:80": ("a", 80), "[::1]:80": ("::1", 80), "10.0.0.1:1": ("10.0.0.1", 1)}
+    assert {peer: host.split_peer(peer) for peer in good} == good
+    for peer in ("", "host", ":80", "host:", "host:0", "host:99999", "host:http"):
+        with pytest.raises(ValueError, match="host:port"):
+            host.split_peer(peer)
 
 
 @pytest.fixture
@@ -93,8 +83,8 @@ def a_port(sysfs: Path, device: str, state: str, physical: str) -> None:
 
 
 def test_active_ports_are_counted(heard: Heard, sysfs: Path) -> None:
-    a_port(sysfs, "mlx5_0", "4: ACTIVE", "5: LinkUp")
-    a_port(sysfs, "rdmap16s27", "4: ACTIVE", "5: LinkUp")
+    for device in ("mlx5_0", "rdmap16s27"):
+        a_port(sysfs, device, "4: ACTIVE", "5: LinkUp")
     host.nics(2, heard)
     assert (heard.facts, heard[-1]["detail"]) == ([], "2 active port(s)")
 
@@ -170,15 +160,8 @@ def test_this_kernel_answers_or_stays_silent() -> None:
 
 
 def test_every_host_problem_is_the_hosts(rules: Policy) -> None:
-    for condition in (
-        "disk-full",
-        "shared-dir-hang",
-        "peer-unreachable",
-        "clock-off",
-        "nics-missing",
-        "anything",
-    ):
-        assert rules.rule("host", condition).action.value == "host"
+    conditions = ("disk-full", "shared-dir-hang", "peer-unreachable", "clock-off", "nics-missing", "anything")
+    assert {rules.rule("host", condition).action.value for condition in conditions} == {"host"}
 
 
 def test_a_program_that_is_not_installed_gives_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from ecs_gpu_recovery.engine.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from tests.contract import worlds
 from tests.contract.worlds import T0
+from tests.embedded.helpers import eventually
 
 HOUR = timedelta(hours=1)
 
@@ -56,24 +56,24 @@ def test_one_node_at_a_time() -> None:
     assert due(nodes, T0 + 2 * HOUR, HOUR) is None
 
 
-def wait_until(controller: Controller, what: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not what() and time.monotonic() < until:
-        controller.step()
-        time.sleep(0.05)
-    assert what()
-
-
 def test_free_nodes_are_examined_and_a_broken_one_is_repaired_before_a_job_finds_it(tmp_path: Path) -> None:
     wishes = [NodeWish(name=f"n{i}", boot_seconds=0.1) for i in (1, 2)]
     idle = IdleChecks(timedelta(seconds=0.5))
     with Controller(tmp_path, nodes=wishes, idle_checks=idle) as controller:
         parts = controller.parts
+
+        def wait_until(holds: Callable[[], bool]) -> None:
+            def stepped() -> bool:
+                controller.step()
+                return holds()
+
+            eventually(stepped, "after enough steps")
+
         try:
-            wait_until(controller, lambda: all(n.connected for n in parts.store.nodes()))
+            wait_until(lambda: all(n.connected for n in parts.store.nodes()))
             parts.cluster.inject("n2", "off-bus")
-            wait_until(controller, lambda: [e.outcome for e in parts.store.node("n2").condemned] == ["cured"])
-            wait_until(controller, lambda: parts.store.node("n1").verdict is Verdict.HEALTHY)
+            wait_until(lambda: [e.outcome for e in parts.store.node("n2").condemned] == ["cured"])
+            wait_until(lambda: parts.store.node("n1").verdict is Verdict.HEALTHY)
         finally:
             parts.cluster.shutdown()
         (found,) = parts.store.node("n2").condemned

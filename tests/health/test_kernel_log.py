@@ -43,29 +43,24 @@ def test_the_message_and_its_time_are_found_in_every_wrapping(wanted: str, befor
     assert event.at == (None if wanted == "-" else datetime.fromisoformat(f"{wanted}+00:00"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+#: How a PCI id may be spelled, by the one spelling that all become; None for what is no PCI id.
+SPELLED = {
+    "0000:4f:00": [
         "00000000:4F:00.0",
         "PCI:0000:4f:00",
         "0000:4f:00.0",
-        "0000:4F:00",
         "pci:0000:4f:00.0",
+        " 0000:4F:00 ",
         "4f:00.0",
-        " 0000:4f:00 ",
     ],
-)
-def test_every_spelling_of_a_pci_id_becomes_one(text: str) -> None:
-    assert kernel_log.bus_id(text) == "0000:4f:00"
+    "0018:01:00": ["PCI:0018:01:00"],
+    None: ["", "x", "GPU-1", "1:2:3:4", "zz:00.0", "0000:fff:00", "1" * 40],
+}
 
 
-@pytest.mark.parametrize("text", ["", "x", "GPU-1", "1:2:3:4", "zz:00.0", "0000:fff:00", "1" * 40])
-def test_what_is_no_pci_id_has_none(text: str) -> None:
-    assert kernel_log.bus_id(text) is None
-
-
-def test_a_domain_other_than_zero_is_kept() -> None:
-    assert kernel_log.bus_id("PCI:0018:01:00") == "0018:01:00"
+@pytest.mark.parametrize(("text", "one"), [(text, one) for one, texts in SPELLED.items() for text in texts])
+def test_every_spelling_of_a_pci_id_becomes_one(text: str, one: str | None) -> None:
+    assert kernel_log.bus_id(text) == one
 
 
 @pytest.mark.parametrize(
@@ -87,23 +82,26 @@ def test_other_lines_say_nothing(line: str) -> None:
     assert kernel_log.parse_line(line, NOW) is None
 
 
+OFF_BUS = "NVRM: The NVIDIA GPU 0000:91:00.0 (PCI ID: 10de:2330) installed in this has fallen off the bus"
+
+
 @pytest.mark.parametrize(
-    ("line", "kind", "device"),
+    ("line", "kind", "code", "device"),
     [
-        ("NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", "off-bus", "0000:91:00"),
-        (
-            "NVRM: The NVIDIA GPU 0000:91:00.0 (PCI ID: 10de:2330) installed in this has fallen off the bus",
-            "off-bus",
-            "0000:91:00",
-        ),
-        ("NVRM: GPU 0000:91:00.0: RmInitAdapter failed! (0x26:0xffff:1290)", "init-failed", "0000:91:00"),
-        ("NVRM: rm_init_adapter failed, device minor number 3", "init-failed", None),
+        ("NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", "off-bus", 79, "0000:91:00"),
+        (OFF_BUS, "off-bus", 79, "0000:91:00"),
+        ("NVRM: GPU 0000:91:00.0: RmInitAdapter failed! (0x26:0xffff:1290)", "init-failed", 0, "0000:91:00"),
+        ("NVRM: rm_init_adapter failed, device minor number 3", "init-failed", 0, None),
+        ("NVRM: Xid 79: GPU is gone", "xid", 79, None),
+        ("NVRM: Xid 79 (PCI:0000:4f:00): GPU is gone", "xid", 79, "0000:4f:00"),
     ],
 )
-def test_lines_without_a_number_are_understood(line: str, kind: str, device: str | None) -> None:
+def test_lines_without_a_number_and_as_people_write_them_down_are_understood(
+    line: str, kind: str, code: int, device: str | None
+) -> None:
     event = kernel_log.parse_line(line, NOW)
     assert event is not None
-    assert (event.kind, event.device) == (kind, device)
+    assert (event.kind, event.code, event.device) == (kind, code, device)
 
 
 def test_seconds_since_boot_become_a_time_when_the_boot_is_known() -> None:
@@ -114,11 +112,7 @@ def test_seconds_since_boot_become_a_time_when_the_boot_is_known() -> None:
 
 
 def test_older_lines_are_left_out_and_undated_ones_are_kept() -> None:
-    lines = [
-        f"2026-11-15T01:00:00+00:00 kernel: {MESSAGE}",
-        f"2026-11-15T03:00:00+00:00 kernel: {MESSAGE}",
-        MESSAGE,
-    ]
+    lines = [*(f"2026-11-15T0{hour}:00:00+00:00 kernel: {MESSAGE}" for hour in (1, 3)), MESSAGE]
     since = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
     log = kernel_log.parse(lines, NOW, since)
     assert [event.line for event in log.events] == lines[1:]
@@ -222,21 +216,17 @@ FORMS = {
 def test_the_time_is_read_in_logs_of_many_lines_for_a_message(text: str) -> None:
     now = datetime(2025, 11, 15, 12, 0, tzinfo=UTC)
     log = kernel_log.parse(text.splitlines(), now)
-    assert [(e.code, e.at) for e in log.events] == [
-        (79, datetime(2025, 11, 14, 3, 12, 0, 123456, tzinfo=UTC))
-    ]
-    assert log.events[0].text.startswith("GPU has fallen off the bus")
+    (event,) = log.events
+    assert (event.code, event.at) == (79, datetime(2025, 11, 14, 3, 12, 0, 123456, tzinfo=UTC))
+    assert event.text.startswith("GPU has fallen off the bus")
     assert not kernel_log.parse(text.splitlines(), now, since=datetime(2025, 11, 14, 4, tzinfo=UTC)).events
 
 
-@pytest.mark.parametrize("text", ["2026-11-15T02:00:00Z", "2026-11-15 02:00:00", "2026-11-15T03:00:00+01:00"])
-def test_a_time_without_a_zone_is_utc(text: str) -> None:
-    assert kernel_log.parse_time(text) == datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z", "2026-11-15"])
-def test_what_is_no_time_is_none(text: str) -> None:
-    assert kernel_log.parse_time(text) is None
+def test_a_time_without_a_zone_is_utc_and_what_is_no_time_is_none() -> None:
+    for text in ("2026-11-15T02:00:00Z", "2026-11-15 02:00:00", "2026-11-15T03:00:00+01:00"):
+        assert kernel_log.parse_time(text) == datetime(2026, 11, 15, 2, 0, tzinfo=UTC), text
+    for text in ("", "yesterday", "2026-13-01T00:00:00Z", "2026-11-15"):
+        assert kernel_log.parse_time(text) is None, text
 
 
 def test_the_journals_own_time_counts(explain: Explain) -> None:
@@ -252,13 +242,6 @@ def test_a_compressed_log_is_read_whole_cut_or_in_pieces(explain: Explain) -> No
         assert explain(kernel_log=data)["verdict"] == "reboot"
     assert explain(kernel_log=quiet)["verdict"] == "healthy"
     assert explain(kernel_log=packed[:4] + b"no such thing")["verdict"] == "inconclusive"
-
-
-@pytest.mark.parametrize("line", ["NVRM: Xid 79: GPU is gone", "NVRM: Xid 79 (PCI:0000:4f:00): GPU is gone"])
-def test_an_xid_written_down_by_people_is_one(line: str) -> None:
-    event = kernel_log.parse_line(line, NOW)
-    assert event is not None
-    assert (event.kind, event.code) == ("xid", 79)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ def detail(report: dict[str, Any], name: str) -> str:
     return found
 
 
+@pytest.fixture
+def sound(quick_bench: Bench) -> Bench:
+    """A machine whose driver has nothing to complain of."""
+    quick_bench.prints("nvidia-smi", xml())
+    return quick_bench
+
+
 def test_a_machine_without_gpus_is_inconclusive(quick_bench: Bench) -> None:
     exit_code, report = check(quick_bench)
     assert exit_code == 3
@@ -71,16 +78,18 @@ def test_a_fault_that_nvidia_smi_shows(quick_bench: Bench) -> None:
     assert check(quick_bench)[0] == 1
 
 
+DBE = "NVRM: Xid (PCI:0000:4f:00): 48, DBE"
+
+
 def xid_48(at: datetime) -> str:
-    return f"{at.isoformat()} kernel: NVRM: Xid (PCI:0000:4f:00): 48, DBE\n"
+    return f"{at.isoformat()} kernel: {DBE}\n"
 
 
-def test_a_fault_in_the_kernel_log_beside_a_sound_driver(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
+def test_a_fault_in_the_kernel_log_beside_a_sound_driver(sound: Bench) -> None:
     now = datetime.now(UTC)
-    (quick_bench.folder / "kernel.log").write_text(xid_48(now))
-    assert check(quick_bench)[0] == 1
-    assert check(quick_bench, "--since", (now + timedelta(seconds=1)).isoformat())[0] == 0
+    (sound.folder / "kernel.log").write_text(xid_48(now))
+    assert check(sound)[0] == 1
+    assert check(sound, "--since", (now + timedelta(seconds=1)).isoformat())[0] == 0
 
 
 def boot_id_of_this_machine() -> str:
@@ -92,37 +101,26 @@ def boot_id_of_this_machine() -> str:
     [
         (xid_48(booted_at() - timedelta(minutes=5)), 0),
         (xid_48(booted_at() + timedelta(seconds=5)), 1),
-        ("[    1.5] NVRM: Xid (PCI:0000:4f:00): 48, DBE", 1),
-        ("[999999999.5] NVRM: Xid (PCI:0000:4f:00): 48, DBE", 0),
-        (f'{{"_BOOT_ID":"{"a" * 32}","MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 48, DBE"}}', 0),
-        (f'{{"_BOOT_ID":"{boot_id_of_this_machine()}","MESSAGE":"NVRM: Xid (PCI:0000:4f:00): 48, DBE"}}', 1),
+        (f"[    1.5] {DBE}", 1),
+        (f"[999999999.5] {DBE}", 0),
+        (f'{{"_BOOT_ID":"{"a" * 32}","MESSAGE":"{DBE}"}}', 0),
+        (f'{{"_BOOT_ID":"{boot_id_of_this_machine()}","MESSAGE":"{DBE}"}}', 1),
     ],
-    ids=[
-        "before the boot",
-        "since",
-        "soon after",
-        "longer up than this machine",
-        "another boot",
-        "this boot",
-    ],
+    ids=["before the boot", "since", "soon after", "longer up than it", "another boot", "this boot"],
 )
 def test_no_machine_is_condemned_for_what_an_earlier_boot_saw(
-    quick_bench: Bench, line: str, exit_code: int
+    sound: Bench, line: str, exit_code: int
 ) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    (quick_bench.folder / "kernel.log").write_text(line)
-    ended, report = check(quick_bench)
+    (sound.folder / "kernel.log").write_text(line)
+    ended, report = check(sound)
     assert ended == exit_code, report["why"]
     assert exit_code or "1 of an earlier boot left out" in detail(report, "kernel-log")
 
 
-def test_a_kernel_log_that_cannot_be_read_is_no_verdict(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    ran = quick_bench.check("--json", "--kernel-log", str(quick_bench.folder / "missing"))
+def test_a_kernel_log_that_cannot_be_read_is_no_verdict(sound: Bench) -> None:
+    ran = sound.check("--json", "--kernel-log", str(sound.folder / "missing"))
     assert (ran.exit_code, status(ran.report, "kernel-log")) == (0, "not_tested")
-    ran = quick_bench.check(
-        "--json", "--kernel-log", str(quick_bench.folder / "missing"), "--require", "kernel-log"
-    )
+    ran = sound.check("--json", "--kernel-log", str(sound.folder / "missing"), "--require", "kernel-log")
     assert ran.exit_code == 3
 
 
@@ -154,12 +152,11 @@ def test_a_driver_that_was_only_slow_once_is_not_blamed(bench: Bench) -> None:
     assert "driver-slow" in [f["rule"] for f in report["findings"]]
 
 
-def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    quick_bench.prints(
+def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(sound: Bench) -> None:
+    sound.prints(
         "dcgmi", "Error: unable to establish a connection to the specified host: localhost", exit_code=235
     )
-    exit_code, report = check(quick_bench, "--level", "2")
+    exit_code, report = check(sound, "--level", "2")
     assert exit_code == 0
     assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
     assert "not tested: DCGM (Error: unable to establish a connection" in report["why"]
@@ -175,11 +172,10 @@ def dcgmi(bench: Bench, health_text: str, diag_text: str = "", diag_exit: int = 
     )
 
 
-def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
+def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(sound: Bench) -> None:
     text = "Detected 1 volatile double-bit ECC error(s) in GPU 0."
-    dcgmi(quick_bench, health("Failure", ("Memory system", "Failure", [text]), gpu="0"))
-    exit_code, report = check(quick_bench)
+    dcgmi(sound, health("Failure", ("Memory system", "Failure", [text]), gpu="0"))
+    exit_code, report = check(sound)
     assert exit_code == 1
     assert report["findings"][0]["gpu"] == "0000:4f:00", "DCGM's index was brought to the PCI id"
 
@@ -199,60 +195,54 @@ def test_dcgm_health_that_fails_is_believed_although_its_exit_code_is_0(quick_be
         ("nothing useful", 0, 0),
     ],
 )
-def test_the_diagnostic_at_a_chosen_level(
-    quick_bench: Bench, text: str, dcgm_exit: int, exit_code: int
-) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    dcgmi(quick_bench, health("Healthy"), text, dcgm_exit)
-    assert check(quick_bench, "--level", "2")[0] == exit_code
-    assert (quick_bench.folder / "diag.argv").read_text().split() == ["diag", "-r", "2", "-j"]
+def test_the_diagnostic_at_a_chosen_level(sound: Bench, text: str, dcgm_exit: int, exit_code: int) -> None:
+    dcgmi(sound, health("Healthy"), text, dcgm_exit)
+    assert check(sound, "--level", "2")[0] == exit_code
+    assert (sound.folder / "diag.argv").read_text() == "diag -r 2 -j\n"
 
 
 @pytest.mark.parametrize(
-    ("level", "asked"),
-    [((), ["diag", "-r", "1", "-j"]), (("--level", "quick"), None)],
-    ids=["default", "quick"],
+    ("options", "level", "asked"),
+    [
+        ([], "1", "diag -r 1 -j\n"),
+        (["--level", "quick"], "quick", None),
+        (["--dcgm-host", "unix:///run/x"], "1", "diag --host unix:///run/x -r 1 -j\n"),
+    ],
+    ids=["default", "quick", "of another host engine"],
 )
-def test_dcgm_is_asked_by_default(
-    quick_bench: Bench, level: tuple[str, ...], asked: list[str] | None
-) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    dcgmi(quick_bench, health("Healthy"), v4(29, status="Pass"))
-    ended, report = check(quick_bench, *level)
-    argv = quick_bench.folder / "diag.argv"
-    assert (argv.read_text().split() if argv.exists() else None) == asked
-    assert (ended, report["why"], report["level"]) == (0, "no GPU fault found", level[1] if level else "1")
+def test_dcgm_is_asked_by_default(sound: Bench, options: list[str], level: str, asked: str | None) -> None:
+    dcgmi(sound, health("Healthy"), v4(29, status="Pass"))
+    ended, report = check(sound, *options)
+    argv = sound.folder / "diag.argv"
+    assert (argv.read_text() if argv.exists() else None) == asked
+    assert (ended, report["why"], report["level"]) == (0, "no GPU fault found", level)
 
 
-def test_the_sentence_names_what_dcgm_could_not_test(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
+def test_the_sentence_names_what_dcgm_could_not_test(sound: Bench) -> None:
     skipped = {"name": "pcie", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Skip"}]}
     passed = {"name": "software", "results": [{"entity_group": "GPU", "entity_id": 0, "status": "Pass"}]}
-    dcgmi(quick_bench, "Error: Health watches not enabled. Please enable watches.", diag(skipped, passed))
-    _, report = check(quick_bench)
+    dcgmi(sound, "Error: Health watches not enabled. Please enable watches.", diag(skipped, passed))
+    _, report = check(sound)
     assert report["why"].startswith(
         "no GPU fault found; not tested: DCGM (pcie was skipped), DCGM's watches ("
     )
-    dcgmi(
-        quick_bench, health("Healthy"), v4(56, "Couldn't allocate at least 95.0% of GPU memory on GPU 3"), 226
-    )
-    _, report = check(quick_bench)
+    dcgmi(sound, health("Healthy"), v4(56, "Couldn't allocate at least 95.0% of GPU memory on GPU 3"), 226)
+    _, report = check(sound)
     assert "not tested: DCGM (memory failed: MEMORY_ALLOC: Couldn't allocate" in report["why"]
 
 
-def test_dcgms_watches_are_asked_again_behind_its_tests(quick_bench: Bench) -> None:
+def test_dcgms_watches_are_asked_again_behind_its_tests(sound: Bench) -> None:
     """Those that were just switched on have seen nothing yet, and a test may break what was sound."""
-    quick_bench.prints("nvidia-smi", xml())
     broken = health("Failure", ("Memory system", "Failure", ["Detected 1 volatile double-bit ECC error(s)"]))
-    (quick_bench.folder / "before").write_text(health("Healthy"))
-    (quick_bench.folder / "behind").write_text(broken)
-    (quick_bench.folder / "diag").write_text(v4(29, status="Pass"))
-    quick_bench.command(
+    (sound.folder / "before").write_text(health("Healthy"))
+    (sound.folder / "behind").write_text(broken)
+    (sound.folder / "diag").write_text(v4(29, status="Pass"))
+    sound.command(
         "dcgmi",
-        f"cd {quick_bench.folder}\n"
+        f"cd {sound.folder}\n"
         'if [ "$1" = diag ]; then cat diag; : > tested; elif [ -e tested ]; then cat behind; else cat before; fi',
     )
-    ended, report = check(quick_bench)
+    ended, report = check(sound)
     assert (ended, [c["name"] for c in report["checks"]].count("dcgm-health")) == (1, 1)
 
 
@@ -268,20 +258,6 @@ def test_a_diagnostic_that_hangs_is_suspicious_and_no_more(bench: Bench) -> None
     bench.command("dcgmi", f'[ "$1" = diag ] && sleep 1000; cat {bench.folder}/none')
     exit_code, report = check(bench, "--level", "1", "--diag-deadline", "1")
     assert (exit_code, status(report, "dcgm-diag")) == (3, "hung")
-
-
-def test_the_host_engine_can_be_named(quick_bench: Bench) -> None:
-    quick_bench.prints("nvidia-smi", xml())
-    dcgmi(quick_bench, health("Healthy"), v4(29, status="Pass"))
-    assert check(quick_bench, "--level", "1", "--dcgm-host", "unix:///run/x")[0] == 0
-    assert (quick_bench.folder / "diag.argv").read_text().split() == [
-        "diag",
-        "--host",
-        "unix:///run/x",
-        "-r",
-        "1",
-        "-j",
-    ]
 
 
 def test_host_problems_never_reboot(bench: Bench, tmp_path: Path) -> None:

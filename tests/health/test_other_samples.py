@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
-from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,10 @@ from hypothesis import strategies as st
 
 from ecs_gpu_recovery.health import main, policy
 from ecs_gpu_recovery.health.findings import Finding
-from ecs_gpu_recovery.health.judge import explain, training_log, verdict
+from ecs_gpu_recovery.health.judge import training_log, verdict
+from ecs_gpu_recovery.health.judge.explain import GPU_KINDS, Context, judge, read
 
-from .conftest import ROOT
+from .conftest import ROOT, Explain
 
 FOLDER = ROOT / "tests" / "health" / "samples"
 #: Kind, file, text, verdict: a file lies under its verdict and its kind.
@@ -30,25 +29,16 @@ SAMPLES = [
 RULES = policy.load()
 QUIET = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ACTING = ("reboot", "replace")
+ECC = "uncorrectable ECC error encountered\n"
 
 
 def judged(kind: str, data: bytes, folder: Path) -> tuple[str, list[Finding], str]:
     """The same without the command around it, many times over."""
     (folder / "input").write_bytes(data)
-    context = explain.Context(now=datetime.now().astimezone())
-    checks, findings, _ = explain.judge([explain.read(kind, folder / "input")], RULES, context)
-    done = verdict.decide(findings, checks, gpu_checks=explain.GPU_KINDS, required=[kind])
+    now = datetime.now().astimezone()
+    checks, findings, _ = judge([read(kind, folder / "input")], RULES, Context(now=now))
+    done = verdict.decide(findings, checks, gpu_checks=GPU_KINDS, required=[kind])
     return done.verdict.value, list(done.findings), done.why
-
-
-def explained(kind: str, data: bytes, folder: Path, *more: str) -> dict[str, Any]:
-    file = folder / "input"
-    file.write_bytes(data)
-    out = io.StringIO()
-    with redirect_stdout(out):
-        assert main.run(["explain", f"--{kind}", str(file), "--json", *more]) == 0
-    answer: dict[str, Any] = json.loads(out.getvalue())
-    return answer
 
 
 def test_there_is_something_of_every_kind_and_verdict() -> None:
@@ -60,8 +50,8 @@ def test_there_is_something_of_every_kind_and_verdict() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "text", "wanted"), SAMPLES, ids=[f"{row[0]} {row[1]}" for row in SAMPLES]
 )
-def test_it_leads_to_its_verdict(kind: str, name: str, text: str, wanted: str, tmp_path: Path) -> None:
-    answer = explained(kind, text.encode(), tmp_path)
+def test_it_leads_to_its_verdict(kind: str, name: str, text: str, wanted: str, explain: Explain) -> None:
+    answer = explain(**{kind: text})
     assert answer["verdict"] == wanted, answer["why"]
     if wanted in ACTING:
         assert [f for f in answer["findings"] if f["action"] == wanted and f["evidence"] and f["rule"]]
@@ -177,55 +167,46 @@ def test_cut_shuffled_and_interleaved_output_never_acts_without_evidence(
 
 
 @pytest.mark.parametrize("code", [*range(1, 180, 3), 255, 999, 65535, 999999])
-def test_no_number_acts_unless_a_rule_says_so(code: int, tmp_path: Path, rules: Any) -> None:
-    answer = explained(
-        "kernel-log", f"[1.0] NVRM: Xid (PCI:0000:3b:00): {code}, some words\n".encode(), tmp_path
-    )
+def test_no_number_acts_unless_a_rule_says_so(code: int, explain: Explain) -> None:
+    answer = explain(kernel_log=f"[1.0] NVRM: Xid (PCI:0000:3b:00): {code}, some words\n")
     if answer["verdict"] in ACTING:
-        assert rules.exact("xid", code) is not None, "only a code that a rule names"
+        assert RULES.exact("xid", code) is not None, "only a code that a rule names"
     assert answer["findings"], "nothing is dropped silently"
 
 
-def test_eight_gpus_of_which_two_are_bad_are_told_apart(tmp_path: Path) -> None:
+def test_eight_gpus_of_which_two_are_bad_are_told_apart(explain: Explain) -> None:
     buses = [f"0000:{bus:02x}:00" for bus in (0x1B, 0x29, 0x45, 0x4E, 0x9D, 0xAD, 0xD1, 0xDA)]
     lines = [f"[1.{i}] NVRM: Xid (PCI:{bus}): 43, pid=9, name=python, Ch 8" for i, bus in enumerate(buses)]
     lines += [f"[2.{i}] NVRM: Xid (PCI:{buses[i]}): 79, GPU has fallen off the bus." for i in (2, 5)]
-    answer = explained("kernel-log", "\n".join(lines).encode(), tmp_path)
+    answer = explain(kernel_log="\n".join(lines))
     assert answer["verdict"] == "reboot"
     assert {f["gpu"] for f in answer["findings"] if f["action"] == "reboot"} == {buses[2], buses[5]}
 
 
-def test_a_training_log_and_a_suspicious_driver_are_two_witnesses(tmp_path: Path) -> None:
+def test_a_training_log_and_a_suspicious_driver_are_two_witnesses(explain: Explain) -> None:
     """Alone each proves too little. Together they say the same."""
-    log, kernel = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\n", tmp_path / "kern.log"
-    kernel.write_text("[9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0xffff:1266)\n")
-    answer = explained("training-log", log, tmp_path, "--kernel-log", str(kernel))
-    assert answer["verdict"] == "reboot"
+    kernel = "[9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0xffff:1266)\n"
+    assert explain(training_log=f"RuntimeError: CUDA error: {ECC}", kernel_log=kernel)["verdict"] == "reboot"
 
 
-def test_a_training_log_alone_never_acts_and_names_whom_it_blames(tmp_path: Path) -> None:
-    program = explained("training-log", b"RuntimeError: CUDA error: device-side assert triggered\n", tmp_path)
+def test_a_training_log_alone_never_acts_and_names_whom_it_blames(explain: Explain) -> None:
+    program = explain(training_log="RuntimeError: CUDA error: device-side assert triggered\n")
     assert (program["verdict"], program["application_fault"]) == ("inconclusive", True)
-    network = explained(
-        "training-log", b"NCCL WARN NET/IB : Got completion from peer 10.2.0.5<3> with error 12\n", tmp_path
-    )
+    network = explain(training_log="NCCL WARN NET/IB : Got completion from peer 10.2.0.5<3> with error 12\n")
     assert (network["host_ok"], network["application_fault"]) == (False, False)
-    echo = explained(
-        "training-log", b"[Rank 0] Watchdog caught collective operation timeout: WorkNCCL\n", tmp_path
-    )
+    echo = explain(training_log="[Rank 0] Watchdog caught collective operation timeout: WorkNCCL\n")
     assert {f["action"] for f in echo["findings"]} == {"none"}
 
 
-def test_what_follows_a_dying_gpu_is_not_the_programs_fault(tmp_path: Path) -> None:
-    text = b"CUDA error: uncorrectable ECC error encountered\nValueError: bad batch\nNameError: x\n"
-    answer = explained("training-log", text, tmp_path)
+def test_what_follows_a_dying_gpu_is_not_the_programs_fault(explain: Explain) -> None:
+    answer = explain(training_log=f"CUDA error: {ECC}ValueError: bad batch\nNameError: x\n")
     assert (answer["verdict"], answer["application_fault"]) == ("inconclusive", False)
 
 
-def test_the_number_of_network_ports_is_compared_where_it_is_known(tmp_path: Path) -> None:
-    text = b"CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n"
-    assert explained("network", text, tmp_path, "--expect-nics", "1")["host_ok"] is True
-    assert explained("network", text, tmp_path, "--expect-nics", "8")["host_ok"] is False
+def test_the_number_of_network_ports_is_compared_where_it_is_known(explain: Explain) -> None:
+    text = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n"
+    for expected, well in (("1", True), ("8", False)):
+        assert explain("--expect-nics", expected, network=text)["host_ok"] is well
 
 
 # -- the words of training programs: none is lost to the quick look, and each blames the right one --------------

@@ -72,17 +72,12 @@ def test_a_node_group_has_rules_of_its_own(tmp_path: Path) -> None:
     assert rules.rule("xid", 63).id == "ours"
     assert rules.limits.min_free_percent == 50
     assert rules.to_json()["group"] == "lab"
-
-
-def test_a_group_without_rules_is_judged_like_the_rest(tmp_path: Path) -> None:
-    assert load(tmp_path, OWN, "other").rule("xid", 79).id == "xid-off-bus"
+    assert load(tmp_path, OWN, "other").rule("xid", 79).id == "xid-off-bus", "a group without rules"
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
-    text = (
-        '{"version": 1, "rule": [{"id": "j", "source": "xid", "codes": [43], "action": "watch", "why": "x"}]}'
-    )
-    assert load(tmp_path, text).rule("xid", 43).id == "j"
+    rule = '{"id": "j", "source": "xid", "codes": [43], "action": "watch", "why": "x"}'
+    assert load(tmp_path, f'{{"version": 1, "rule": [{rule}]}}').rule("xid", 43).id == "j"
 
 
 def test_the_digest_changes_with_the_rules(tmp_path: Path, rules: policy.Policy) -> None:
@@ -111,19 +106,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(policy.PolicyError) as caught:
         load(tmp_path, BAD)
     told = str(caught.value)
-    wrong = (
-        "version",
-        "extra",
-        "burst_s",
-        "colour",
-        "(a)",
-        "(b)",
-        "(c)",
-        "'id' is missing",
-        "(d)",
-        "(e)",
-        "(f)",
-    )
+    wrong = ("version", "extra", "burst_s", "colour", "'id' is missing", *(f"({rule})" for rule in "abcdef"))
     assert [part for part in wrong if part not in told] == []
 
 
@@ -145,10 +128,7 @@ def test_the_faults_that_freeze_a_program_are_marked_fatal() -> None:
 
 
 def test_fatal_is_yes_or_no(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    rule = '[[rule]]\nid = "x"\nsource = "xid"\ncodes = [13]\naction = "watch"\nwhy = "y"\nfatal = '
-    own.write_text(f"version = 1\n{rule}true\n")
-    assert policy.load(own).rule("xid", 13).fatal
-    own.write_text(f'version = 1\n{rule}"very"\n')
+    rule = "version = 1\n" + bad_rule(codes="[13]", more='id = "x"\nfatal = ').rstrip()
+    assert load(tmp_path, f"{rule} true\n").rule("xid", 13).fatal
     with pytest.raises(policy.PolicyError, match="fatal must be true or false"):
-        policy.load(own)
+        load(tmp_path, f'{rule} "very"\n')

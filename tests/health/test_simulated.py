@@ -9,7 +9,7 @@ import pytest
 from ecs_gpu_recovery.local import gpus
 from ecs_gpu_recovery.local.files import write_json
 
-from .conftest import ROOT, Node, a_gpu, patiently
+from .conftest import ROOT, Node, Ran, a_gpu, patiently
 
 AT = "2026-11-15T02:00:00.000000+00:00"
 
@@ -106,13 +106,11 @@ def test_a_hung_driver_is_found_by_the_deadline_and_asked_twice(node: Node) -> N
 def test_a_hung_driver_with_its_xid_is_not_asked_twice(node: Node) -> None:
     node.write("gpus.json", {"gpus": [a_gpu(0), a_gpu(1)], "driver_hung": True})
     node.write("kmsg", xid(119))
-    ran = patiently(
-        lambda deadline: node.check("--deadline", str(deadline)),
-        lambda ran: "119" in ran.report["why"],
-        2,
-        20,
-        60,
-    )
+
+    def ask(deadline: float) -> Ran:
+        return node.check("--deadline", str(deadline))
+
+    ran = patiently(ask, lambda ran: "119" in ran.report["why"], 2, 20, 60)
     assert ran.exit_code == 1
     assert {f["rule"] for f in ran.report["findings"]} == {"xid-firmware", "driver-hang"}
 
@@ -123,46 +121,34 @@ def test_a_hung_driver_where_no_gpu_is_known_proves_nothing(node: Node) -> None:
     assert node.check("--deadline", "1").exit_code == 3
 
 
-def test_no_gpu_at_all_and_none_expected_is_inconclusive(quick_node: Node) -> None:
-    quick_node.write("gpus.json", {"gpus": []})
-    quick_node.write("node.json", {"name": "n1", "gpus": 0})
-    assert quick_node.check().exit_code == 3
-
-
-def test_no_gpu_left_of_those_expected_asks_for_a_reboot(quick_node: Node) -> None:
-    quick_node.write("gpus.json", {"gpus": [a_gpu(0, present=False), a_gpu(1, present=False)]})
-    assert quick_node.check().exit_code == 1
-
-
 def test_the_node_itself_knows_how_many_gpus_it_should_have(quick_node: Node) -> None:
+    quick_node.write("gpus.json", {"gpus": [a_gpu(0, present=False), a_gpu(1, present=False)]})
+    assert quick_node.check().exit_code == 1, "none is left"
     quick_node.write("gpus.json", {"gpus": [a_gpu(0)]})
     ran = quick_node.check()
-    assert ran.exit_code == 1
-    assert ran.report["expected_gpus"] == 2
+    assert (ran.exit_code, ran.report["expected_gpus"]) == (1, 2)
     assert quick_node.check("--expect-gpus", "1").exit_code == 0
+    quick_node.write("gpus.json", {"gpus": []})
+    quick_node.write("node.json", {"name": "n1", "gpus": 0})
+    assert quick_node.check().exit_code == 3, "none is there, and none is expected"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"gpus": 3}', '{"gpus": [3, null]}'])
-def test_a_damaged_node_folder_is_inconclusive(quick_node: Node, content: str) -> None:
-    quick_node.write("gpus.json", content)
-    assert quick_node.check("--expect-gpus", "0").exit_code == 3
-
-
-def test_a_folder_that_is_not_there_is_inconclusive(quick_node: Node) -> None:
-    ran = quick_node.bench.check("--json", GPU_HEALTH_SIMULATED=str(quick_node.folder / "elsewhere"))
-    assert ran.exit_code == 3
+def test_a_node_folder_that_is_damaged_or_not_there_is_inconclusive(quick_node: Node) -> None:
+    for content in ("", "{", "[]", '{"gpus": 3}', '{"gpus": [3, null]}'):
+        quick_node.write("gpus.json", content)
+        assert quick_node.check("--expect-gpus", "0").exit_code == 3, content
+    quick_node.folder /= "elsewhere"
+    assert quick_node.check().exit_code == 3
 
 
 def test_a_fault_that_is_back_after_the_reboot_asks_for_a_replacement(quick_node: Node) -> None:
     quick_node.write("gpus.json", {"gpus": [a_gpu(0, present=False), a_gpu(1)]})
     quick_node.write("agent.json", {"boot_id": "first"})
-    earlier = quick_node.folder / "report.json"
-    assert quick_node.check("--report", str(earlier)).exit_code == 1
-    assert quick_node.check("--previous-report", str(earlier)).exit_code == 1, (
-        "the same boot: nothing was rebooted yet"
-    )
+    earlier = str(quick_node.folder / "report.json")
+    assert quick_node.check("--report", earlier).exit_code == 1
+    assert quick_node.check("--previous-report", earlier).exit_code == 1, "nothing was rebooted yet"
     quick_node.write("agent.json", {"boot_id": "second"})
-    ran = quick_node.check("--previous-report", str(earlier))
+    ran = quick_node.check("--previous-report", earlier)
     assert ran.exit_code == 2
     assert ran.report["findings"][0]["rule"] == "gpus-missing/again"
 

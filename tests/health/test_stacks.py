@@ -6,15 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from ecs_gpu_recovery.health import main
 from ecs_gpu_recovery.health.collective import stacks
-
-from .conftest import BUSY_MACHINE_S
+from tests.embedded.helpers import eventually
 
 
 @pytest.fixture
@@ -23,10 +21,7 @@ def sleeper() -> Iterator[int]:
     asleep = "import time; time.sleep(600)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {asleep!r}]); {asleep}"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    until = time.monotonic() + BUSY_MACHINE_S
-    while len(stacks._tree(process.pid)) < 2 or stacks.of_tree(process.pid).count(": S") < 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: stacks.of_tree(process.pid).count(": S") >= 2, "both sleep")
     yield process.pid
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -40,10 +35,7 @@ def test_a_process_and_its_children_are_shown_with_what_they_wait_in(sleeper: in
 
 def test_a_stopped_process_is_told_apart(sleeper: int) -> None:
     os.kill(sleeper, signal.SIGSTOP)
-    until = time.monotonic() + BUSY_MACHINE_S
-    while ": T" not in stacks.of(sleeper):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: ": T" in stacks.of(sleeper), "it is shown as stopped")
 
 
 def test_time_and_size_are_bounded(sleeper: int, monkeypatch: pytest.MonkeyPatch) -> None:

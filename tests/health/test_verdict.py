@@ -33,29 +33,21 @@ def judged(
     return decide(findings, checks, gpu_checks=["driver"], required=required)
 
 
-@pytest.mark.parametrize(
-    ("action", "verdict"),
-    [
-        (Action.NONE, Verdict.HEALTHY),
-        (Action.WATCH, Verdict.HEALTHY),
-        (Action.CONFIG, Verdict.HEALTHY),
-        (Action.APPLICATION, Verdict.HEALTHY),
-        (Action.HOST, Verdict.HEALTHY),
-        (Action.NOT_TESTED, Verdict.HEALTHY),
-        (Action.WARN, Verdict.HEALTHY),
-        (Action.SUSPECT, Verdict.INCONCLUSIVE),
-        (Action.REBOOT, Verdict.REBOOT),
-        (Action.REPLACE, Verdict.REPLACE),
-    ],
-)
+ALONE = dict.fromkeys(Action, Verdict.HEALTHY) | {
+    Action.SUSPECT: Verdict.INCONCLUSIVE,
+    Action.REBOOT: Verdict.REBOOT,
+    Action.REPLACE: Verdict.REPLACE,
+}
+
+
+@pytest.mark.parametrize(("action", "verdict"), ALONE.items())
 def test_what_one_finding_alone_leads_to(action: Action, verdict: Verdict) -> None:
     assert judged(finding(action)).verdict is verdict
 
 
 def test_the_exit_codes_are_what_others_rely_on() -> None:
-    assert [
-        v.exit_code for v in (Verdict.HEALTHY, Verdict.REBOOT, Verdict.REPLACE, Verdict.INCONCLUSIVE)
-    ] == [0, 1, 2, 3]
+    codes = {verdict.value: verdict.exit_code for verdict in Verdict}
+    assert codes == {"healthy": 0, "reboot": 1, "replace": 2, "inconclusive": 3}
 
 
 def test_a_replacement_outweighs_a_reboot_and_is_listed_first() -> None:
@@ -70,24 +62,27 @@ def test_the_reason_is_for_people_and_names_the_gpu() -> None:
     assert judged(missing, gone).why == "1 of 2 GPUs found; Xid 79 on GPU 0000:01:00 (fallen off the bus)"
 
 
-@pytest.mark.parametrize("first", [Action.WARN, Action.SUSPECT])
-@pytest.mark.parametrize("second", [Action.WARN, Action.SUSPECT])
-def test_two_witnesses_against_one_gpu_are_proof(first: Action, second: Action) -> None:
-    assert judged(finding(first), finding(second, source="kernel-log")).verdict is Verdict.REBOOT
+#: Who says what besides a warning of NVML about the first GPU, and what both together lead to.
+WITNESSES = {
+    "another who warns": (Action.WARN, "kernel-log", "0000:01:00", Verdict.REBOOT),
+    "another who suspects": (Action.SUSPECT, "kernel-log", "0000:01:00", Verdict.REBOOT),
+    "the same once more": (Action.WARN, "nvml", "0000:01:00", Verdict.HEALTHY),
+    "one against another GPU": (Action.WARN, "kernel-log", "0000:02:00", Verdict.HEALTHY),
+    "one against the whole node": (Action.SUSPECT, "kernel-log", None, Verdict.REBOOT),
+}
 
 
-def test_one_witness_who_says_it_twice_is_one_witness() -> None:
-    assert judged(finding(Action.WARN), finding(Action.WARN)).verdict is Verdict.HEALTHY
+@pytest.mark.parametrize(("action", "source", "gpu", "verdict"), WITNESSES.values(), ids=WITNESSES)
+def test_two_witnesses_against_one_gpu_are_proof(
+    action: Action, source: str, gpu: str | None, verdict: Verdict
+) -> None:
+    assert judged(finding(Action.WARN), finding(action, source, gpu)).verdict is verdict
 
 
-def test_witnesses_against_different_gpus_don_t_agree() -> None:
-    other = finding(Action.WARN, source="kernel-log", gpu="0000:02:00")
-    assert judged(finding(Action.WARN), other).verdict is Verdict.HEALTHY
-
-
-def test_a_witness_against_the_whole_node_agrees_with_any() -> None:
-    node = finding(Action.SUSPECT, source="kernel-log", gpu=None)
-    assert judged(finding(Action.WARN), node).verdict is Verdict.REBOOT
+def test_two_who_suspect_are_proof_in_any_order() -> None:
+    for other in (Action.WARN, Action.SUSPECT):
+        witnesses = finding(Action.SUSPECT), finding(other, source="kernel-log")
+        assert judged(*witnesses).verdict is Verdict.REBOOT
 
 
 def test_a_programs_fault_is_no_witness() -> None:
@@ -132,10 +127,8 @@ def test_a_required_host_keeps_a_node_from_being_healthy_but_never_reboots_it() 
     assert judged(full, checks=(DRIVER, DISK), required=("host",)).verdict is Verdict.INCONCLUSIVE
     assert judged(checks=(DRIVER, DISK), required=("host",)).verdict is Verdict.HEALTHY
     assert judged(required=("host",)).verdict is Verdict.INCONCLUSIVE
-    assert (
-        judged(full, finding(Action.REBOOT), checks=(DRIVER, DISK), required=("host",)).verdict
-        is Verdict.REBOOT
-    )
+    broken = judged(full, finding(Action.REBOOT), checks=(DRIVER, DISK), required=("host",))
+    assert broken.verdict is Verdict.REBOOT
 
 
 def report(**different: object) -> dict[str, object]:

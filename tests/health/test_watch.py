@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +20,9 @@ from ecs_gpu_recovery.health import main, policy
 from ecs_gpu_recovery.health.sources import follow
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Telling, Watch
+from tests.embedded.helpers import eventually
 
-from .conftest import BUSY_MACHINE_S, ROOT
+from .conftest import BUSY_MACHINE_S, ROOT, Bus
 
 AT = "2026-11-15T02:00:{second:02d}.000000+00:00"
 
@@ -74,41 +74,34 @@ def test_a_fault_is_told_with_its_evidence(once: Told, log: Path) -> None:
     assert "fallen off the bus" in event["evidence"]
 
 
-@pytest.mark.parametrize("code", [13, 31, 43, 45, 94])
-def test_a_programs_fault_is_told_as_one(once: Told, log: Path, code: int) -> None:
-    once()
-    append(log, xid(code))
-    (event,) = once()
-    assert (event["action"], event["application"]) == ("application", True)
+UVM = "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover."
 
 
 @pytest.mark.parametrize(
     ("line", "code", "action"),
     [
-        (
-            "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
-            "reboot-asked",
-            "reboot",
-        ),
+        *((xid(code), code, "application") for code in (13, 31, 43, 45, 94)),
+        (UVM, "reboot-asked", "reboot"),
         ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x25:0x65:1)", "init-failed", "suspect"),
         ("nvidia 0000:01:00.0: AER: can't recover (no error_detected callback)", "bus-error", "suspect"),
     ],
 )
-def test_a_fault_without_a_number_is_told(once: Told, log: Path, line: str, code: str, action: str) -> None:
+def test_a_programs_fault_is_told_as_one_and_a_fault_without_a_number_too(
+    once: Told, log: Path, line: str, code: int | str, action: str
+) -> None:
     once()
-    append(log, f"[  9.1] {line}\n")
+    append(log, f"{line}\n")
     (event,) = once()
-    assert (event["code"], event["action"]) == (code, action)
+    told = (event["code"], event["action"], event["application"])
+    assert told == (code, action, action == "application")
 
 
-def test_what_was_there_before_the_first_start_is_left_to_a_check(once: Told, log: Path) -> None:
+@pytest.mark.parametrize(("more", "codes"), [([], []), (["--from-start"], [79])])
+def test_what_was_there_before_the_first_start_is_left_to_a_check_unless_it_is_asked_for(
+    once: Told, log: Path, more: list[str], codes: list[int]
+) -> None:
     append(log, xid(79))
-    assert once() == []
-
-
-def test_what_was_there_is_told_if_asked_for(once: Told, log: Path) -> None:
-    append(log, xid(79))
-    assert [event["code"] for event in once("--from-start")] == [79]
+    assert [event["code"] for event in once(*more)] == codes
 
 
 def test_a_restart_tells_nothing_twice_and_misses_nothing(once: Told, log: Path) -> None:
@@ -259,20 +252,6 @@ def test_what_cannot_be_written_now_is_written_later(once: Told, log: Path, tmp_
     assert json.loads((blocked / "events.jsonl").read_text())["code"] == 79
 
 
-class Bus:
-    """A stand-in for EventBridge that refuses the first calls."""
-
-    def __init__(self, refusals: int) -> None:
-        self.refusals, self.entries = refusals, list[dict[str, Any]]()
-
-    def put_events(self, Entries: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.refusals:
-            self.refusals -= 1
-            return {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException"}]}
-        self.entries += Entries
-        return {"FailedEntryCount": 0, "Entries": [{"EventId": "1"} for _ in Entries]}
-
-
 def test_eventbridge_gets_what_it_refused_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(refusals=1)
     sink = sinks.EventBridgeSink("default", dict)
@@ -351,9 +330,7 @@ def running(tmp_path: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    until = time.monotonic() + BUSY_MACHINE_S
-    while not (tmp_path / "s").exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    eventually((tmp_path / "s").exists, "the watch runs")
     yield process
     if process.poll() is None:
         process.kill()

@@ -23,8 +23,11 @@ from tests.stories.arrivals import Event
 from tests.stories.malformed import spoiled
 from tests.stories.world import World, a_world
 
+from .conftest import Bus
+
 RULES = policy.load()
 BAD_GPU, PROGRAM = 79, 31
+INSTANCE = "arn:aws:ecs:us-east-1:123456789012:container-instance"
 
 
 @pytest.fixture
@@ -33,31 +36,19 @@ def world() -> Iterator[World]:
         yield made
 
 
-class Bus:
-    """EventBridge: takes entries and hands them on as events."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def put_events(self, Entries: list[dict[str, Any]]) -> dict[str, Any]:
-        self.entries += Entries
-        return {"FailedEntryCount": 0, "Entries": [{"EventId": "1"} for _ in Entries]}
-
-    def events(self) -> list[Event]:
-        return [
-            {
-                "version": "0",
-                "id": f"w{number}",
-                "source": entry["Source"],
-                "detail-type": entry["DetailType"],
-                "time": entry["Time"],
-                "account": "123456789012",
-                "region": "us-east-1",
-                "resources": entry["Resources"],
-                "detail": json.loads(entry["Detail"]),
-            }
-            for number, entry in enumerate(self.entries)
-        ]
+def event_of(entry: dict[str, Any]) -> Event:
+    """An entry of the bus as EventBridge hands it on."""
+    return {
+        "version": "0",
+        "id": "w0",
+        "source": entry["Source"],
+        "detail-type": entry["DetailType"],
+        "time": entry["Time"],
+        "account": "123456789012",
+        "region": "us-east-1",
+        "resources": entry["Resources"],
+        "detail": json.loads(entry["Detail"]),
+    }
 
 
 def seen_on(world: World, name: str, code: int, text: str = "") -> Event:
@@ -68,8 +59,8 @@ def seen_on(world: World, name: str, code: int, text: str = "") -> Event:
     sink = sinks.EventBridgeSink("default", lambda: {"cluster": "gpus", "containerInstanceArn": arn})
     sink._client = bus
     sink.tell(Watch(RULES, "ip-10-0-0-7", "boot", None).take(line, "/dev/kmsg"))
-    (event,) = bus.events()
-    return event
+    (entry,) = bus.entries
+    return event_of(entry)
 
 
 def told(job: Job, why: str) -> list[Entry]:
@@ -181,14 +172,8 @@ def test_a_watch_without_an_ecs_agent_names_its_cluster_and_its_node(world: Worl
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (
-            {"containerInstanceArn": "arn:aws:ecs:us-east-1:123456789012:container-instance/gpus/unknown"},
-            "no node",
-        ),
-        (
-            {"containerInstanceArn": "arn:aws:ecs:us-east-1:123456789012:container-instance/other/x"},
-            "in cluster",
-        ),
+        ({"containerInstanceArn": f"{INSTANCE}/gpus/unknown"}, "no node"),
+        ({"containerInstanceArn": f"{INSTANCE}/other/x"}, "in cluster"),
         ({"containerInstanceArn": "n1"}, "names no node"),
         ({"containerInstanceArn": 7}, "names no node"),
         ({"containerInstanceArn": None, "node": "nobody"}, "no node is nobody"),
@@ -268,7 +253,7 @@ def test_the_ecs_agent_tells_which_node_this_is_once_it_knows() -> None:
             Agent.said = said
             with pytest.raises(sinks.NotTold):
                 agent()
-        arn = "arn:aws:ecs:us-east-1:123456789012:container-instance/gpus/abc"
+        arn = f"{INSTANCE}/gpus/abc"
         Agent.said = json.dumps({"Cluster": "gpus", "ContainerInstanceArn": arn, "Version": "v1"}).encode()
         assert agent() == {"cluster": "gpus", "containerInstanceArn": arn}
     finally:

@@ -82,39 +82,23 @@ def test_an_unknown_number_acts_with_a_second_witness(explain: Explain) -> None:
     assert all(f["rule"].endswith("/second-witness") for f in answer["findings"])
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reboot"),
-        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "reboot"),
-        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", "reboot"),
-        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", "reboot"),
-        ("GPU recovery action changed from 0x0 (None) to 0x6", "reboot"),
-        ("GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "healthy"),
-        ("GPU recovery action changed from 0x0 (None) to 0x63 (Something New)", "healthy"),
-        ("words nobody has seen yet", "healthy"),
-    ],
-)
-def test_the_drivers_own_word_is_obeyed(explain: Explain, text: str, verdict: str) -> None:
-    assert explain(kernel_log=xid(154, text))["verdict"] == verdict
+def wish(for_what: str, gpu: str = GPU) -> str:
+    """The driver's own word on what a GPU needs."""
+    return xid(154, f"GPU recovery action changed from 0x1 (GPU Reset Required) to {for_what}", gpu)
 
 
 def test_the_last_word_of_the_driver_counts_for_each_gpu(explain: Explain) -> None:
     other = "0000:02:00"
-    log = (
-        xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
-        + xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
-        + xid(154, "GPU recovery action changed from 0x0 (None) to 0x0 (None)", gpu=other)
-    )
+    log = wish("0x1 (GPU Reset Required)") + wish("0x0 (None)") + wish("0x0 (None)", other)
     assert explain(kernel_log=log)["verdict"] == "healthy"
-    log += xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", gpu=other)
+    log += wish("0x2 (Node Reboot Required)", other)
     answer = explain(kernel_log=log)
     assert answer["verdict"] == "reboot"
     assert answer["findings"][0]["gpu"] == other
 
 
 def test_a_fault_the_driver_took_back_is_only_watched(explain: Explain) -> None:
-    back = xid(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+    back = wish("0x0 (None)")
     assert explain(kernel_log=xid(119) + back)["verdict"] == "healthy"
     assert explain(kernel_log=back + xid(119))["verdict"] == "reboot"
     assert explain(kernel_log=xid(119, gpu="0000:02:00") + back)["verdict"] == "reboot"
@@ -122,8 +106,7 @@ def test_a_fault_the_driver_took_back_is_only_watched(explain: Explain) -> None:
 
 
 def test_the_driver_may_ask_for_a_reset_after_a_programs_fault(explain: Explain) -> None:
-    wish = xid(154, "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)")
-    answer = explain(kernel_log=xid(31) + wish)
+    answer = explain(kernel_log=xid(31) + wish("0x4 (Drain and Reset)"))
     assert (answer["verdict"], answer["application_fault"]) == ("reboot", False)
 
 
@@ -139,22 +122,6 @@ def test_clean_up_that_names_its_cause_follows_the_cause(explain: Explain) -> No
     assert (answer["verdict"], answer["findings"][0]["action"]) == ("healthy", "warn")
     with_cause = xid(31) + xid(45, "Ch 00000001 caused by previous Xid 31")
     assert explain(kernel_log=with_cause)["verdict"] == "healthy"
-
-
-@pytest.mark.parametrize(
-    ("code", "text", "verdict"),
-    [
-        (94, "Contained: SM (0x1). RST: No, D-RST: No", "healthy"),
-        (94, "Contained: SM (0x1). RST: Yes, D-RST: No", "reboot"),
-        (94, "Contained: SM (0x1). RST: No, D-RST: Yes", "reboot"),
-        (95, "Uncontained: LTC TAG (0x2,0x1). RST: Yes, D-RST: No", "reboot"),
-        (95, "Uncontained: FBHUB. RST: No, D-RST: No", "reboot"),
-    ],
-)
-def test_the_line_says_whether_a_contained_error_needs_a_reset(
-    explain: Explain, code: int, text: str, verdict: str
-) -> None:
-    assert explain(kernel_log=xid(code, text))["verdict"] == verdict
 
 
 def test_one_fault_of_many_lines_is_one_finding(explain: Explain) -> None:
@@ -231,11 +198,9 @@ def test_an_nvlink_error_to_work_on_with_is_only_watched(explain: Explain) -> No
     ],
 )
 def test_nvlink_numbers_are_decoded(explain: Explain, code: int, text: str, meaning: str) -> None:
+    actions = {"reset": "reboot", "ignore": "watch", "application": "application", "undecoded": "warn"}
     assert nvlink.decode(code, text) == meaning
-    expected = {"reset": "reboot", "ignore": "watch", "application": "application", "undecoded": "warn"}[
-        meaning
-    ]
-    assert explain(kernel_log=xid(code, text))["findings"][0]["action"] == expected
+    assert explain(kernel_log=xid(code, text))["findings"][0]["action"] == actions[meaning]
 
 
 SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): "
@@ -266,9 +231,8 @@ def test_other_switch_errors_do_not_act(explain: Explain, line: str, action: str
 
 
 def test_a_gpu_that_could_not_be_started_is_suspicious(explain: Explain) -> None:
-    answer = explain(
-        kernel_log="[9.0] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1290)\n" * 3
-    )
+    line = "[9.0] NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1290)\n"
+    answer = explain(kernel_log=line * 3)
     assert (answer["verdict"], len(answer["findings"])) == ("inconclusive", 1)
 
 

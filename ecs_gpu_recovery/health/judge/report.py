@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 
 from ecs_gpu_recovery.health.findings import Action, Check, Finding
@@ -129,15 +130,10 @@ def say(text: str) -> None:
 
 def _codes(rule: Rule) -> str:
     """3, 4, 5 -> 3-5."""
-    parts: list[str] = []
     numbers = sorted(int(code) for code in rule.codes if code.isdecimal())
-    start = previous = None
-    for number in [*numbers, None]:
-        if start is not None and previous is not None and (number is None or number != previous + 1):
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            start = None
-        start = number if start is None else start
-        previous = number
+    placed = groupby(enumerate(numbers), lambda one: one[1] - one[0])  # in a run both go up by one
+    runs = [[number for _, number in run] for _, run in placed]
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join([*parts, *(code for code in rule.codes if not code.isdecimal())])
 
 
