@@ -176,10 +176,10 @@ def _nodes(state: Path) -> Finding:
 
 
 def _gpus(state: Path) -> Finding:
-    from ..local.gpus import NvmlUnavailable, real_gpus
+    from ..local.gpus import NvmlUnavailable, count_real
 
     try:
-        found = f"{len(real_gpus())} real GPUs"
+        found = f"{count_real()} real GPUs"
     except NvmlUnavailable as exc:
         found = f"no real ones here ({exc}): nodes have simulated GPUs"
     return Finding("GPUs", True, found)

@@ -143,8 +143,8 @@ def count_present(node_dir: str) -> int:
     return sum(1 for gpu in (state or {"gpus": []})["gpus"] if gpu["present"])
 
 
-def real_gpus() -> list[Json]:
-    """Every GPU the NVIDIA driver shows: index, uuid, name, bus id. NVML is loaded only here."""
+def count_real() -> int:
+    """How many GPUs the NVIDIA driver shows; each is asked who it is. NVML is loaded only here."""
     try:
         import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
@@ -154,28 +154,14 @@ def real_gpus() -> list[Json]:
     except pynvml.NVMLError as error:
         raise NvmlUnavailable(f"the NVIDIA driver does not answer: {error}") from error
     try:
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-            found.append(
-                {
-                    "index": index,
-                    "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-                    "name": _text(pynvml.nvmlDeviceGetName(handle)),
-                    "bus_id": _text(bus_id),
-                }
-            )
-        return found
+        number = int(pynvml.nvmlDeviceGetCount())
+        for index in range(number):
+            pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+        return number
     except pynvml.NVMLError as error:
         raise NvmlUnavailable(f"the NVIDIA driver stopped answering: {error}") from error
     finally:
         pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    """Old versions of the binding return bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def blow_on_task(state: Json | None, faults: Json | None, spec: Json) -> Blow | None:

@@ -90,7 +90,7 @@ class Agent:
         if node.get("kind") != "real":
             return gpus.count_present(self.node_dir)
         try:
-            return len(gpus.real_gpus())
+            return gpus.count_real()
         except gpus.NvmlUnavailable as error:  # a node without GPUs, which its controller will notice
             say(f"no GPU can be counted: {error}")
             return 0

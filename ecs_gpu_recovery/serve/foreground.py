@@ -88,15 +88,15 @@ def wishes(
 
 
 def _count_real() -> int:
-    from ..local.gpus import NvmlUnavailable, real_gpus
+    from ..local.gpus import NvmlUnavailable, count_real
 
     try:
-        found = real_gpus()
+        found = count_real()
     except NvmlUnavailable as exc:
         raise Refused(f"{exc}: leave out --real to have simulated GPUs") from exc
     if not found:
         raise Refused("the NVIDIA driver shows no GPU: leave out --real to have simulated ones")
-    return len(found)
+    return found
 
 
 def run_up(  # noqa: PLR0913 (each is an option of the command)
