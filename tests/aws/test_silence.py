@@ -14,6 +14,7 @@ from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.writing import MOST_TOLD
+from tests.aws.event_builders import event
 from tests.core.story import MINUTE, T0, a_running_job
 
 
@@ -82,26 +83,15 @@ def test_where_nobody_can_tell_there_is_no_witness(logs: Logs, definitions: Defi
     assert silence(logs, definitions) is None
 
 
-def event(**detail: object) -> dict[str, object]:
-    said = {
-        "cluster": "gpus",
-        "node": "n1",
-        "state": "flat",
-        "since": "2026-03-01T01:50:00Z",
-        "what": "8 flat",
-        "moved": True,
-    }
-    return {
-        "version": "0",
-        "source": sinks.SOURCE,
-        "detail-type": sinks.PULSE_TYPE,
-        "time": "2026-03-01T02:00:00Z",
-        "detail": said | detail,
-    }
+def pulse(**detail: object) -> dict[str, object]:
+    said = {"cluster": "gpus", "node": "n1", "state": "flat", "since": "2026-03-01T01:50:00Z", "moved": True}
+    return event(
+        sinks.PULSE_TYPE, said | {"what": "8 flat"} | detail, sinks.SOURCE, time="2026-03-01T02:00:00Z"
+    )
 
 
 def test_the_pulse_of_a_node_is_read_from_its_event() -> None:
-    seen = parse_event(event(), cluster="gpus", check_family="check")
+    seen = parse_event(pulse(), cluster="gpus", check_family="check")
     assert seen.ours
     assert seen.facts == (
         NodePulse(at=T0, node="n1", state="flat", since=T0 - 10 * MINUTE, trained=True, what="8 flat"),
@@ -113,7 +103,7 @@ WROTE = Wrote(job="j", rank=0, at=T0 - timedelta(seconds=90), pause_s=20)
 
 
 def written(said: object) -> tuple[Wrote, ...]:
-    (fact,) = parse_event(event(wrote=said), cluster="gpus", check_family="check").facts
+    (fact,) = parse_event(pulse(wrote=said), cluster="gpus", check_family="check").facts
     assert isinstance(fact, NodePulse)
     return fact.wrote
 
@@ -155,4 +145,4 @@ def test_a_pulse_says_no_more_of_files_than_its_watch_would() -> None:
     ],
 )
 def test_a_pulse_that_makes_no_sense_or_is_of_another_cluster_says_nothing(detail: dict[str, object]) -> None:
-    assert parse_event(event(**detail), cluster="gpus", check_family="check").facts == ()
+    assert parse_event(pulse(**detail), cluster="gpus", check_family="check").facts == ()

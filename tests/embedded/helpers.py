@@ -37,11 +37,11 @@ PATIENCE_S = 90.0
 CHECKPOINT_EVERY = 5
 
 
-def eventually(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+def eventually(condition: Callable[[], T], what: str = "", patience_s: float = PATIENCE_S) -> T:
     """Wait for something to come true, and give it back. The deadline is for a machine that is very busy."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"never came true: {what}"
+        assert time.monotonic() < deadline, f"never came true: {what or condition}"
         time.sleep(0.02)
     return found
 

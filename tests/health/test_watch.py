@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.health import main, policy
-from ecs_gpu_recovery.health.sources import follow
+from ecs_gpu_recovery.health.sources import driver_events, follow
+from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Telling, Watch
 from tests.embedded.helpers import eventually
@@ -292,6 +293,21 @@ def test_a_watch_that_may_read_nothing_says_what_it_needs_and_ends(
     assert said.startswith("gpu-health watch: /dev/kmsg cannot be read: Operation not permitted")
     assert "CAP_SYSLOG" in said
     assert "--kernel-log FILE" in said
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_the_drivers_own_word_reads_like_the_log_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listens_and_fails(emit: Emit) -> None:
+        emit({"xid": 79, "gpu": "0000:01:00"})
+        raise OSError("the driver is gone")
+
+    monkeypatch.setattr(driver_events, "_listen", listens_and_fails)
+    heard = driver_events.DriverEvents()
+    told: list[str] = []
+    eventually(lambda: told.extend(heard.lines()) or heard.ended, "the driver's events end")
+    heard.close()
+    assert told == ["NVRM: Xid (PCI:0000:01:00): 79, reported by the driver"]
+    assert "the driver is gone" in heard.ended
 
 
 def test_raw_kernel_records_are_numbered_and_told_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Watch
+from tests.aws import event_builders
 from tests.stories.arrivals import Event
 from tests.stories.malformed import spoiled
 from tests.stories.world import World, a_world
@@ -36,21 +37,6 @@ def world() -> Iterator[World]:
         yield made
 
 
-def event_of(entry: dict[str, Any]) -> Event:
-    """An entry of the bus as EventBridge hands it on."""
-    return {
-        "version": "0",
-        "id": "w0",
-        "source": entry["Source"],
-        "detail-type": entry["DetailType"],
-        "time": entry["Time"],
-        "account": "123456789012",
-        "region": "us-east-1",
-        "resources": entry["Resources"],
-        "detail": json.loads(entry["Detail"]),
-    }
-
-
 def seen_on(world: World, name: str, code: int, text: str = "") -> Event:
     """What the watch on this node makes of a line in its kernel log."""
     arn = str(world.cloud.control.node(name)["arn"])
@@ -60,7 +46,8 @@ def seen_on(world: World, name: str, code: int, text: str = "") -> Event:
     sink._client = bus
     sink.tell(Watch(RULES, "ip-10-0-0-7", "boot", None).take(line, "/dev/kmsg"))
     (entry,) = bus.entries
-    return event_of(entry)
+    envelope = {"time": entry["Time"], "resources": entry["Resources"]}
+    return event_builders.event(entry["DetailType"], json.loads(entry["Detail"]), entry["Source"], **envelope)
 
 
 def told(job: Job, why: str) -> list[Entry]:

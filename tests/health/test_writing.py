@@ -12,8 +12,7 @@ import pytest
 from ecs_gpu_recovery.health.watch import writing
 from ecs_gpu_recovery.health.watch.sinks import Event
 from ecs_gpu_recovery.health.watch.writing import MOST_TOLD, WHOLE_JOB, RankFiles, Writing, rank_files
-
-from .conftest import BUSY_MACHINE_S
+from tests.embedded.helpers import eventually
 
 EVERY_S = 0.05
 
@@ -25,11 +24,11 @@ def write(path: Path, stamp: float) -> None:
 
 
 def until(files: RankFiles, enough: Callable[[], bool]) -> None:
-    end = time.monotonic() + BUSY_MACHINE_S
-    while not enough():
-        assert time.monotonic() < end, files.told()
+    def looked() -> bool:
         files.look()
-        time.sleep(0.01)
+        return enough()
+
+    eventually(looked, "the files tell it")
 
 
 def test_a_file_belongs_to_the_job_and_the_rank_that_its_path_names(tmp_path: Path) -> None:

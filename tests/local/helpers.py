@@ -5,23 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
-
-PATIENCE_S = 90.0
-
-
-def eventually(condition: Callable[[], object], what: str = "", patience_s: float = PATIENCE_S) -> None:
-    """Wait for a condition; the deadline is generous because the machine may be busy."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what or condition}"
-        time.sleep(0.01)
+from tests.embedded.helpers import eventually as eventually
 
 
 def power_on(cluster: Cluster, *names: str, gpus: int = 2, boot_seconds: float = 0.0) -> None:
@@ -54,6 +43,11 @@ def start_and_see_it_run(cluster: Cluster, node: str, spec: TaskSpec) -> TaskVie
 
 def shim_pid(task: TaskView) -> int:
     return int((read_json(str(task.folder / "claim")) or {})["pid"])
+
+
+def running_pid(task: TaskView) -> int:
+    """Of the task's own program."""
+    return int((read_json(str(task.folder / "running.json")) or {})["pid"])
 
 
 def kill_9(pid: int) -> None:

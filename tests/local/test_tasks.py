@@ -14,8 +14,8 @@ import pytest
 
 from ecs_gpu_recovery.local import processes
 from ecs_gpu_recovery.local.cluster import Cluster
-from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.fleet import environment
+from ecs_gpu_recovery.local.shim import ENDED
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.core.story import a_running_job
 from tests.local.helpers import (
@@ -26,6 +26,7 @@ from tests.local.helpers import (
     power_on,
     process_state,
     python,
+    running_pid,
     shell,
     shim_pid,
     start_and_see_it_run,
@@ -89,17 +90,14 @@ def test_a_task_gets_its_environment_its_folder_and_a_log(node: Cluster) -> None
     assert lines(end.log) == [f"7 n1 {end.folder}", "oops"]
 
 
-def test_a_program_that_is_not_there_failed_to_start(node: Cluster) -> None:
-    node.start_task("n1", TaskSpec(task_id="t", argv=("/no/such/program",)))
+@pytest.mark.parametrize(
+    "spec", [TaskSpec(task_id="t", argv=("/no/such/program",)), shell("t", "true", cwd="/no/such/folder")]
+)
+def test_a_program_or_a_folder_that_is_not_there_failed_to_start(node: Cluster, spec: TaskSpec) -> None:
+    node.start_task("n1", spec)
     end = end_of(node, "n1", "t")
     assert (end.exit_code, end.stop_code) == (None, "TaskFailedToStart")
-    assert end.reason is not None
-    assert end.reason.startswith("CannotStartContainerError: FileNotFoundError")
-
-
-def test_a_folder_that_is_not_there_failed_to_start(node: Cluster) -> None:
-    node.start_task("n1", shell("t", "true", cwd="/no/such/folder"))
-    assert end_of(node, "n1", "t").stop_code == "TaskFailedToStart"
+    assert (end.reason or "").startswith("CannotStartContainerError: FileNotFoundError")
 
 
 def test_a_stop_asks_first(node: Cluster) -> None:
@@ -156,25 +154,16 @@ def test_a_stop_between_order_and_start_wins(node: Cluster) -> None:
     assert not end.log.exists()
 
 
-def run_shim(folder: str) -> None:
-    argv = processes.python_module("ecs_gpu_recovery.local.shim", folder)
+@pytest.mark.parametrize("claimed", [True, False], ids=["it is claimed", "else it would run twice"])
+def test_a_second_shim_leaves_a_taken_folder_alone(node: Cluster, claimed: bool) -> None:
+    """Without the claim a task would run again: it is the claim that protects."""
+    node.start_task("n1", shell("t", "echo ran"))
+    end = end_of(node, "n1", "t")
+    if not claimed:
+        (end.folder / "claim").unlink()
+    argv = processes.python_module("ecs_gpu_recovery.local.shim", str(end.folder))
     subprocess.run(argv, check=True, timeout=60)
-
-
-def test_a_second_shim_leaves_a_taken_folder_alone(node: Cluster) -> None:
-    node.start_task("n1", shell("t", "echo ran"))
-    end = end_of(node, "n1", "t")
-    run_shim(str(end.folder))
-    assert lines(end.log) == ["ran"]
-
-
-def test_without_the_claim_a_task_would_run_twice(node: Cluster) -> None:
-    """The control of the test above: it is the claim that protects."""
-    node.start_task("n1", shell("t", "echo ran"))
-    end = end_of(node, "n1", "t")
-    (end.folder / "claim").unlink()
-    run_shim(str(end.folder))
-    assert lines(end.log) == ["ran", "ran"]
+    assert lines(end.log) == ["ran"] * (1 if claimed else 2)
 
 
 def test_a_polite_end_of_the_shim_ends_the_task(node: Cluster) -> None:
@@ -205,7 +194,7 @@ def test_a_killed_shim_takes_its_task_along_even_one_that_left_and_hid(node: Clu
 
 def test_a_task_whose_folder_vanishes_ends(node: Cluster) -> None:
     task = start_and_see_it_run(node, "n1", shell("t", "exec sleep 600"))
-    pid = int((read_json(str(task.folder / "running.json")) or {})["pid"])
+    pid = running_pid(task)
     while task.folder.exists():  # a file that is just being written keeps it for a moment
         shutil.rmtree(task.folder, ignore_errors=True)
     eventually(lambda: process_state(pid) in ("", "Z"))
@@ -218,10 +207,8 @@ def test_a_task_over_its_memory_limit_is_killed_for_it(node: Cluster) -> None:
     node.start_task("n1", python("t", hungry, memory_mib=100))
     end = end_of(node, "n1", "t")
     assert end.exit_code == 137
-    told = re.fullmatch(
-        r"OutOfMemoryError: Container killed due to memory usage: it used (\d+) MiB, its limit is 100 MiB",
-        end.reason,
-    )
+    why = r"OutOfMemoryError: Container killed due to memory usage: it used (\d+) MiB, its limit is 100 MiB"
+    told = re.fullmatch(why, end.reason or "")
     assert told, end.reason
     assert int(told[1]) > 100
 
@@ -232,9 +219,9 @@ def test_a_task_over_its_memory_limit_is_killed_for_it(node: Cluster) -> None:
 @pytest.mark.parametrize(
     ("fault", "code", "reason", "last_line"),
     [
-        ("ecc", 1, "Essential container in task exited", "uncorrectable ECC error encountered"),
-        ("off-bus", 1, "Essential container in task exited", "unspecified launch failure"),
-        ("app-xid", 1, "Essential container in task exited", "an illegal memory access was encountered"),
+        ("ecc", 1, ENDED, "uncorrectable ECC error encountered"),
+        ("off-bus", 1, ENDED, "unspecified launch failure"),
+        ("app-xid", 1, ENDED, "an illegal memory access was encountered"),
         ("oom", 137, "OutOfMemoryError: Container killed due to memory usage", "up"),
     ],
 )
@@ -250,7 +237,7 @@ def test_a_fault_ends_training_but_not_a_check(
     assert lines(end.log)[-1].endswith(last_line)
     assert node.task("n1", "check").state is TaskState.RUNNING
     kernel = lines(node.node("n1").folder / "kmsg")[-1]
-    assert f"pid={(read_json(str(task.folder / 'running.json')) or {})['pid']}," in kernel or fault == "oom"
+    assert f"pid={running_pid(task)}," in kernel or fault == "oom"
 
 
 def test_training_started_on_a_broken_gpu_dies_too(node: Cluster) -> None:
@@ -273,8 +260,7 @@ def test_a_hanging_gpu_freezes_training_until_it_is_killed(node: Cluster) -> Non
 
 
 def test_a_frozen_task_goes_on_when_the_fault_is_taken_back(node: Cluster) -> None:
-    start_and_see_it_run(node, "n1", shell("t", "sleep 5; exit 5"))
-    pid = int((read_json(str(node.task("n1", "t").folder / "running.json")) or {})["pid"])
+    pid = running_pid(start_and_see_it_run(node, "n1", shell("t", "sleep 5; exit 5")))
     node.inject("n1", "hang")
     eventually(lambda: process_state(pid) == "T")
     node.clear_faults("n1")
@@ -282,8 +268,7 @@ def test_a_frozen_task_goes_on_when_the_fault_is_taken_back(node: Cluster) -> No
 
 
 def test_a_slow_gpu_lets_training_run_by_fits_and_starts(node: Cluster) -> None:
-    start_and_see_it_run(node, "n1", python("t", "while True: pass"))
-    pid = int((read_json(str(node.task("n1", "t").folder / "running.json")) or {})["pid"])
+    pid = running_pid(start_and_see_it_run(node, "n1", python("t", "while True: pass")))
     node.inject("n1", "slow", speed=0.5)
     for _ in range(2):
         eventually(lambda: process_state(pid) == "T")

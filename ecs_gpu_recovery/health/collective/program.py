@@ -17,7 +17,7 @@ from pathlib import Path
 from ecs_gpu_recovery.health.collective import conductor, member, rendezvous, transfer
 from ecs_gpu_recovery.health.collective.conductor import NOT_TESTED, Conductor, Named, Plan
 from ecs_gpu_recovery.health.collective.member import Member
-from ecs_gpu_recovery.health.collective.rendezvous import Message
+from ecs_gpu_recovery.health.collective.rendezvous import Guest, Hall, Message
 from ecs_gpu_recovery.health.judge import report
 from ecs_gpu_recovery.health.sources import simulated
 
@@ -34,17 +34,13 @@ report can name the node or the link. Start it on every node, with the variables
 """
 
 
-class _BadArguments(Exception):
-    """The arguments make no test."""
-
-
 def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
     """The command; returns the exit code."""
     options = _parser(parser).parse_args(argv)
-    try:
-        done = _test(options)
-    except _BadArguments as error:
-        parser.error(str(error))
+    rank, world = options.node_rank, options.nnodes
+    if not 0 <= rank < world:
+        parser.error(f"node rank {rank} is none of 0 to {world - 1}: set NNODES and NODE_RANK")
+    done = _test(options)
     if options.report:
         report.write_json(options.report, done)
     report.say(json.dumps(done, indent=2) if options.json else table(done))
@@ -53,9 +49,6 @@ def run(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
 
 
 def _test(options: argparse.Namespace) -> Message:
-    world, rank = options.nnodes, options.node_rank
-    if not 0 <= rank < world:
-        raise _BadArguments(f"node rank {rank} is none of 0 to {world - 1}: set NNODES and NODE_RANK")
     plan = Plan(
         backend=options.backend,
         size=int(options.mib * (1 << 20)),
@@ -66,12 +59,14 @@ def _test(options: argparse.Namespace) -> Message:
         slow_share=options.slow_share,
         always_pairs=options.pairs,
     )
-    if rank != 0:
+    if options.node_rank != 0:
         return _follow(options, plan)
+    guests = [Guest(rank=rank) for rank in range(options.nnodes)]
     try:
-        hall = rendezvous.open_hall(options.port, world, options.key, options.master)
+        hall = Hall(transfer.listen(options.port), guests, options.key, options.master)
     except OSError as error:
-        return conductor.not_tested(f"port {options.port} cannot be listened on: {error.strerror}", world)
+        why = f"port {options.port} cannot be listened on: {error.strerror}"
+        return conductor.not_tested(why, options.nnodes)
     own = threading.Thread(target=_follow, args=(options, plan, "localhost"), daemon=True)
     own.start()
     try:

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ecs_gpu_recovery.health.collective import transfer
-
 Message = dict[str, object]
 
 _LONGEST_LINE = 1 << 22
@@ -219,10 +217,6 @@ class Hall:
     def _lose(self, guest: Guest, state: str) -> None:
         """The connection stays open for the selector's sake until the end of the test."""
         guest.state, guest.line = state, None
-
-
-def open_hall(port: int, world: int, key: str, master: str) -> Hall:
-    return Hall(transfer.listen(port), [Guest(rank=rank) for rank in range(world)], key, master)
 
 
 def report_to(master: str, port: int, hello: Message, timeout_s: float) -> Line:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 _BLOCK = 4096
@@ -52,10 +52,8 @@ class Step:
 def listen(port: int = 0) -> socket.socket:
     """On every address, IPv6 too where the machine has it."""
     if socket.has_dualstack_ipv6():
-        try:
+        with suppress(OSError):  # a machine with IPv6 switched off; a port in use is refused once more below
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
-        except OSError:  # a machine with IPv6 switched off; a port in use is refused once more below
-            return socket.create_server(("", port), backlog=512)
     return socket.create_server(("", port), backlog=512)
 
 

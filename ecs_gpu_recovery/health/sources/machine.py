@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -135,16 +136,11 @@ def _nvidia_smi(emit: Emit) -> None:
 def _read_kmsg(emit: Emit) -> str | None:
     """None after the whole log was sent, else why it cannot be read."""
     try:
-        kmsg = KernelFollower(None, None, from_start=True)
+        with closing(KernelFollower(None, None, from_start=True)) as kmsg:
+            emit({"from": kmsg.name})
+            _send_lines(kmsg.lines(), emit)
     except OSError as error:
         return error.strerror or str(error)
-    emit({"from": kmsg.name})
-    try:
-        _send_lines(kmsg.lines(), emit)
-    except OSError as error:
-        return error.strerror or str(error)
-    finally:
-        kmsg.close()
     return None
 
 
