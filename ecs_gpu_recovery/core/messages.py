@@ -211,7 +211,7 @@ def node_replaced(old: Node, by: str, evidence: str) -> Notify:
     return Notify(
         key=keys.node_failed(node, old.errands),
         subject=headline(f"Node {node} was replaced by {by}"),
-        happened=f"Node {node} had a fault that no reboot cures. Its instance was terminated, and {by} came for it.",
+        happened=f"Node {node} had a fault that no reboot cured. Its instance was terminated, and {by} came for it.",
         evidence=evidence,
         done=f"{by} is examined before its first job. The record of {node} stays for those who look for it.",
         node=node,

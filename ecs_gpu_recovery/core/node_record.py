@@ -157,6 +157,16 @@ class Node(MachineRecord):
         return self.own and last is not None and not last.outcome and last.repair == "replace"
 
     @property
+    def missed(self) -> bool:
+        """Whether its machine is to be replaced because it did not come back from its reboot."""
+        return self.being_replaced and self.verdict is Verdict.LOST
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether another machine may come for it. None does for one of ECS Anywhere; one that is gone needs none."""
+        return not (self.gone or self.kind.startswith("EXTERNAL"))
+
+    @property
     def replaced_by(self) -> str:
         """The machine that has come for its own, which is gone; empty if none has."""
         outcome = self.condemned[-1].outcome if self.condemned else ""

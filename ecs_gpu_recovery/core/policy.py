@@ -162,8 +162,8 @@ class Policy:
     repair_rungs: str = setting(
         "reboot",
         one_of("reboot", "reboot,replace"),
-        "`reboot,replace`: an EC2 instance that no reboot cures is terminated in its Auto Scaling group, which starts"
-        " another",
+        "`reboot,replace`: an EC2 instance that no reboot cures, or that does not come back from one, is terminated in"
+        " its Auto Scaling group, which starts another",
         name="REPAIR_RUNGS",
     )
     replace_timeout: timedelta = duration(

@@ -43,7 +43,7 @@ def key(state: State, bounds: Bounds) -> tuple[object, ...]:
     here = dict(zip(at, job.ranks, strict=True))
     for i, part in enumerate(parts):
         part += [*_of_node(state, i, here.get(i)), *_machine(state, i, here.get(i), bounds)]
-        part += _of_replacement(state, i) if bounds.policy.may_replace else ()
+        part += _of_replacement(state, i, bounds) if bounds.policy.may_replace else ()
     common: list[object] = [job.status.value, job.attempt, job.preflight, tuple(state.left)]
     common.append((job.planned, job.room, job.spent.uncharged))
     spent, marker = job.spent, job.marker
@@ -155,7 +155,7 @@ def _of_node(state: State, i: int, rank: Rank | None) -> tuple[object, ...]:
     )
 
 
-def _of_replacement(state: State, i: int) -> tuple[object, ...]:
+def _of_replacement(state: State, i: int, bounds: Bounds) -> tuple[object, ...]:
     """The rungs that were climbed, and which machine has the name."""
     node, machine = state.nodes[i], state.machines[i]
     fault = node.condemned[-1] if node.condemned else None
@@ -172,6 +172,7 @@ def _of_replacement(state: State, i: int) -> tuple[object, ...]:
         bool(machine.taken),
         machine.proof,
         machine.followed,
+        [min(_ago(reboot.at, state.now), bounds.policy.reboot_timeout // STEP) for reboot in machine.reboots],
     )
 
 
@@ -196,7 +197,7 @@ def _machine(state: State, i: int, rank: Rank | None, bounds: Bounds) -> tuple[o
             (s.connected, boot - s.boot, s.gpus, s.gone)
             for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
         ),
-        machine.down,
+        (machine.down, machine.stranded),
         _ago(machine.faulty, now),
         _ago(machine.back, now),
         tuple(

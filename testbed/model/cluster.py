@@ -123,7 +123,9 @@ class Cluster:
         monitors.before_reboot(state.nodes[i], order, machine, None if self.bounds.late_stamps else state.now)
         if self.knows(state, order):
             return state
-        return state.with_machine(i, replace(machine, reboots=(*machine.reboots, Reboot(order.key))))
+        return state.with_machine(
+            i, replace(machine, reboots=(*machine.reboots, Reboot(order.key, at=state.now)))
+        )
 
     # -- looks -------------------------------------------------------------------------------------------------
 

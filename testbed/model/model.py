@@ -159,6 +159,8 @@ class Model:
             if step.changed:
                 monitors.after_node_decision(node, step.node)
                 monitors.truly_gone(node, step.node, state.machines[i])
+                if isinstance(fact, Tick) and self.policy.may_replace:
+                    monitors.not_given_up(node, step.node, state.machines[i])
                 node = replace(step.node, timeline=())
                 added.update({order.key: order for order in step.orders})
         if node is old:
@@ -318,7 +320,8 @@ class Model:
                 return state, (PermitWithheld(at=at, key=order.key, answer=Answer.EXAMINE, why="old"),)
             wanted = self._wanted(state, order)
             if isinstance(effect, ReplaceNode):
-                return replacements.take_away(state, effect, wanted=wanted), (sent,)
+                patience = self.policy.reboot_timeout
+                return replacements.take_away(state, effect, patience, wanted=wanted), (sent,)
             return self.cluster.reboot(state, effect, wanted=wanted), (sent,)
         if isinstance(effect, Notify):
             return replace(state, told=(*state.told, effect.key)), (sent,)

@@ -199,6 +199,13 @@ def truly_gone(old: Node, node: Node, machine: Machine) -> None:
     _demand(not waits or gone, f"{node.name} counts as taken away, and its machine is still there")
 
 
+def not_given_up(old: Node, node: Node, machine: Machine) -> None:
+    """A machine whose reboot got through and had its time is replaced, and not left to a person."""
+    over = old.status is NodeStatus.REBOOTING and node.status is NodeStatus.FAILED
+    sent = any(reboot.key == old.reboot_key for reboot in machine.reboots) and not old.gone
+    _demand(not (over and sent), f"{node.name} is given up after its reboot, and may be replaced")
+
+
 def _held(node: Node) -> bool:
     """Its reboot waits for a permit."""
     return node.status is NodeStatus.PENDING_HEALTHCHECK and any(
@@ -234,14 +241,18 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
     )
 
 
-def before_replacement(node: Node, order: ReplaceNode, machine: Machine, now: datetime) -> None:
-    """Only on a check that no reboot answers, once for each machine, and over no task that is meant to run."""
+def before_replacement(
+    node: Node, order: ReplaceNode, machine: Machine, now: datetime, patience: timedelta
+) -> None:
+    """Only on a check that no reboot answers, or after a reboot that had its time; once for each machine, and over no
+    task that is meant to run."""
     if machine.taken == order.key:
         return
     _demand(not machine.taken, f"{order.node} is replaced twice")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is taken away under {running}")
-    _demand(machine.proof == "replace", f"{order.node} is replaced, and no check asks for it")
+    over = any(each.at is not None and now - each.at >= patience for each in machine.reboots)
+    _demand(machine.proof == "replace" or over, f"{order.node} is replaced, and no check asks for it")
     _demand(
         node.deadline is None or now < node.deadline,
         f"{order.node} is replaced after the time for it is over",

@@ -171,7 +171,7 @@ def _progress(model: Model, state: State, i: int, machine: Machine) -> Iterator[
                 ),
                 helps=True,
             )
-        elif not reboot.done and machine.down and not machine.sight.gone:
+        elif not reboot.done and machine.down and not (machine.sight.gone or machine.stranded):
             yield Move(
                 "world",
                 _once(f"n{i} is back from its reboot", state.with_machine(i, _rebooted(machine, state))),
@@ -228,7 +228,11 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
             yield Move("world", _once(f"n{i} goes down", after))
         gone = state.spend("deaths").with_machine(i, replacements.terminated(machine, state))
         yield Move("world", _once(f"n{i} is terminated", gone))
-    if b.fewer_gpus and machine.down and any(not r.done for r in machine.reboots) and not machine.sight.gone:
+    boots = machine.down and any(not r.done for r in machine.reboots) and not machine.stranded
+    if state.left.strands and boots and not machine.sight.gone:
+        stays = state.spend("strands").with_machine(i, replace(machine, stranded=True))
+        yield Move("world", _once(f"n{i} does not come back from its reboot", stays))
+    if b.fewer_gpus and boots and not machine.sight.gone:
         back = sight(_rebooted(machine, state), gpus=GPUS - 1)
         yield Move("world", _once(f"n{i} is back from its reboot without a GPU", state.with_machine(i, back)))
 

@@ -21,12 +21,13 @@ from .state import Learned, Outcome, State
 from .world import GPUS, Machine, instance_name, node_name, sight
 
 
-def take_away(state: State, order: ReplaceNode, *, wanted: bool) -> State:
+def take_away(state: State, order: ReplaceNode, patience: timedelta, *, wanted: bool) -> State:
+    """`patience` is what a reboot has before its machine counts as one that did not come back."""
     i = int(order.node[1:])
     machine = state.machines[i]
     if machine.sight.gone or not means(state, i, wanted=wanted):
         return state
-    monitors.before_replacement(state.nodes[i], order, machine, state.now)
+    monitors.before_replacement(state.nodes[i], order, machine, state.now, patience)
     return state.with_machine(i, replace(machine, taken=order.key))
 
 
@@ -56,7 +57,7 @@ def terminated(machine: Machine, state: State) -> Machine:
 
 
 def _under_its_name(machine: Machine) -> Machine:
-    fresh = replace(machine, down=False, taken="", proof="", reboots=())
+    fresh = replace(machine, down=False, stranded=False, taken="", proof="", reboots=())
     return sight(fresh, connected=True, gone=False, boot=machine.sight.boot + 1, life=machine.sight.life + 1)
 
 

@@ -96,6 +96,7 @@ class Reboot(NamedTuple):
     key: str
     done: bool = False
     boot: int = 0  #: what it booted into
+    at: datetime | None = None  #: when it was accepted
 
 
 class Sight(NamedTuple):
@@ -116,6 +117,7 @@ class Machine:
     version: int = 1  #: of the last sight
     faulty: datetime | None = None  #: when a fatal GPU fault was last seen here
     down: bool = False  #: without power or booting; its tasks are dead
+    stranded: bool = False  #: down for good, as long as nobody takes it away
     back: datetime | None = None  #: when its agent came back, while it has not reported its tasks yet
     runs: tuple[Run, ...] = ()
     checks: tuple[Check, ...] = ()

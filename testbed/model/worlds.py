@@ -33,6 +33,8 @@ REPLACED = Bounds(
     verdicts=("healthy", "reboot"),
     policy=quick_policy(post_reboot_check=True, repair_rungs="reboot,replace"),
 )
+#: The same of a machine that does not come back from its reboot.
+STRANDED = replace(REPLACED, strands=1)
 #: The same of a job whose rank may move, to the machine that has come or back to its own name.
 MOVED = replace(
     REPLACED,
@@ -65,6 +67,7 @@ QUICK: dict[str, Bounds] = {
     "a node is to be emptied": EMPTIED,
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
     "a machine is replaced": REPLACED,
+    "a machine that does not come back is replaced": STRANDED,
     "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
     "progress between two faults": replace(RECOVERY, nodes=1, failures=2, steps=1, delays=0),
     "a killed rank, and no node at fault": Bounds(
@@ -124,6 +127,12 @@ THOROUGH: dict[str, Bounds] = {
     "witnesses, and a rank fails": replace(RECOVERY, witnesses=1, delays=0),
     "witnesses, and a process stalls": replace(RECOVERY, failures=0, witnesses=1, stalls=1, delays=0),
     "a machine is replaced, slowly": replace(REPLACED, delays=1),
+    "a machine does not come back, or its sender stalls": replace(STRANDED, stalls=1),
+    "a machine does not come back, or late, while its replacement waits": replace(
+        STRANDED, holds=1, delays=1, verdicts=("reboot",)
+    ),
+    "a machine does not come back, and a person stops the job": replace(STRANDED, asks=1),
+    "a machine does not come back, and its rank moves": replace(MOVED, strands=1, verdicts=("reboot",)),
     "a machine is replaced, or its sender stalls": replace(REPLACED, stalls=1),
     "a machine is replaced, if that may be": replace(REPLACED, holds=1, refusals=1, hiccups=1),
     "a machine is replaced, or its agent flaps": replace(REPLACED, flaps=1),
@@ -174,6 +183,10 @@ DEEP: dict[str, Bounds] = {
     "three nodes and a person": replace(RECOVERY, nodes=3, asks=1),
     "a machine is replaced, with every verdict": replace(REPLACED, verdicts=Bounds().verdicts, delays=1),
     "a machine is replaced, or goes by itself": replace(REPLACED, deaths=1),
+    "a machine does not come back, or late, or goes by itself": replace(STRANDED, deaths=1, flaps=1),
+    "a machine does not come back, or late, if it may be replaced": replace(
+        STRANDED, holds=1, refusals=1, delays=1
+    ),
     "a machine of two is replaced": replace(REPLACED, nodes=2),
     "a machine is replaced, its rank moves, and a process stalls": replace(MOVED, stalls=1),
     "a machine is replaced, and its rank moves, slowly": replace(MOVED, delays=1),

@@ -163,6 +163,22 @@ def replace_unasked(
     return [*free, *sent], facts
 
 
+def replace_the_silent_unasked(
+    permits: Permits, node: Node, orders: Sequence[Order], at: datetime, now: datetime
+) -> tuple[list[Order], list[Fact]]:
+    """Whoever does not come back is missed by nobody."""
+    return (
+        replace_unasked(permits, node, orders, at, now)
+        if node.missed
+        else _sort(permits, node, orders, at, now)
+    )
+
+
+def give_up_the_silent(d: NodeDraft, *, sent: bool) -> None:
+    """Whoever did not come back from one repair needs no other."""
+    d.fail(d.node.absence)
+
+
 def alone_there(
     dispatcher: Dispatcher, node: Node, effect: RebootNode, at: datetime, again: bool
 ) -> list[Fact]:

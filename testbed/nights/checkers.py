@@ -56,7 +56,7 @@ class Judge:
         self.poisoned: set[tuple[str, str]] = set()  #: records that are damaged for good
         self.mishaps = 0  #: processes that died or got no answer: only they excuse a message sent twice
         world.on_start = self.started
-        self._replacements = ReplacementJudge(world, self.permits)
+        self._replacements = ReplacementJudge(world, self.permits, self.reboots)
 
     # -- what really happens ---------------------------------------------------------------------------
 

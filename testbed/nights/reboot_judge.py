@@ -23,7 +23,7 @@ class RebootJudge:
         self._asked: set[str] = set()  #: nodes whose reboot a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
-        self._by_person: set[str] = set()  #: keys of reboots that a person asked for
+        self.by_person: set[str] = set()  #: keys of reboots that a person asked for
         self._proofs: set[str] = set()  #: checks of nodes on their own that led to a reboot
         self._round: set[str] = set()  #: nodes that were rebooted, and not let back or given up since
         self._booted: dict[str, float] = {}  #: when each node was rebooted last, as its record knows it
@@ -71,7 +71,7 @@ class RebootJudge:
 
     def _for_its_own_sake(self, machine: Machine, reboot: Reboot) -> None:
         """No job waits for it. A person has asked, or a check of the node has condemned it."""
-        if reboot.key in self._by_person:
+        if reboot.key in self.by_person:
             demand(machine.name in self._asked, f"{machine.name} is rebooted, and nobody asked for it")
             return
         told = (t for t in machine.tasks if t.check and not t.job and t.told and t.id not in self._proofs)
@@ -106,7 +106,7 @@ class RebootJudge:
             self._booted[node.name] = reboot.at
         last = node.timeline[-1] if node.timeline else None
         if last is not None and last.why.startswith("reboot asked for by"):
-            self._by_person.add(node.reboot_key)
+            self.by_person.add(node.reboot_key)
         if last is not None and last.why.startswith("a fault was seen"):
             seen = float(last.evidence.rpartition(" ")[2])
             old = seen < self._booted.get(node.name, -1.0)

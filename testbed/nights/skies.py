@@ -139,8 +139,9 @@ def newcomers(rng: Random, more: Random) -> Weather:
 
 
 def rungs(rng: Random, more: Random) -> Weather:
-    """Machines that no reboot cures are replaced, where they are in a group. Clocks agree."""
-    weather, chance = draw(rng, more), apart(more, "rungs")
+    """Machines that no reboot cures, or that do not come back from it, are replaced, where they are in a group. In some
+    nights each waits for a person's yes. Clocks agree."""
+    weather, chance, later = draw(rng, more), apart(more, "rungs"), apart(more, "silent")
     weather = _with_spares(weather, chance) if chance.random() < 0.5 else weather
     policy = replace(
         weather.policy,
@@ -148,9 +149,12 @@ def rungs(rng: Random, more: Random) -> Weather:
         replace_timeout=timedelta(minutes=chance.choice((20, 60))),
         post_reboot_check=True,
         freeze_nodes=chance.choice((1, 3, 100)),
+        repairs=later.choice((*["auto"] * 4, "ask")),
     )
     return replace(
         weather,
+        no_return=max(weather.no_return, later.choice((0.0, 0.0, 0.5))),
+        slow_reboot=max(weather.slow_reboot, later.choice((0.0, 0.0, 0.5))),
         grouped=chance.random() < 0.85,
         strangers=chance.choice((0.0, 0.0, 1.0)),
         dead_gpus=chance.uniform(0.3, 1.0),

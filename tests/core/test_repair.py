@@ -18,9 +18,14 @@ from ecs_gpu_recovery.core.events import (
     NodeChecked,
     NodeReplaced,
     NodeSeen,
+    OrderFailed,
     OrderSent,
+    PermitWithheld,
+    RebootFailed,
+    RebootProven,
     Tick,
 )
+from ecs_gpu_recovery.core.guard import Answer
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -292,3 +297,109 @@ def test_every_wait_of_a_replacement_has_an_end_and_a_message(facts: tuple[Fact,
     node = heard(heard(being_replaced(), *facts), Tick(at=later), now=later)
     assert (node.status, node.findings) == (NodeStatus.FAILED, why)
     assert like(Notify, node="n0") in [order.effect for order in node.outbox]
+
+
+# -- a machine that does not come back from its reboot -------------------------------------------------------------
+
+LATER = T0 + RUNGS.reboot_timeout
+AWAY = NodeSeen(at=T0, node="n0", connected=False)
+
+
+def rebooting(policy: Policy = RUNGS) -> Node:
+    node = a_bad_node(Verdict.REBOOT, policy)
+    return heard(node, OrderSent(at=T0, key=node.reboot_key), policy=policy)
+
+
+def overdue(*facts: Fact, policy: Policy = RUNGS, **about: object) -> Node:
+    node = replace(heard(rebooting(policy), *facts, policy=policy), **about)
+    return heard(node, Tick(at=LATER), policy=policy, now=LATER)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ((AWAY,), "did not come back in time"),
+        ((), "did not come back in time"),
+        ((NodeSeen(at=T0, node="n0", connected=True, gpus=7),), "came back with 7 of 8 GPUs"),
+    ],
+    ids=["silent", "never seen to boot", "without a GPU"],
+)
+def test_a_machine_that_does_not_come_back_goes_one_rung_up(facts: tuple[Fact, ...], why: str) -> None:
+    node = overdue(*facts)
+    assert [order.effect for order in node.outbox] == [like(ReplaceNode, node="n0")], "and nobody is called"
+    assert (node.status, node.deadline) == (NodeStatus.REBOOTING, LATER + RUNGS.replace_timeout)
+    assert node.timeline[-1].why == f"{why}; its machine is replaced"
+    assert [(fault.repair, fault.outcome) for fault in node.condemned] == [("replace", "")], "counted once"
+
+
+@pytest.mark.parametrize(
+    ("policy", "about"),
+    [
+        (GATED, {}),
+        (RUNGS, {"kind": "EXTERNAL H100 here"}),
+        (RUNGS, {"gone": True, "connected": False}),
+        (RUNGS, {"condemned": ()}),
+    ],
+    ids=["no such rung", "ECS Anywhere", "gone already", "a person asked for the reboot"],
+)
+def test_where_no_other_machine_is_to_come_it_is_left_to_a_person(
+    policy: Policy, about: dict[str, object]
+) -> None:
+    node = overdue(AWAY, policy=policy, **about)
+    assert (node.status, node.findings) == (NodeStatus.FAILED, "did not come back in time")
+
+
+def test_a_machine_whose_reboot_was_never_sent_is_not_replaced_for_it() -> None:
+    """Nobody knows whether the reboot would have cured it."""
+    node = a_bad_node(Verdict.REBOOT)
+    for _ in range(RUNGS.alarm_tries):
+        node = heard(node, OrderFailed(at=T0, key=node.reboot_key, error="no answer"))
+    assert heard(node, Tick(at=LATER), now=LATER).status is NodeStatus.FAILED
+
+
+def test_after_the_last_rung_a_person_is_told_and_also_that_it_did_not_come_back() -> None:
+    node = overdue(AWAY)
+    refused = RebootFailed(at=LATER, node="n0", key=node.reboot_key, reason="it is in no group")
+    node = heard(node, refused, now=LATER)
+    assert (node.status, node.findings) == (
+        NodeStatus.FAILED,
+        "did not come back in time; it is in no group",
+    )
+    assert like(Notify, node="n0") in [order.effect for order in node.outbox]
+
+
+def held_back() -> Node:
+    node = overdue(AWAY)
+    held = PermitWithheld(at=LATER, key=node.reboot_key, answer=Answer.HELD, why="frozen")
+    return heard(node, held, now=LATER)
+
+
+def test_a_machine_that_is_back_while_its_replacement_waits_is_replaced_all_the_same() -> None:
+    """Its reboot was not proven in time: it may yet begin, under the next task."""
+    old, node = rebooting().reboot_key, held_back()
+    back = NodeSeen(at=LATER, node="n0", connected=True, gpus=8)
+    node = heard(node, back, RebootProven(at=LATER, node="n0", key=old), now=LATER)
+    assert (node.held, node.connected) == (True, True)
+    node = heard(node, OrderSent(at=LATER, key=node.reboot_key), now=LATER)
+    assert (node.status, node.being_replaced) == (NodeStatus.REBOOTING, True)
+
+
+def test_a_machine_that_nobody_can_examine_again_waits_and_its_evidence_is_new() -> None:
+    """That it was not back in time is all that is held against it; no check can tell more."""
+    node, later = held_back(), LATER + 2 * MINUTE
+    asked = PermitWithheld(at=later, key=node.reboot_key, answer=Answer.EXAMINE, why="old")
+    node = heard(node, asked, now=later)
+    assert (node.held, node.condemned[-1].at, len(node.condemned)) == (True, later, 1)
+    assert [order.effect for order in node.outbox] == [like(ReplaceNode)]
+
+
+def test_a_job_that_waits_for_such_a_node_sees_what_it_sees_after_a_gate_that_failed() -> None:
+    gate = condemned_before(policy=RUNGS).reboots(0).check_says(Verdict.REBOOT, 0, findings="Xid 79")
+    late = condemned_before(policy=RUNGS).is_seen(0, connected=False).after(RUNGS.reboot_timeout)
+    for job in (gate, late):
+        assert (job.status, job.node(0).status) == (JobStatus.PENDING_RESTART, NodeStatus.REBOOTING)
+        job.sent(job.node(0).reboot_key).is_seen(0, connected=False, gone=True)
+        assert (job.status, job.node(0).status) == (JobStatus.PENDING_RESTART, NodeStatus.UNKNOWN)
+        job.sweeps_after(RUNGS.replace_timeout)
+        assert job.orders == [like(Notify, key="j/notify/failed")], "one message for both"
+    assert gate.job.outcome == late.job.outcome

@@ -23,7 +23,7 @@ from ecs_gpu_recovery.core.node.draft import NodeDraft
 from testbed.model.bounds import Bounds, quick_policy
 from testbed.model.model import Model
 from testbed.model.state import Outcome, Stalled, State
-from testbed.model.worlds import EVERY_END, LOSS, QUICK, RECOVERY, REPLACED
+from testbed.model.worlds import EVERY_END, LOSS, QUICK, RECOVERY, REPLACED, STRANDED
 
 Patch = pytest.MonkeyPatch
 
@@ -256,7 +256,26 @@ def asks_again_for_a_machine_that_does_not_go(patch: Patch, model: Model) -> Non
     patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], Tick, tick)
 
 
+def gives_up_a_machine_that_does_not_come_back(patch: Patch, model: Model) -> None:
+    patch.setattr(repair, "not_back", lambda d, sent: d.fail(d.node.absence))
+
+
+def replaces_a_machine_that_is_on_its_way_back(patch: Patch, model: Model) -> None:
+    def node_seen(d: NodeDraft, ev: NodeSeen) -> None:
+        node_rules.node_seen(d, ev)
+        if not ev.connected and not d.node.being_replaced:
+            repair.not_back(d, sent=True)
+
+    patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], NodeSeen, node_seen)
+
+
 MUTANTS: dict[str, Mutant] = {
+    "gives up a machine that does not come back": Mutant(
+        gives_up_a_machine_that_does_not_come_back, STRANDED, "given up after its reboot, and may be replaced"
+    ),
+    "replaces a machine that is on its way back": Mutant(
+        replaces_a_machine_that_is_on_its_way_back, STRANDED, "is replaced, and no check asks for it"
+    ),
     "holds a fault against the next machine": Mutant(
         holds_a_fault_against_the_next_machine, REPLACED, "is replaced, and no check asks for it"
     ),

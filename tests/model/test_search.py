@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ecs_gpu_recovery.core.effects import ReplaceNode
-from testbed.model.bounds import Bounds
+from testbed.model.bounds import STEP, Bounds
 from testbed.model.canon import digest
 from testbed.model.model import T0, Model
 from testbed.model.monitors import Violation, before_replacement
@@ -96,7 +96,7 @@ def test_a_machine_is_not_to_be_taken_away_under_a_task() -> None:
     at_work = replace(begin().machines[0], proof="replace")
     order = ReplaceNode(key="node/n0/replace/1", node="n0")
     with pytest.raises(Violation, match=r"n0 is taken away under \['t0.0.1.0'\]"):
-        before_replacement(begin().nodes[0], order, at_work, T0)
+        before_replacement(begin().nodes[0], order, at_work, T0, STEP)
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ RARE = {
     "re-send a start without looking",
     "reboot in a frozen fleet",
     "repair a node for ever",
+    "replace beside a stranger's task",
     "say that a job trains which hangs",
     "start on a new node at once",
     "take a silent node for a witness",

@@ -124,6 +124,21 @@ def test_a_gate_that_fails_goes_one_rung_up_and_never_round(world: World) -> Non
     assert "the reboot did not cure it; its machine is replaced" in why
 
 
+def test_a_machine_that_does_not_come_back_from_its_reboot_goes_one_rung_up(world: World) -> None:
+    joins(world, "n0")
+    world.cloud.control.next_reboot("n0", returns=False)
+    breaks(world, "n0", 1)
+    world.until(lambda: replaced(world), minutes=90)
+    (fault,) = node(world).condemned
+    assert fault.repair == "replace"
+    why = [entry.why for entry in node(world).timeline]
+    assert "did not come back in time; its machine is replaced" in why
+    orders = [action for _, action in world.wire.calls if action in ("send_command", TERMINATE)]
+    assert orders == ["send_command", TERMINATE], "a reboot, and then another machine"
+    (told,) = world.messages()
+    assert f"Node n0 was replaced by {others(world)[0].name}" in told
+
+
 @pytest.mark.parametrize(
     ("about", "why"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from .. import examination, keys, messages
 from ..effects import RebootNode
@@ -76,7 +77,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
     if ev.answer is Answer.REFUSED:
         d.drop(ev.key)
         d.fail(said(d, "its reboot was refused"), ev.why)
-    elif ev.answer is Answer.EXAMINE:
+    elif ev.answer is Answer.EXAMINE and not d.node.missed:
         d.drop(ev.key)
         d.move(NodeStatus.PENDING_HEALTHCHECK, "waited long for its permit; examined again first", ev.why)
         examination.begin(d)
@@ -86,6 +87,10 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
             d.move(NodeStatus.PENDING_HEALTHCHECK, said(d, why), ev.why)
             d.set(deadline=None)
         _tell_once(d, ev)
+        if (
+            ev.answer is Answer.EXAMINE
+        ):  # no check can tell: what is held against it is that it was not back in time
+            _same_fault(d, at=d.now)
         if ev.answer is Answer.BUSY:
             _in_company(d, ev.why)
         d.amend(replace(order, due=d.now + d.policy.backoff_first, tries=max(1, order.tries), error=ev.why))
@@ -127,22 +132,46 @@ def examined_again(d: NodeDraft) -> bool:
     cures = {REBOOT: (Verdict.REBOOT,), REPLACE: (Verdict.REBOOT, Verdict.REPLACE)}
     if fault is None or d.node.rebooted or d.node.verdict not in cures.get(fault.repair, ()):
         return False
-    renewed = replace(fault, at=d.now, findings=d.node.findings[:300])
-    d.set(condemned=(*d.node.condemned[:-1], renewed))
+    _same_fault(d, at=d.now, findings=d.node.findings[:300])
     d.move(NodeStatus.REBOOTING, "the fault is still there", d.node.findings)
     (replacement.order if fault.repair == REPLACE else order)(d, d.node.reboot_key)
     return True
+
+
+def _same_fault(d: NodeDraft, **changes: Any) -> None:
+    """What is new about the fault that is being repaired. It counts once, whatever is done about it."""
+    *before, fault = d.node.condemned
+    d.set(condemned=(*before, replace(fault, **changes)))
 
 
 def not_cured(d: NodeDraft, verdict: Verdict, found: str) -> None:
     """The gate stays closed. One rung up, where there is one; never the same again."""
     if verdict is Verdict.INCONCLUSIVE:
         d.fail("it could not be tested after its reboot", found)
-    elif d.policy.may_replace and (fault := open_fault(d.node)) is not None:
-        d.set(condemned=(*d.node.condemned[:-1], replace(fault, repair=REPLACE)))
+    elif d.policy.may_replace and open_fault(d.node) is not None:
+        _same_fault(d, repair=REPLACE)
         replacement.begin(d, "the reboot did not cure it", found)
     else:
         d.fail("the reboot did not cure it", found)
+
+
+def not_back(d: NodeDraft, *, sent: bool) -> None:
+    """The time of its reboot is over: the machine is silent, was not seen to boot, or lacks a GPU. One rung up, too.
+
+    Not for a reboot that was never sent: nobody knows whether it would have cured the fault. Nor for one that a person
+    asked for, nor where nobody brings another machine, or the machine is gone already.
+
+    A machine that is back after that is replaced all the same, however long the order waits for its permit. A reboot
+    that was not proven in time may yet begin, under the next task; no check can rule that out. Who wants to keep the
+    machine refuses the order, and releases the node.
+    """
+    node, fault = d.node, open_fault(d.node)
+    if fault is None or not (sent and node.replaceable and d.policy.may_replace):
+        d.fail(node.absence)
+        return
+    _same_fault(d, repair=REPLACE)
+    d.set(verdict=Verdict.LOST)
+    replacement.begin(d, node.absence, fault.findings)
 
 
 def awaited(d: NodeDraft, ev: RebootProven | RebootFailed) -> bool:

@@ -22,7 +22,11 @@ GONE = "its machine is gone; another one is to come"
 
 def begin(d: NodeDraft, why: str, findings: str) -> None:
     d.set(errands=d.node.errands + 1)
-    d.move(NodeStatus.REBOOTING, f"{why}; its machine is replaced", findings)
+    told = f"{why}; its machine is replaced"
+    if d.node.status is NodeStatus.REBOOTING:  # it did not come back from the rung below
+        d.say(told, findings)
+    else:
+        d.move(NodeStatus.REBOOTING, told, findings)
     order(d, keys.node_replace(d.name, d.node.errands))
 
 

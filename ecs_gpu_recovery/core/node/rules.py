@@ -184,7 +184,8 @@ def reboot_proven(d: NodeDraft, ev: RebootProven) -> None:
 def reboot_failed(d: NodeDraft, ev: RebootFailed) -> None:
     """The order was refused or did not work: a person must look at the node."""
     if repair.failed(d, ev):
-        d.fail(repair.said(d, "the reboot could not be carried out"), ev.reason)
+        reason = f"{d.node.absence}; {ev.reason}" if d.node.missed else ev.reason
+        d.fail(repair.said(d, "the reboot could not be carried out"), reason)
 
 
 def node_replaced(d: NodeDraft, ev: NodeReplaced) -> None:
@@ -289,8 +290,12 @@ def tick(d: NodeDraft, ev: Tick) -> None:
         return
     d.set(deadline=None)
     if node.status is NodeStatus.REBOOTING:
+        sent = d.pending(node.reboot_key) is None
         d.drop(node.reboot_key)  # one that was never sent must not come later, when the node is in use again
-        d.fail(replacement.overdue(node) if node.being_replaced else node.absence)
+        if node.being_replaced:
+            d.fail(replacement.overdue(node))
+        else:
+            repair.not_back(d, sent=sent)
     elif node.status is NodeStatus.PENDING_HEALTHCHECK:
         examination.ran_out(d)
     elif node.status is NodeStatus.UNKNOWN:
