@@ -14,7 +14,7 @@ from datetime import datetime
 from . import rows, sighting
 from .errors import NodesTaken, NotFound, Unreadable
 from .events import Fact, HandedOver, NodeGivenUp, NodeLeaving, NodeRepaired, OldTaskEnded
-from .model import Job, NodeStatus, Notice, Rank, Verdict
+from .model import Job, JobStatus, NodeStatus, Notice, Rank, Verdict
 from .node.table import decide_node
 from .node_record import Node
 from .policy import Policy
@@ -62,9 +62,10 @@ def _exchanged(old: Job, job: Job, before: Rank, rank: Rank, read: Callable[[str
 
 
 def _taken(job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | None) -> Iterator[Node]:
+    """A job may end in the step that hands a node over, for another one's sake: then it lets go of it at once."""
     if node.job_id != job.id or node.handed == rank.handed:
         return
-    held = rows.held_node(node, job) or node
+    held = rows.held_node(node, replace(job, status=JobStatus.PENDING_RESTART)) or node
     held = replace(held, **sighting.known(rank))
     fact = HandedOver(
         at=job.updated_at,
@@ -79,8 +80,10 @@ def _taken(job: Job, rank: Rank, node: Node, policy: Policy, now: datetime | Non
         salt=job.salt,
         first=rank.index == 0,
     )
-    step = decide_node(held, fact, policy, now)
-    yield replace(step.node, job_version=job.version, version=node.version + 1)
+    after = decide_node(held, fact, policy, now).node
+    if job.status.final:
+        after = rows.held_node(replace(after, job_version=node.job_version), job) or after
+    yield replace(after, job_version=0 if job.status.final else job.version, version=node.version + 1)
 
 
 def news_for_node(job: Job, rank: Rank) -> Fact | None:

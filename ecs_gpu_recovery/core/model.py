@@ -201,6 +201,9 @@ class Rank(MachineRecord):
     doubted: bool = False  #: the node may have restarted under the task: its exit code 0 proves nothing
     anew: bool = False  #: its machine registered anew under the task, whose end nobody will ever report
     hung: bool = False  #: its task did not end: the gang stood still, and it is what the others waited for
+    suspect: bool = (
+        False  #: a fault was seen on its node while the job waits: it is examined before it is used
+    )
     handed: str = (
         ""  #: under this key its node was handed over: the node's own record decides until it is back
     )

@@ -58,6 +58,7 @@ class Left(NamedTuple):
     delays: int = 0
     steps: int = 0
     faults: int = 0
+    suspects: int = 0
     comers: int = 0
     strands: int = 0
 
@@ -89,6 +90,7 @@ class Bounds:
     delays: int = 1  #: time passes although the world is about to do something: a wait runs out, or a lease
     faults: int = 0  #: a fatal GPU fault is seen under a task, which may or may not end of it
     strands: int = 0  #: machines that go down for their reboot and never come back
+    suspects: int = 0  #: a GPU fault is seen on a node of a job that waits for another one
     comers: int = 0  #: machines that come for one that is gone, under its name or under one of their own
     steps: int = 0  #: the gang comes further than ever before
     lies: bool = (

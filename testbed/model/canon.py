@@ -197,7 +197,7 @@ def _machine(state: State, i: int, rank: Rank | None, bounds: Bounds) -> tuple[o
             (s.connected, boot - s.boot, s.gpus, s.gone)
             for s in (machine.sights if bounds.stale_sights else machine.sights[-1:])
         ),
-        (machine.down, machine.stranded),
+        (machine.down, machine.stranded, machine.suspect),
         _ago(machine.faulty, now),
         _ago(machine.back, now),
         tuple(
@@ -227,7 +227,10 @@ def _machine(state: State, i: int, rank: Rank | None, bounds: Bounds) -> tuple[o
             )
             for c in machine.checks
         ),
-        tuple((_order(r.key)[1], r.done) for r in machine.reboots),
+        tuple(
+            (_order(r.key)[1], r.done, any(c.token == r.proof for c in machine.checks))
+            for r in machine.reboots
+        ),
     )
 
 

@@ -120,12 +120,12 @@ class Cluster:
         machine = state.machines[i]
         if not replacements.means(state, i, wanted=wanted):
             return state
-        monitors.before_reboot(state.nodes[i], order, machine, None if self.bounds.late_stamps else state.now)
+        now = None if self.bounds.late_stamps else state.now
+        proof = monitors.before_reboot(state.nodes[i], order, machine, now)
         if self.knows(state, order):
             return state
-        return state.with_machine(
-            i, replace(machine, reboots=(*machine.reboots, Reboot(order.key, at=state.now)))
-        )
+        reboot = Reboot(order.key, at=state.now, proof=proof)
+        return state.with_machine(i, replace(machine, reboots=(*machine.reboots, reboot)))
 
     # -- looks -------------------------------------------------------------------------------------------------
 

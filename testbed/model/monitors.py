@@ -150,6 +150,7 @@ def _all_back(job: Job, machines: Sequence[Machine]) -> None:
     for rank, machine in zip(job.ranks, machines, strict=True):
         here = rank.node_status is NodeStatus.AVAILABLE and rank.connected and rank.all_gpus_back
         _demand(here, f"restarted while {rank.node} was not back")
+        _demand(not machine.suspect, f"restarted on {rank.node}, where a fault was seen while the job waited")
         ordered = [r for r in machine.reboots if _attempt_of(r.key) == job.attempt]
         _demand(all(r.done for r in ordered), f"restarted before {rank.node} had really rebooted")
         _demand(not rank.handed, f"restarted before {rank.node} was given back")
@@ -213,10 +214,11 @@ def _held(node: Node) -> bool:
     )
 
 
-def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime | None) -> None:
-    """Only on a verdict of the attempt that failed, once per verdict, and over no task that is meant to run."""
+def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime | None) -> str:
+    """Only on a verdict of the attempt that failed, once per verdict, and over no task that is meant to run. The token
+    of the check that asks for it."""
     if any(reboot.key == order.key for reboot in machine.reboots):
-        return
+        return ""
     attempt = _attempt_of(order.key)
     ours = (attempt - 1, attempt)  # a node that a rank has moved to is examined for the attempt that comes
     asked = [c for c in machine.checks if c.verdict == "reboot" and c.attempt in ours and not c.own]
@@ -227,8 +229,12 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
         bool(proof) or (stuck and "could not be stopped" in node.findings),
         f"{order.node} is rebooted without a verdict of the failed attempt",
     )
-    before = [r.key for r in machine.reboots if _attempt_of(r.key) == attempt]
-    _demand(not before, f"{order.node} is rebooted twice for one verdict")
+    before = [r.proof for r in machine.reboots if _attempt_of(r.key) == attempt]
+    anew = [
+        c for c in asked if c.attempt == attempt
+    ] or again  # its job waited, and has handed it over once more
+    told = order.key.endswith("/1") and any(c.token not in before for c in anew)
+    _demand(not before or told, f"{order.node} is rebooted twice for one verdict")
     running = [run.id for run in machine.runs if run.alive and not run.stopping]
     _demand(not running, f"{order.node} is rebooted under {running}")
     _demand(
@@ -239,6 +245,7 @@ def before_reboot(node: Node, order: RebootNode, machine: Machine, now: datetime
         node.own and (node.status is NodeStatus.REBOOTING or _held(node)),
         f"{order.node} is rebooted while the record calls it {node.status}",
     )
+    return proof[-1].token if proof else ""
 
 
 def before_replacement(

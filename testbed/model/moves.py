@@ -214,6 +214,10 @@ def _faults(model: Model, state: State, i: int, machine: Machine) -> Iterator[Mo
         seen = state.spend("faults").with_machine(i, replace(machine, faulty=state.now))
         fault: tuple[Learned, ...] = (Learned(world.fatal(i, state.now)),)
         yield Move("world", lambda: deliver(model, seen, f"n{i} has a fatal fault", fault))
+    if state.left.suspects and world.is_ready(state.job, i) and machine.connected and not machine.down:
+        struck = state.spend("suspects").with_machine(i, replace(machine, suspect=True))
+        grave: tuple[Learned, ...] = (Learned(world.grave(i, machine, state.now)),)
+        yield Move("world", lambda: deliver(model, struck, f"n{i} has a fault while its job waits", grave))
     if state.left.flaps and machine.connected and not machine.down:
         flapped = state.spend("flaps").with_machine(i, sight(replace(machine, back=None), connected=False))
         yield Move("world", _once(f"n{i} loses its agent", flapped))
@@ -252,7 +256,7 @@ def _answer(
 ) -> Move:
     over = check._replace(alive=False, verdict=verdict, at=state.now)
     checks = tuple(over if c == check else c for c in machine.checks)
-    after = replace(machine, checks=checks, proof=machine.proven_by(over))
+    after = replace(machine, checks=checks, suspect=False, proof=machine.proven_by(over))
     return Move(
         "world",
         _once(f"{check.id} finds: {verdict}", state.with_machine(i, after)),

@@ -27,7 +27,7 @@ from ecs_gpu_recovery.core.events import (
     TaskStarted,
 )
 from ecs_gpu_recovery.core.exits import OUR_REASON
-from ecs_gpu_recovery.core.model import Job, Rank, Verdict
+from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus, Rank, Verdict
 
 from .bounds import Bounds
 
@@ -97,6 +97,7 @@ class Reboot(NamedTuple):
     done: bool = False
     boot: int = 0  #: what it booted into
     at: datetime | None = None  #: when it was accepted
+    proof: str = ""  #: token of the check that asked for it
 
 
 class Sight(NamedTuple):
@@ -116,6 +117,7 @@ class Machine:
     sights: tuple[Sight, ...] = (Sight(True, 0),)  #: what may still be told of it; the last is how it is
     version: int = 1  #: of the last sight
     faulty: datetime | None = None  #: when a fatal GPU fault was last seen here
+    suspect: bool = False  #: a GPU fault was seen here while its job waits, and nobody has looked since
     down: bool = False  #: without power or booting; its tasks are dead
     stranded: bool = False  #: down for good, as long as nobody takes it away
     back: datetime | None = None  #: when its agent came back, while it has not reported its tasks yet
@@ -296,6 +298,12 @@ def gang_trains(job: Job, machines: Sequence[Machine]) -> bool:
     return len({run.rank for run in alive}) == len(job.ranks)
 
 
+def is_ready(job: Job, i: int) -> bool:
+    """Whether a job that waits for other nodes would start on this one."""
+    ready = (rank.node for rank in job.ranks if rank.node_status is NodeStatus.AVAILABLE and not rank.handed)
+    return job.status is JobStatus.PENDING_RESTART and job.ending is None and node_name(i) in ready
+
+
 def trained(steps: tuple[int, ...], now: datetime) -> list[Fact]:
     """How far the training says that it has come."""
     return [ProgressSeen(at=now, step=len(steps), attempt=steps[-1])] if steps else []
@@ -303,6 +311,11 @@ def trained(steps: tuple[int, ...], now: datetime) -> list[Fact]:
 
 def fatal(rank: int, at: datetime) -> Fact:
     return FaultSeen(at=at, node=node_name(rank), evidence="Xid 119", fatal=True)
+
+
+def grave(rank: int, machine: Machine, at: datetime) -> Fact:
+    boot = f"boot{machine.sight.boot}"
+    return FaultSeen(at=at, node=node_name(rank), evidence="Xid 48", grave=True, boot_id=boot)
 
 
 def forgeries(job: Job, rank: Rank, now: datetime) -> Iterator[tuple[str, tuple[Fact, ...]]]:
@@ -344,7 +357,9 @@ def go_down(machine: Machine, now: datetime, end: str, *, told: bool = False) ->
     checks = tuple(
         c._replace(alive=False, verdict="inconclusive", at=now) if c.alive else c for c in machine.checks
     )
-    return sight(replace(machine, runs=runs, checks=checks, down=True, back=None), connected=False)
+    return sight(
+        replace(machine, runs=runs, checks=checks, suspect=False, down=True, back=None), connected=False
+    )
 
 
 def sight(machine: Machine, **changes: object) -> Machine:

@@ -44,6 +44,9 @@ MOVED = replace(
     ),
 )
 
+#: While a job waits for one node, a fault is seen on another.
+SUSPECT = replace(RECOVERY, suspects=1, verdicts=("healthy", "reboot"), delays=0)
+
 QUICK: dict[str, Bounds] = {
     "nothing goes wrong": Bounds(failures=0),
     "a recovery": RECOVERY,
@@ -66,6 +69,7 @@ QUICK: dict[str, Bounds] = {
     "witnesses say that a job of one node hangs": replace(RECOVERY, nodes=1, failures=0, witnesses=1),
     "a node is to be emptied": EMPTIED,
     "three nodes": replace(RECOVERY, nodes=3, delays=0),
+    "a fault is seen on a node of a waiting job": SUSPECT,
     "a machine is replaced": REPLACED,
     "a machine that does not come back is replaced": STRANDED,
     "a rank freezes after a fatal fault": replace(RECOVERY, nodes=1, failures=0, faults=1, steps=1),
@@ -126,6 +130,12 @@ THOROUGH: dict[str, Bounds] = {
     ),
     "witnesses, and a rank fails": replace(RECOVERY, witnesses=1, delays=0),
     "witnesses, and a process stalls": replace(RECOVERY, failures=0, witnesses=1, stalls=1, delays=0),
+    "a node of a waiting job is suspected, and a process stalls": replace(SUSPECT, stalls=1),
+    "a node of a waiting job is suspected, and a person stops the job": replace(SUSPECT, asks=1),
+    "a node of a waiting job is suspected, and a reboot waits for a permit": replace(SUSPECT, holds=1),
+    "a node of a waiting job is suspected, and the gate examines it": replace(
+        SUSPECT, policy=quick_policy(post_reboot_check=True)
+    ),
     "a machine is replaced, slowly": replace(REPLACED, delays=1),
     "a machine does not come back, or its sender stalls": replace(STRANDED, stalls=1),
     "a machine does not come back, or late, while its replacement waits": replace(
@@ -142,6 +152,10 @@ THOROUGH: dict[str, Bounds] = {
     "witnesses twice, and a person": replace(RECOVERY, failures=0, witnesses=2, asks=1, delays=0),
 }
 DEEP: dict[str, Bounds] = {
+    "a node of a waiting job is suspected, with every verdict": replace(
+        SUSPECT, verdicts=Bounds().verdicts, delays=1
+    ),
+    "a node of a waiting job is suspected, and an agent flaps": replace(SUSPECT, flaps=1),
     "every verdict, with a retry": Bounds(),
     "a failure and a death": replace(RECOVERY, deaths=1),
     "a failure and a death, and a person": replace(RECOVERY, deaths=1, asks=1, policy=NO_RETRY),

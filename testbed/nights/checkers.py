@@ -24,6 +24,7 @@ from .move_judge import MoveJudge
 from .permit_judge import PermitJudge
 from .reboot_judge import RebootJudge
 from .replacement_judge import ReplacementJudge
+from .suspect_judge import SuspectJudge
 from .violation import demand
 from .world import World
 
@@ -48,7 +49,8 @@ class Judge:
         self._given_up: set[tuple[str, int]] = set()  #: ranks that never confirmed a stop; people were told
         self.permits = PermitJudge(world)
         self.moves = MoveJudge(world, self.permits)
-        self.reboots = RebootJudge(world, self.permits, self.moves)
+        self._suspects = SuspectJudge(world)
+        self.reboots = RebootJudge(world, self.permits, self.moves, self._suspects)
         self._charges = ChargeJudge(world, self.permits)
         self.carried_out: Counter[str] = Counter()
         self.final: dict[str, JobStatus] = {}
@@ -138,6 +140,7 @@ class Judge:
             f"job {new.id} went from attempt {old.attempt} to {new.attempt}",
         )
         self._charges.committed(old, new)
+        self._suspects.committed(old, new)
         demand(
             not old.status.final or new.status is old.status,
             f"job {new.id} was {old.status} for good and is {new.status} now",

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from ecs_gpu_recovery.core import codec, guard, handover, witness
 from ecs_gpu_recovery.core.events import NodeSeen, Origin, Tick
-from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules
+from ecs_gpu_recovery.core.job import budget, claim, hang, joint, rules, sightings
 from ecs_gpu_recovery.core.job import table as job_table
 from ecs_gpu_recovery.core.job.draft import Draft
 from ecs_gpu_recovery.core.model import JobStatus, Leave
@@ -134,6 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("leave a lost node at once", claim, "_may_leave", lambda draft, rank: True, "spares"),
     Mutant("leave a task running behind", claim, "_asleep", lambda rank: True, "spares"),
     Mutant("use a taken node unseen", claim, "_passed", lambda draft, node: True, "spares"),
+    Mutant("start on a suspected node", sightings, "_only_waits", lambda draft, rank: False, "spares"),
     Mutant("forget a job that waits", Sweeper, "_offer", bugs.offer_nothing, "spares"),
     Mutant(
         "charge for a planned leave", budget, "spend_nothing", partial(budget.spend, repair=True), "leaves"

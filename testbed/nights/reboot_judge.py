@@ -11,6 +11,7 @@ from ecs_gpu_recovery.core.node_record import Node
 from .machine import Machine, Reboot, verdict_of
 from .move_judge import MoveJudge
 from .permit_judge import PermitJudge
+from .suspect_judge import SuspectJudge
 from .violation import demand
 from .world import World
 
@@ -18,8 +19,8 @@ from .world import World
 class RebootJudge:
     """Of one night."""
 
-    def __init__(self, world: World, permits: PermitJudge, moves: MoveJudge) -> None:
-        self._world, self._permits, self._moves = world, permits, moves
+    def __init__(self, world: World, permits: PermitJudge, moves: MoveJudge, suspects: SuspectJudge) -> None:
+        self._world, self._permits, self._moves, self._suspects = world, permits, moves, suspects
         self._asked: set[str] = set()  #: nodes whose reboot a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
@@ -49,8 +50,11 @@ class RebootJudge:
             self._for_its_own_sake(machine, reboot)
             return
         attempt = max(0, key.attempt - 1)  # or it failed the check before the first start
-        taken = (key.job, key.attempt, key.rank) in self._moves.last  # such a node is examined first
-        attempts = (attempt, key.attempt) if key.last or taken else (attempt,)
+        place = (key.job, key.attempt, key.rank)
+        waits = (
+            place in self._moves.last or place in self._suspects.told
+        )  # examined for the attempt that comes
+        attempts = (attempt, key.attempt) if key.last or waits else (attempt,)
         proof = [
             t
             for t in machine.tasks

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ecs_gpu_recovery.core import handover
-from ecs_gpu_recovery.core.effects import CheckNode, Notify, StartTask
+from ecs_gpu_recovery.core.effects import CheckNode, Notify, RebootNode, StartTask
 from ecs_gpu_recovery.core.errors import NodesTaken
-from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodesOffered
+from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodeGivenUp, NodesOffered
 from ecs_gpu_recovery.core.job.table import decide
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, TaskStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -333,6 +333,62 @@ def test_a_job_with_more_dead_nodes_than_spares_takes_none() -> None:
     job = Story(nodes=2, spec=JobSpec(failover="spares"), kind=KIND).has_also(spare()).starts().fails(0, 1)
     job.check_says(Verdict.REPLACE, 0, 1).sees_the_fleet()
     assert (job.status, job.nodes["s0"].job_id) == (JobStatus.FAILED, "")
+
+
+def a_job_that_waits_for_n1() -> Story:
+    job = Story(nodes=2).starts().fails(1).stops()
+    return job.check_says(Verdict.HEALTHY, 0).check_says(Verdict.REBOOT, 1, findings="Xid 79")
+
+
+def test_a_fault_on_a_node_of_a_waiting_job_hands_that_one_over_too() -> None:
+    job = a_job_that_waits_for_n1()
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    assert like(CheckNode, node="n0", rank=0) in job.outbox
+    assert (job.status, job.rank(0).node_status) == (JobStatus.PENDING_RESTART, NodeStatus.ASSIGNED)
+    job.reboots(1)
+    assert job.status is JobStatus.PENDING_RESTART, "the gang does not start on a node that is suspected"
+    job.check_says(Verdict.REBOOT, 0, findings="Xid 48")
+    assert (job.rank(0).node_status, bool(job.rank(0).handed)) == (NodeStatus.REBOOTING, True)
+    job.reboots(0)
+    assert (job.status, job.job.attempt, job.job.spent.charged) == (JobStatus.RESTARTING, 1, 1), (
+        "charged once"
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"grave": False}, {"boot_id": "boot-0"}, {"node": "n1"}],
+    ids=["harmless", "of an earlier boot", "on the node that is repaired"],
+)
+def test_no_other_fault_holds_a_waiting_job_up(fault: dict[str, Any]) -> None:
+    job = a_job_that_waits_for_n1()
+    about = {"node": "n0", "evidence": "Xid 48", "grave": True, "boot_id": "boot-1"} | fault
+    job.hears(FaultSeen(at=job.now, **about))
+    assert like(CheckNode, node="n0", rank=0) not in job.outbox
+    assert job.reboots(1).status is JobStatus.RESTARTING
+
+
+def test_a_suspected_node_that_is_lost_before_its_check_answers_is_examined_when_it_is_back() -> None:
+    job = a_job_that_waits_for_n1()
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    job.check_starts(0).loses(0)
+    assert job.rank(0).node_status is NodeStatus.UNKNOWN
+    job.is_seen(0, boot_id="boot-1").reboots(1)
+    assert (job.status, job.rank(0).node_status) == (JobStatus.PENDING_RESTART, NodeStatus.ASSIGNED)
+    assert job.check_says(Verdict.HEALTHY, 0).status is JobStatus.RESTARTING
+
+
+def test_a_node_that_is_handed_over_in_the_step_that_ends_its_job_is_repaired_all_the_same() -> None:
+    job = a_job_that_waits_for_n1()
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    before, told = job.job, {"at": job.now, "node": "n1", "key": "j/1/1/reboot"}
+    handed = decide(before, job.checked(0, Verdict.REBOOT, "Xid 48"), POLICY).job
+    ended = decide(handed, NodeGivenUp(**told, reason="it did not come back"), POLICY).job
+    assert ended.status is JobStatus.FAILED
+    [node] = handover.taken(before, ended, job.nodes.__getitem__, POLICY)
+    assert (node.name, node.status, node.job_id) == ("n0", NodeStatus.REBOOTING, "")
+    assert like(RebootNode, node="n0") in [order.effect for order in node.outbox]
+    assert node.deadline is not None, "or it would be waited for for ever"
 
 
 def test_a_fault_puts_out_what_a_check_found_before_and_old_news_of_it_does_not() -> None:

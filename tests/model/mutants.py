@@ -269,12 +269,21 @@ def replaces_a_machine_that_is_on_its_way_back(patch: Patch, model: Model) -> No
     patch.setitem(node_table.TABLE[NodeStatus.REBOOTING], NodeSeen, node_seen)
 
 
+def starts_on_a_node_that_is_suspected(patch: Patch, model: Model) -> None:
+    patch.setattr(sightings, "_only_waits", lambda draft, rank: False)
+
+
 MUTANTS: dict[str, Mutant] = {
     "gives up a machine that does not come back": Mutant(
         gives_up_a_machine_that_does_not_come_back, STRANDED, "given up after its reboot, and may be replaced"
     ),
     "replaces a machine that is on its way back": Mutant(
         replaces_a_machine_that_is_on_its_way_back, STRANDED, "is replaced, and no check asks for it"
+    ),
+    "starts on a node that is suspected": Mutant(
+        starts_on_a_node_that_is_suspected,
+        QUICK["a fault is seen on a node of a waiting job"],
+        "where a fault was seen while the job waited",
     ),
     "holds a fault against the next machine": Mutant(
         holds_a_fault_against_the_next_machine, REPLACED, "is replaced, and no check asks for it"

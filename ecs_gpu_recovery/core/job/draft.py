@@ -147,6 +147,7 @@ class Draft(RecordDraft):
             "stuck": False,
             "anew": False,
             "hung": False,
+            "suspect": False,
             "deadline": None,
         }
         old = self.ranks[index]

@@ -253,8 +253,8 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     draft.set(rank.index, handed="", deadline=None, **(sighting.known(ev.machine) if newer else {}))
     if not rank.quiet:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
-    # It was taken, and lost before its check had answered; or a person has released it.
-    unseen = not rank.start_try and rank.verdict is Verdict.LOST
+    # It was taken or suspected, and lost before its check had answered; or a person has released it.
+    unseen = (rank.suspect or not rank.start_try) and rank.verdict is Verdict.LOST
     if unseen or draft.preflight or rank.node_status is NodeStatus.FAILED:
         examine(draft, rank.index)
 
