@@ -12,11 +12,10 @@ needed while its order may be sent again, which ends with the next reboot; the r
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from .files import private, read_json, write_json
+from .files import read_json, try_lock, write_json
 
 #: How many ended tasks stay where they were, and how many are let go at a time.
 KEEP_ENDED, AT_ONCE = 50, 20
@@ -40,12 +39,11 @@ def tidy(node_dir: str, ended: set[str]) -> list[str]:
     """
     if len(ended) < KEEP_ENDED + AT_ONCE:
         return []
-    lock = private(os.path.join(node_dir, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _put_away(node_dir, ended)
-    except BlockingIOError:
+    lock = try_lock(os.path.join(node_dir, "lock"))
+    if lock is None:
         return []
+    try:
+        return _put_away(node_dir, ended)
     finally:
         os.close(lock)
 

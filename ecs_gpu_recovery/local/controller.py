@@ -26,7 +26,7 @@ from ..own_folder import own_folder
 from . import wiring
 from .bad_files import BadFiles
 from .cluster import SHUT_DOWN, Cluster
-from .files import DamagedFile
+from .files import DamagedFile, try_lock
 from .processes import Unkillable
 from .pulses import NodePulses
 from .views import NodeView
@@ -214,31 +214,21 @@ class Controller:
 def take_lock(state: Path) -> int:
     """Two controllers on one state would both send; the second is told who the first is."""
     own_folder(state)
-    lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE_S
+    path = state / LOCK
+    lock = try_lock(str(path), LOCK_PATIENCE_S)
+    if lock is None:
+        holder = path.read_bytes()[:20].decode(errors="replace") or "unknown"
+        raise Refused(
+            f"another controller (pid {holder}) already runs on {state}:"
+            " use that one, stop it, or choose another --state"
+        )
     try:
-        while not _locked(lock):
-            if time.monotonic() > deadline:
-                holder = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
-                raise Refused(
-                    f"another controller (pid {holder}) already runs on {state}:"
-                    " use that one, stop it, or choose another --state"
-                )
-            time.sleep(0.02)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
     except BaseException:
         os.close(lock)
         raise
     return lock
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def unusable(state: Path, exc: OSError) -> RecoveryError:

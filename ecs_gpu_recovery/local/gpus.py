@@ -211,16 +211,11 @@ def inject(node_dir: str, fault: str, gpu: int, xid: int | None, speed: float, p
     if fault in STANDING:
         _set_standing(node_dir, STANDING[fault], True)
         return
-    if fault == "freeze":
-        _add_hit(node_dir, "freeze", gpu, None)
-        return
-    if fault == "oom":
-        victim = f"process {pid} (python)" if pid else "a process"
-        log_kernel(node_dir, f"Memory cgroup out of memory: Killed {victim}")
-        _add_hit(node_dir, "oom", gpu, None)
-        return
-    if fault == "kill":
-        _add_hit(node_dir, "kill", gpu, None)
+    if fault in ("freeze", "oom", "kill"):
+        if fault == "oom":
+            victim = f"process {pid} (python)" if pid else "a process"
+            log_kernel(node_dir, f"Memory cgroup out of memory: Killed {victim}")
+        _add_hit(node_dir, fault, gpu, None)
         return
     path = os.path.join(node_dir, "gpus.json")
     state = read_json(path)

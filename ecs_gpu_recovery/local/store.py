@@ -190,15 +190,8 @@ class SqliteStore(Database):
         return Page(jobs=tuple(lines), next=more, bad=tuple(bad))
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:
-        return [
-            r[0]
-            for r in self.read(
-                "SELECT job_id FROM ecs_job WHERE wake_at IS NOT NULL AND wake_at<=?"
-                " ORDER BY wake_at LIMIT ?",
-                _stamp(now),
-                limit,
-            )
-        ]
+        due = "SELECT job_id FROM ecs_job WHERE wake_at IS NOT NULL AND wake_at<=? ORDER BY wake_at LIMIT ?"
+        return [r[0] for r in self.read(due, _stamp(now), limit)]
 
     def live_jobs(self) -> Sequence[str]:
         return [r[0] for r in self.read("SELECT job_id FROM ecs_job WHERE live=1 ORDER BY job_id")]
@@ -285,13 +278,8 @@ class SqliteStore(Database):
         )
 
     def due_nodes(self, now: datetime) -> Sequence[str]:
-        return [
-            r[0]
-            for r in self.read(
-                "SELECT node_name FROM ecs_node WHERE wake_at IS NOT NULL AND wake_at<=? ORDER BY wake_at",
-                _stamp(now),
-            )
-        ]
+        due = "SELECT node_name FROM ecs_node WHERE wake_at IS NOT NULL AND wake_at<=? ORDER BY wake_at"
+        return [r[0] for r in self.read(due, _stamp(now))]
 
     def release_orphan(self, name: str, job_id: str, now: datetime) -> None:
         """In one transaction neither can come to be; only another tool can have left it."""
