@@ -22,7 +22,7 @@ from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from ecs_gpu_recovery.local.views import TaskView
 from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded import helpers
-from tests.embedded.helpers import ControlPlane, control_plane, eventually
+from tests.embedded.helpers import ControlPlane, control_plane, eventually, living, strays
 
 NODES, SPARES, RANKS, LANES = 16, 2, 4, 3
 STEPS, STEP_S = 30, 0.03
@@ -180,9 +180,9 @@ class Soak:
 
         eventually(over, "every node is free", PATIENCE_S)
         assert not [node.name for node in self.plane.side.nodes() if node.job_id]
-        eventually(lambda: not self.plane.cluster.strays(), "no process without a task")
-        eventually(lambda: len(self.plane.cluster.processes()) == NODES, "agents only")
-        assert {process.task_id for process in self.plane.cluster.processes()} == {None}
+        eventually(lambda: not strays(self.plane.cluster), "no process without a task")
+        eventually(lambda: len(living(self.plane.cluster)) == NODES, "agents only")
+        assert {process.task_id for process in living(self.plane.cluster)} == {None}
         for line in self.plane.store.jobs(limit=self.jobs + 1).jobs:
             assert not self.plane.store.job(line.id).outbox, f"{line.id} has orders unsent"
         assert self.plane.store.read("PRAGMA integrity_check") == [("ok",)]

@@ -23,9 +23,7 @@ from . import attic, gpus, processes
 from .files import DamagedFile, Json, create_json, locked, now_iso, read_json, write_json, write_text
 from .records import node_view, read_agent, read_boot, task_view
 from .views import (
-    MarkedProcess,
     NodeRefused,
-    NodeState,
     NodeView,
     RebootState,
     TaskSpec,
@@ -254,27 +252,6 @@ class Cluster:
         with self._lock(name):
             gpus.clear(str(self._folder(name)))
             (self._folder(name) / "leaving").unlink(missing_ok=True)
-
-    # what runs
-
-    def processes(self) -> list[MarkedProcess]:
-        """Every living process of this cluster: agents, shims, tasks and whatever they left behind."""
-        found = []
-        for folder in self._folders():
-            for pid in processes.marked(processes.NODE_MARKER, str(folder)):
-                task_dir = processes.marker_of(pid, processes.TASK_MARKER)
-                task_id = os.path.basename(task_dir) if task_dir else None
-                found.append(MarkedProcess(pid=pid, node=folder.name, task_id=task_id))
-        return found
-
-    def strays(self) -> list[MarkedProcess]:
-        """Processes that nothing accounts for: of a task that has ended, or of a node that is off."""
-        found = []
-        for process in self.processes():
-            off = self.node(process.node).state is NodeState.OFF
-            if off or (process.task_id and not self.task(process.node, process.task_id).live):
-                found.append(process)
-        return found
 
     # inside
 

@@ -141,15 +141,6 @@ class TaskView:
         return self.state in (TaskState.PENDING, TaskState.RUNNING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedProcess:
-    """A living process that carries the marker of a node or one of its tasks."""
-
-    pid: int
-    node: str
-    task_id: str | None
-
-
 def checked_name(what: str, name: str) -> str:
     """A name that is safe as the name of a folder."""
     if not _NAME.fullmatch(name):

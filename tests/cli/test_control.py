@@ -19,7 +19,7 @@ from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.local.cluster import Cluster
 from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.conftest import Command, run_command
-from tests.embedded.helpers import ROOT, LiveController, eventually
+from tests.embedded.helpers import ROOT, LiveController, eventually, living
 
 CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
 EVENT = {
@@ -80,10 +80,8 @@ def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
             "the command that submits says so, not the controller"
         )
         assert "node-1: ASSIGNED -> IN_PROGRESS" in out
-        before = {found.pid for found in Cluster(state).processes()}
-        assert {found.node for found in Cluster(state).processes()} == {"node-1", "node-2"}, (
-            "free nodes are off"
-        )
+        before = {found.pid for found in living(Cluster(state))}
+        assert {found.node for found in living(Cluster(state))} == {"node-1", "node-2"}, "free nodes are off"
         alone = command("jobs", "--state", state)
         assert alone.code == 0
         assert "nothing will move until you start  gpu-recovery up" in alone.err
@@ -95,8 +93,8 @@ def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
         )
         assert f"do: start one with: gpu-recovery up --state {state}" in ill.out
         with up(state):  # without any number: the nodes that are there
-            eventually(lambda: "node-3" in {p.node for p in Cluster(state).processes()}, "all nodes are back")
-            now = {found.pid for found in Cluster(state).processes() if found.node != "node-3"}
+            eventually(lambda: "node-3" in {p.node for p in living(Cluster(state))}, "all nodes are back")
+            now = {found.pid for found in living(Cluster(state)) if found.node != "node-3"}
             assert now == before, "the very same ranks run"
             job = command("job", "j", "--state", state, "--json").data
             assert (job["status"], job["attempt"]) == ("IN_PROGRESS", 0)
@@ -111,7 +109,7 @@ def test_up_serves_until_ctrl_c_and_its_job_runs_on_until_the_next_up(
         assert command("stop", "j", "--state", state, "--wait").code == 0
         process.send_signal(signal.SIGINT)
         assert "the nodes are powered off" in process.communicate(timeout=60)[0]
-        assert Cluster(state).processes() == []
+        assert living(Cluster(state)) == []
 
 
 def test_down_ends_what_a_control_plane_left_running(command: Command, tmp_path: Path) -> None:
@@ -121,10 +119,10 @@ def test_down_ends_what_a_control_plane_left_running(command: Command, tmp_path:
         eventually(lambda: nodes_are_free(state, 1), "a free node")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert [found.node for found in Cluster(state).processes()] == ["node-1"], "it was asked to keep them"
+        assert [found.node for found in living(Cluster(state))] == ["node-1"], "it was asked to keep them"
         told = command("down", "--state", state)
         assert (told.code, told.out) == (0, "nodes powered off: 1\n")
-        assert Cluster(state).processes() == []
+        assert living(Cluster(state)) == []
 
 
 def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(
@@ -136,7 +134,7 @@ def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(
     assert told.code == 4
     assert "node-1 is there already, simulated with 2 GPUs; you asked for simulated with 4" in told.err
     assert [view.name for view in Cluster(state).nodes()] == ["node-1"]
-    assert Cluster(state).processes() == []
+    assert living(Cluster(state)) == []
 
 
 def test_fewer_nodes_than_are_there_are_refused(command: Command, tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_fewer_nodes_than_are_there_are_refused(command: Command, tmp_path: Path
     told = command("up", "--state", tmp_path, "--nodes", 1)
     assert told.code == 4
     assert f"{tmp_path} has 2 nodes already, you asked for 1: leave --nodes out" in told.err
-    assert Cluster(tmp_path).processes() == []
+    assert living(Cluster(tmp_path)) == []
 
 
 def test_real_gpus_that_are_not_there_are_refused(command: Command, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ecs_gpu_recovery.core.policy import Policy
 from ecs_gpu_recovery.core.rows import claimed_node
 from ecs_gpu_recovery.engine.ports import Fleet
 from tests.contract.worlds import a_node
+from tests.embedded.helpers import living
 
 #: Jobs start at once on nodes that were just added.
 POLICY = Policy(healthcheck_exit_codes=frozenset({1, 143}), admission_check=False)
@@ -206,7 +207,7 @@ def embedded(folder: Path) -> Iterator[Behind]:
     finally:
         made.fleet.close()  # type: ignore[attr-defined]
         made.cluster.shutdown()
-    assert made.cluster.processes() == []
+    assert living(made.cluster) == []
 
 
 # -- Amazon ECS and SSM, simulated at their API ----------------------------------------------------------------

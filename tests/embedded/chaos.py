@@ -16,7 +16,7 @@ from ecs_gpu_recovery.local.controller import running_pid
 from ecs_gpu_recovery.local.files import DamagedFile, read_json
 from ecs_gpu_recovery.local.views import TaskState, TaskView
 from tests.embedded import helpers
-from tests.embedded.helpers import ControlPlane, eventually
+from tests.embedded.helpers import ControlPlane, eventually, living, strays
 
 STEPS = 20
 STEP_S = 0.04
@@ -191,8 +191,8 @@ class Chaos:
 
     def check_the_nodes(self) -> None:
         """Free and at rest; rebooted exactly as often as it was ordered, and never without a broken GPU."""
-        eventually(lambda: not self.plane.cluster.strays(), "no process without a task")
-        eventually(lambda: len(self.plane.cluster.processes()) == self.plane.nodes, "only the agents run")
+        eventually(lambda: not strays(self.plane.cluster), "no process without a task")
+        eventually(lambda: len(living(self.plane.cluster)) == self.plane.nodes, "only the agents run")
         nodes = self.plane.side.nodes()
         assert {(n.status, n.job_id, n.outbox) for n in nodes} == {(NodeStatus.AVAILABLE, "", ())}
         orders = Counter(

@@ -17,17 +17,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.invariants import broken
 from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from ecs_gpu_recovery.jobfile import parse
+from ecs_gpu_recovery.local import processes
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.store import SqliteStore
-from ecs_gpu_recovery.local.views import TaskView
+from ecs_gpu_recovery.local.views import NodeState, TaskView
 from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded.controller_program import POLICY
 
@@ -44,6 +45,34 @@ def eventually(condition: Callable[[], T], what: str = "", patience_s: float = P
         assert time.monotonic() < deadline, f"never came true: {what or condition}"
         time.sleep(0.02)
     return found
+
+
+class Living(NamedTuple):
+    """A living process that carries the marker of a node or one of its tasks."""
+
+    pid: int
+    node: str
+    task_id: str | None
+
+
+def living(cluster: Cluster) -> list[Living]:
+    """Every process of this cluster: agents, shims, tasks and whatever they left behind."""
+    found = []
+    for view in cluster.nodes():
+        for pid in processes.marked(processes.NODE_MARKER, str(view.folder)):
+            task_dir = processes.marker_of(pid, processes.TASK_MARKER)
+            found.append(Living(pid, view.name, os.path.basename(task_dir) if task_dir else None))
+    return found
+
+
+def strays(cluster: Cluster) -> list[Living]:
+    """Processes that nothing accounts for: of a task that has ended, or of a node that is off."""
+    off = {view.name for view in cluster.nodes() if view.state is NodeState.OFF}
+    return [
+        one
+        for one in living(cluster)
+        if one.node in off or (one.task_id and not cluster.task(one.node, one.task_id).live)
+    ]
 
 
 class ControlPlane:
@@ -121,7 +150,7 @@ class ControlPlane:
         for name in {"side", "store"} & self.__dict__.keys():
             getattr(self, name).close()
         self.cluster.shutdown()
-        assert self.cluster.processes() == []
+        assert living(self.cluster) == []
 
 
 @contextmanager
@@ -244,10 +273,8 @@ def check_the_steps(plane: ControlPlane, job: Job, steps: int, digest: str) -> N
 
 def check_that_nothing_is_left(plane: ControlPlane, job: Job) -> None:
     """Only the agents run, every node is free, no order waits, the record keeps all rules."""
-    eventually(lambda: not plane.cluster.strays(), "no process without a task")
-    alive = eventually(
-        lambda: len(found := plane.cluster.processes()) == plane.nodes and found, "agents only"
-    )
+    eventually(lambda: not strays(plane.cluster), "no process without a task")
+    alive = eventually(lambda: len(found := living(plane.cluster)) == plane.nodes and found, "agents only")
     assert {process.task_id for process in alive} == {None}
     assert broken(job) == []
     assert job.outbox == ()
@@ -305,7 +332,7 @@ class LiveController:
         assert job.status is status, (job.outcome, [entry.why for entry in job.timeline])
         assert broken(job) == []
         assert not [node for node in self.side.nodes() if node.job_id == job_id]
-        eventually(lambda: not self.cluster.strays(), "no stray process")
+        eventually(lambda: not strays(self.cluster), "no stray process")
         return job
 
     def trains_to(self, job_id: str, step: int) -> None:
@@ -336,4 +363,4 @@ def live_controller(
             loop.join()
             live.side.close()
             live.cluster.shutdown()
-    assert live.cluster.processes() == []
+    assert living(live.cluster) == []

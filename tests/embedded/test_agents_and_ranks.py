@@ -22,6 +22,7 @@ from tests.embedded.helpers import (
     control_plane,
     eventually,
     live_controller,
+    living,
     submit,
     training,
     undisturbed_digest,
@@ -106,7 +107,7 @@ def test_where_the_deployment_says_never_a_killed_rank_ends_the_job_and_its_gang
         assert job.outcome == "rank 1 on node-2 was killed (SIGKILL), which no reboot cures"
         assert [message["key"] for message in live.side.notices(10)] == ["job/notify/failed"]
         eventually(lambda: all(node.claimable for node in live.side.nodes()), "nodes free")
-        assert len(live.cluster.processes()) == 2, "only the agents are left"
+        assert len(living(live.cluster)) == 2, "only the agents are left"
 
 
 def test_a_killed_supervisor_costs_its_job_one_retry_and_no_node_a_reboot(
@@ -177,7 +178,7 @@ def test_a_gang_of_escaped_processes_is_caught(tmp_path: Path) -> None:
     with live_controller(tmp_path) as live:
         live.submit("job", (sys.executable, "-c", program))
         live.ends("job", JobStatus.FAILED)
-        eventually(lambda: len(live.cluster.processes()) == 2, "only the agents are left")
+        eventually(lambda: len(living(live.cluster)) == 2, "only the agents are left")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import DamagedFile
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.cli.conftest import run_command
-from tests.embedded.helpers import eventually, live_controller, training
+from tests.embedded.helpers import eventually, live_controller, living, training
 from tests.local.helpers import kill_9, power_on
 
 FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
@@ -47,7 +47,7 @@ def test_a_damaged_node_does_not_keep_the_agents_of_later_ones_from_coming_back(
         assert [v.name for v in cluster.nodes()] == ["a", "b"]
     finally:
         cluster.shutdown()
-    assert cluster.processes() == []
+    assert living(cluster) == []
 
 
 def test_an_agent_writes_its_own_file_again_whoever_damaged_it(tmp_path: Path) -> None:

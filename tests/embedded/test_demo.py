@@ -17,7 +17,7 @@ from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.serve.embedded import FAULTS
 from ecs_gpu_recovery.serve.scenarios import SCENARIOS
-from tests.embedded.helpers import PATIENCE_S, ROOT, eventually
+from tests.embedded.helpers import PATIENCE_S, ROOT, eventually, living
 from tests.programs import python, ran
 
 CLI = [sys.executable, "-m", "ecs_gpu_recovery.main"]
@@ -151,7 +151,7 @@ def test_scripts_get_the_story_as_json(fault: str, tmp_path: Path) -> None:
     else:
         assert (data["status"], data["attempts"], data["notices"]) == ("COMPLETE", 2, [])
     cluster = Cluster(tmp_path / "state")
-    assert cluster.processes() == [], "the folder stays, the processes end"
+    assert living(cluster) == [], "the folder stays, the processes end"
     listed = subprocess.run(
         [*CLI, "jobs", "--json", "--state", str(tmp_path / "state")], cwd=ROOT, capture_output=True, text=True
     )
@@ -197,7 +197,7 @@ def test_the_story_can_be_followed_in_a_browser_and_the_demo_ends_by_itself(tmp_
     last = out.partition("Three things to try next:")[2]
     assert re.findall(r"^  (\d)\. ", last, re.MULTILINE) == ["1", "2", "3"], out
     assert f"gpu-recovery console --state {state}" in last, "how to look at it again"
-    assert Cluster(state).processes() == []
+    assert living(Cluster(state)) == []
 
 
 WRONG = """
@@ -266,7 +266,7 @@ def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, numbe
         process.communicate()
     assert process.returncode not in (0, -number), "it ended in its own way"
     assert "Traceback" not in err
-    assert Cluster(state).processes() == []
+    assert living(Cluster(state)) == []
 
 
 def test_a_demo_on_a_state_with_a_broken_node_says_so_at_once(tmp_path: Path) -> None:
@@ -280,4 +280,4 @@ def test_a_demo_on_a_state_with_a_broken_node_says_so_at_once(tmp_path: Path) ->
     assert told.returncode == 4, told.stdout + told.stderr
     assert "node-2 is FAILED" in told.stderr
     assert "choose another folder with --state" in told.stderr
-    assert Cluster(tmp_path).processes() == []
+    assert living(Cluster(tmp_path)) == []

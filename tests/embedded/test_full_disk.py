@@ -24,7 +24,7 @@ from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
 from tests.cli.conftest import run_command
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, csrf_of, sign_in, still_state
 from tests.console.helpers import training as a_training
-from tests.embedded.helpers import eventually, live_controller, training
+from tests.embedded.helpers import eventually, live_controller, living, training
 from tests.embedded.writer_program import a_node
 
 SIZE = "4m"
@@ -199,7 +199,7 @@ def test_a_task_that_ends_on_a_full_disk_keeps_its_exit_code(small_disk: Path, t
         assert not list(small_disk.rglob("*.room"))
     finally:
         cluster.shutdown()
-    assert cluster.processes() == [], "a full disk keeps nothing alive"
+    assert living(cluster) == [], "a full disk keeps nothing alive"
 
 
 def runs(task: TaskView) -> bool:
@@ -233,7 +233,7 @@ def test_a_task_without_room_to_tell_its_end_waits_for_it_and_runs_once(
         (tmp_path / "go").touch()
         ballast = fill(small_disk)
         os.kill(agent, signal.SIGCONT)
-        eventually(lambda: len(cluster.processes()) > 1, "its supervisor is there")
+        eventually(lambda: len(living(cluster)) > 1, "its supervisor is there")
         time.sleep(2 * FULL_DISK_PAUSE_S)
         assert not (tmp_path / "go.ran").exists(), "it was started though nobody could tell its end"
         ballast.unlink()

@@ -16,7 +16,7 @@ from ecs_gpu_recovery.local import attic
 from ecs_gpu_recovery.local.attic import AT_ONCE, KEEP_ENDED
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.embedded import helpers
-from tests.embedded.helpers import ControlPlane, control_plane, eventually
+from tests.embedded.helpers import ControlPlane, control_plane, eventually, living
 from tests.local.helpers import power_on
 
 #: JOBS=5000 pytest -m slow tests/embedded/test_many_jobs.py
@@ -83,7 +83,7 @@ def play(tmp_path: Path, jobs: int) -> tuple[Mill, float, int]:
         mill.check()
         grown, more = mill.memory_mib() - before, mill.open_files() - files
         eventually(lambda: mill.task_folders() < KEEP_ENDED + AT_ONCE, "old tasks are put away")
-        eventually(lambda: len(plane.cluster.processes()) == NODES, "only the agents run")
+        eventually(lambda: len(living(plane.cluster)) == NODES, "only the agents run")
     return mill, grown, more
 
 

@@ -12,6 +12,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 
 from ecs_gpu_recovery.local.cluster import Cluster
+from tests.embedded.helpers import living
 
 
 @pytest.fixture
@@ -21,4 +22,4 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
     finally:
         made.shutdown()
-    assert made.processes() == []
+    assert living(made) == []

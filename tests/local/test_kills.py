@@ -17,6 +17,7 @@ import pytest
 
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.views import NodeRefused, TaskState
+from tests.embedded.helpers import living, strays
 from tests.local import controller_program as program
 from tests.local.helpers import eventually, kill_9, lines, power_on, shell, shim_pid
 
@@ -57,10 +58,10 @@ def test_a_controller_killed_at_random_loses_and_repeats_nothing(
         assert codes == {pair: program.expected_code(pair[1]) for pair in wanted}
         for node in program.NODES:
             assert len(list(cluster.node(node).folder.glob("kmsg.*"))) == 1, "booted exactly twice"
-        eventually(lambda: len(cluster.processes()) == len(program.NODES), "only the agents are left")
+        eventually(lambda: len(living(cluster)) == len(program.NODES), "only the agents are left")
     finally:
         cluster.shutdown()
-    assert cluster.processes() == []
+    assert living(cluster) == []
 
 
 def test_agents_killed_at_random_lose_and_repeat_no_task(
@@ -90,7 +91,7 @@ def test_agents_killed_at_random_lose_and_repeat_no_task(
     record_property("kills", kills)
     assert Counter(lines(ran)) == Counter(ids)
     assert {cluster.task("n1", task_id).exit_code for task_id in ids} == {3}
-    eventually(lambda: cluster.strays() == [])
+    eventually(lambda: strays(cluster) == [])
 
 
 def test_shims_killed_at_random_leave_no_survivor_and_no_open_end(
@@ -119,4 +120,4 @@ def test_shims_killed_at_random_leave_no_survivor_and_no_open_end(
     ends = Counter(cluster.task("n1", task_id).exit_code for task_id in ids)
     assert set(ends) <= {3, None}, "an end that nobody saw has no exit code"
     assert ends[None] > 0
-    eventually(lambda: len(cluster.processes()) == 1, "only the agent is left")
+    eventually(lambda: len(living(cluster)) == 1, "only the agent is left")

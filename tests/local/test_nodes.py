@@ -15,6 +15,7 @@ from ecs_gpu_recovery.local import gpus, processes
 from ecs_gpu_recovery.local.cluster import SHUT_DOWN, Cluster
 from ecs_gpu_recovery.local.files import locked, read_json, write_json
 from ecs_gpu_recovery.local.views import NodeRefused, NodeState, RebootState, TaskState
+from tests.embedded.helpers import living
 from tests.local.helpers import (
     end_of,
     eventually,
@@ -99,7 +100,7 @@ def test_powering_on_a_running_node_changes_nothing(cluster: Cluster) -> None:
     cluster.power_on("n1")
     Cluster(before.folder.parent.parent).power_on("n1")
     assert cluster.node("n1") == before
-    assert len(cluster.processes()) == 1
+    assert len(living(cluster)) == 1
 
 
 def test_two_agents_for_one_node_end_as_one(cluster: Cluster) -> None:
@@ -143,7 +144,7 @@ def test_power_off_ends_everything_and_tend_leaves_it_off(cluster: Cluster) -> N
     power_on(cluster, "n1", "n2")
     start_and_see_it_run(cluster, "n1", shell("t", "setsid sleep 600 & exec sleep 600"))
     cluster.inject("n1", "lost")
-    assert {process.node for process in cluster.processes()} == {"n2"}
+    assert {process.node for process in living(cluster)} == {"n2"}
     cluster.tend()
     lost = cluster.node("n1")
     assert (lost.state, lost.connected, lost.why_off) == (NodeState.OFF, False, "lost")
@@ -280,7 +281,7 @@ def test_a_node_ordered_not_to_return_stays_away_until_somebody_powers_it_on(clu
     gone = cluster.node("n1")
     assert (gone.state, gone.why_off) == (NodeState.OFF, "did not come back from its reboot")
     assert cluster.reboot_state("n1", "key") is RebootState.PENDING
-    assert cluster.processes() == []
+    assert living(cluster) == []
     cluster.power_on("n1")
     eventually(lambda: cluster.reboot_state("n1", "key") is RebootState.DONE)
     cluster.reboot("n1", "next")
@@ -323,7 +324,7 @@ def test_a_cluster_that_was_shut_down_says_so(cluster: Cluster) -> None:
 def test_a_node_whose_folder_vanishes_ends_with_its_tasks(cluster: Cluster) -> None:
     power_on(cluster, "n1")
     start_and_see_it_run(cluster, "n1", shell("t", "exec sleep 600"))
-    pids = [process.pid for process in cluster.processes()]
+    pids = [process.pid for process in living(cluster)]
     assert len(pids) == 3
     shutil.rmtree(cluster.node("n1").folder, ignore_errors=True)
     eventually(lambda: all(process_state(pid) in ("", "Z") for pid in pids))
@@ -375,7 +376,7 @@ def test_a_controller_can_end_while_its_nodes_run_and_no_pipe_stays_open(tmp_pat
     successor = Cluster(tmp_path)
     eventually(lambda: successor.node("n1").connected)
     successor.shutdown()
-    assert successor.processes() == []
+    assert living(successor) == []
 
 
 def test_a_lock_left_by_a_dead_controller_holds_nobody_up(cluster: Cluster) -> None:

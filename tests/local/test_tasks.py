@@ -18,6 +18,7 @@ from ecs_gpu_recovery.local.fleet import environment
 from ecs_gpu_recovery.local.shim import ENDED
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.core.story import a_running_job
+from tests.embedded.helpers import strays
 from tests.local.helpers import (
     end_of,
     eventually,
@@ -119,7 +120,7 @@ def test_a_task_that_ignores_the_stop_is_killed_with_its_family(node: Cluster) -
     node.stop_task("n1", "t", "enough")
     end = end_of(node, "n1", "t")
     assert (end.exit_code, end.stop_code) == (137, "UserInitiated")
-    eventually(lambda: node.strays() == [])
+    eventually(lambda: strays(node) == [])
     assert processes.marked(processes.TASK_MARKER, str(task.folder)) == []
 
 
