@@ -5,7 +5,6 @@ A task's id is the order's token, so ordering a task twice is ordering it once.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,7 @@ from ..environment import RAS_PORT, telling, training_environment
 from ..waited_for import named
 from . import evidence, gpu_load
 from .cluster import Cluster
-from .files import DamagedFile
+from .files import DamagedFile, read_json
 from .markers import Markers
 from .processes import PACKAGE_ROOT, Unkillable
 from .silence import LocalSilence
@@ -398,10 +397,9 @@ def environment(job: Job, rank: Rank, folder: str = "") -> dict[str, str]:
 def _report(path: Path) -> dict[str, object]:
     """The check's own report; empty where it left none."""
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_json(str(path)) or {}
+    except (OSError, DamagedFile):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _leave(view: NodeView, at: datetime) -> Leave | None:

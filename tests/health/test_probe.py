@@ -1,140 +1,116 @@
-"""Questions in child processes. Each test is a program of its own, because it forks."""
+"""Questions in child processes: what comes back, whatever becomes of the child."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from typing import Any
+import signal
+import subprocess
+import time
+from pathlib import Path
 
+import pytest
+
+from ecs_gpu_recovery.health.sources.probe import Emit, Outcome, Probe, run
+from tests.embedded.helpers import eventually
 from tests.programs import python
 
 from .conftest import patiently
 
-PRELUDE = """
-import json, os, signal, subprocess, sys, time
-from ecs_gpu_recovery.health.sources.probe import Probe, run
-
-def show(outcomes):
-    print(json.dumps({n: [o.state, list(o.messages), o.problem, o.seconds] for n, o in outcomes.items()}))
-"""
+#: A node's program has one thread; a worker of the tests may have more.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-def outcomes(program: str) -> dict[str, Any]:
-    done = python("-W", "error", "-c", PRELUDE + program)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def answer_of(work: object) -> Outcome:
+    return run([Probe(name="a", deadline_s=60, work=work)])["a"]  # type: ignore[arg-type]
 
 
 def test_answers_come_back_in_order() -> None:
-    answer = outcomes("""
-def work(emit):
-    for n in range(3):
-        emit({"n": n})
-show(run([Probe(name="a", deadline_s=60, work=work)]))
-""")
-    assert answer["a"][:3] == ["done", [{"n": 0}, {"n": 1}, {"n": 2}], ""]
+    found = answer_of(lambda emit: [emit({"n": n}) for n in range(3)])
+    assert (found.state, found.messages, found.problem) == ("done", ({"n": 0}, {"n": 1}, {"n": 2}), "")
 
 
-def hung(work: str, more: str = "") -> dict[str, Any]:
-    """What is left of a question that hangs; it has had the time to say something."""
-    program = """
-%s
-fine = Probe(name="fine", deadline_s=60, work=lambda emit: None)
-result = run([Probe(name="hung", deadline_s=%s, work=hang), fine])
-%s
-show(result)
-"""
-    return patiently(
-        lambda deadline: outcomes(program % (work, deadline, more)),
-        lambda found: found["hung"][1],
-        0.5,
-        5,
-        60,
-    )
+def hung(work: object) -> dict[str, Outcome]:
+    """What is left of a question that hangs, beside one that does not; it has had the time to say something."""
+
+    def ask(deadline: float) -> dict[str, Outcome]:
+        fine = Probe(name="fine", deadline_s=60, work=lambda emit: None)
+        return run([Probe(name="hung", deadline_s=deadline, work=work), fine])  # type: ignore[arg-type]
+
+    return patiently(ask, lambda found: found["hung"].messages, 0.5, 5, 60)
 
 
 def test_a_hang_ends_at_the_deadline_and_keeps_what_was_said() -> None:
-    answer = hung("""
-def hang(emit):
-    emit({"asking": 3})
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
-        time.sleep(1000)
-""")
-    state, messages, problem, _ = answer["hung"]
-    assert (state, messages) == ("hung", [{"asking": 3}])
-    assert re.search(r"within (0\.5|5|60) s", problem)
-    assert answer["fine"][0] == "done"
+    def hang(emit: Emit) -> None:
+        emit({"asking": 3})
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(1000)
+
+    found = hung(hang)
+    assert (found["hung"].state, found["hung"].messages) == ("hung", ({"asking": 3},))
+    assert re.search(r"within (0\.5|5|60) s", found["hung"].problem)
+    assert found["fine"].state == "done"
 
 
 def test_what_a_hung_child_started_dies_with_it() -> None:
-    work = """
-def hang(emit):
-    child = subprocess.Popen(["sleep", "1000"])
-    emit({"pid": child.pid})
-    child.wait()
-"""
-    wait = """
-def gone(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
-        return True
-until = time.monotonic() + 60
-pids = [message["pid"] for message in result["hung"].messages]
-while not all(map(gone, pids)) and time.monotonic() < until:
-    time.sleep(0.01)
-assert all(map(gone, pids))
-"""
-    answer = hung(work, wait)
-    assert (answer["hung"][0], len(answer["hung"][1])) == ("hung", 1)
+    def hang(emit: Emit) -> None:
+        child = subprocess.Popen(["sleep", "1000"])
+        emit({"pid": child.pid})
+        child.wait()
+
+    def gone(pid: object) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    found = hung(hang)["hung"]
+    (said,) = found.messages
+    assert found.state == "hung"
+    eventually(lambda: gone(said["pid"]), "it is gone")
 
 
-def test_an_error_in_the_child_is_told() -> None:
-    answer = outcomes("""
-def work(emit):
-    emit({"so": "far"})
-    raise ValueError("no such thing")
-show(run([Probe(name="a", deadline_s=60, work=work)]))
-""")
-    state, messages, problem, _ = answer["a"]
-    assert (state, messages) == ("failed", [{"so": "far"}])
-    assert "ValueError: no such thing" in problem
+def test_an_error_in_the_child_and_its_death_are_told() -> None:
+    def fails(emit: Emit) -> None:
+        emit({"so": "far"})
+        raise ValueError("no such thing")
+
+    found = answer_of(fails)
+    assert (found.state, found.messages) == ("failed", ({"so": "far"},))
+    assert "ValueError: no such thing" in found.problem
+    killed = answer_of(lambda emit: os.kill(os.getpid(), signal.SIGKILL))
+    assert (killed.state, "signal 9" in killed.problem) == ("failed", True)
 
 
-def test_a_child_that_is_killed_is_told() -> None:
-    answer = outcomes("""
-show(run([Probe(name="a", deadline_s=60, work=lambda emit: os.kill(os.getpid(), signal.SIGSEGV))]))
-""")
-    assert answer["a"][0] == "failed"
-    assert "signal 11" in answer["a"][2]
+def test_much_output_passes_and_none_of_it_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    def talks(emit: Emit) -> None:
+        os.write(1, b"noise of a library")
+        os.write(2, b"more noise")
+        emit({"text": "x" * 3_000_000})
 
-
-def test_much_output_passes_and_none_of_it_reaches_the_terminal() -> None:
-    answer = outcomes("""
-def work(emit):
-    print("noise of a library")
-    sys.stderr.write("more noise")
-    emit({"text": "x" * 3_000_000})
-result = run([Probe(name="a", deadline_s=60, work=work)])
-assert len(result["a"].messages[0]["text"]) == 3_000_000
-show({})
-""")
-    assert answer == {}
+    (said,) = answer_of(talks).messages
+    assert len(str(said["text"])) == 3_000_000
+    assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_to_ask_is_no_error() -> None:
-    assert outcomes("show(run([]))") == {}
+    assert run([]) == {}
 
 
-def test_no_child_is_left_behind() -> None:
-    outcomes("""
+NO_CHILD_LEFT = """
+import os, time
+from ecs_gpu_recovery.health.sources.probe import Probe, run
 hung = [Probe(name=f"h{n}", deadline_s=0.3, work=lambda emit: time.sleep(900)) for n in range(3)]
 fine = [Probe(name=f"f{n}", deadline_s=60, work=lambda emit: None) for n in range(3)]
 run(hung + fine)
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
-    show({})
-""")
+    print("none")
+"""
+
+
+def test_no_child_is_left_behind() -> None:
+    done = python("-W", "error", "-c", NO_CHILD_LEFT)
+    assert (done.stdout, done.stderr) == ("none\n", "")
