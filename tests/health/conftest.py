@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,10 +74,12 @@ class Ran:
 
 @dataclass
 class Bench:
-    """A place to run the program in: which commands exist, which NVML, which environment."""
+    """A place to run the program in. Neither driver nor DCGM nor kernel log, until the test brings one."""
 
     folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.nvml("raise ImportError('not on this node')")
 
     def command(self, name: str, script: str) -> None:
         """A stand-in for nvidia-smi or dcgmi."""
@@ -109,7 +111,7 @@ class Bench:
         bin_folder = self.folder_with_tools()
         kept = {key: value for key, value in os.environ.items() if key != "GPU_HEALTH_SIMULATED"}
         kept |= {"PATH": str(bin_folder), "PYTHONPATH": str(self.folder / "python")}
-        kept |= {**self.environment, **environment}
+        kept |= environment
         done = python("-W", "error", "-m", "ecs_gpu_recovery.health", *argv, env=kept)
         return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -152,18 +154,12 @@ def run_here(probes: Sequence[probe.Probe]) -> dict[str, probe.Outcome]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Neither driver nor DCGM nor kernel log, until the test brings one."""
-    made = Bench(folder=tmp_path)
-    made.nvml("raise ImportError('not on this node')")
-    return made
+    return Bench(folder=tmp_path)
 
 
 @pytest.fixture
 def quick_bench(tmp_path: Path) -> QuickBench:
-    """The same, in this process."""
-    made = QuickBench(folder=tmp_path)
-    made.nvml("raise ImportError('not on this node')")
-    return made
+    return QuickBench(folder=tmp_path)
 
 
 class Bus:

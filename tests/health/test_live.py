@@ -39,13 +39,8 @@ def within(
     return patiently(ask, lambda found: answered(found[1]), *deadlines)
 
 
-def status(report: dict[str, Any], name: str) -> str:
-    found: str = next(c["status"] for c in report["checks"] if c["name"] == name)
-    return found
-
-
-def detail(report: dict[str, Any], name: str) -> str:
-    found: str = next(c["detail"] for c in report["checks"] if c["name"] == name)
+def told(report: dict[str, Any], name: str, what: str = "status") -> str:
+    found: str = next(c[what] for c in report["checks"] if c["name"] == name)
     return found
 
 
@@ -66,7 +61,7 @@ def test_a_sound_machine_is_healthy_without_dcgm_and_says_that_dcgm_is_missing(b
     bench.prints("nvidia-smi", xml())
     exit_code, report = check(bench, "--expect-gpus", "1")
     assert exit_code == 0
-    assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
+    assert told(report, "dcgm-health") == told(report, "dcgm-diag") == "not_tested"
     assert "no GPU fault found; not tested: DCGM (dcgmi is not installed)" in report["why"]
     assert report["gpus"][0]["bus_id"] == "0000:4f:00"
     assert report["driver"] == "580.00"
@@ -114,12 +109,12 @@ def test_no_machine_is_condemned_for_what_an_earlier_boot_saw(
     (sound.folder / "kernel.log").write_text(line)
     ended, report = check(sound)
     assert ended == exit_code, report["why"]
-    assert exit_code or "1 of an earlier boot left out" in detail(report, "kernel-log")
+    assert exit_code or "1 of an earlier boot left out" in told(report, "kernel-log", "detail")
 
 
 def test_a_kernel_log_that_cannot_be_read_is_no_verdict(sound: Bench) -> None:
     ran = sound.check("--json", "--kernel-log", str(sound.folder / "missing"))
-    assert (ran.exit_code, status(ran.report, "kernel-log")) == (0, "not_tested")
+    assert (ran.exit_code, told(ran.report, "kernel-log")) == (0, "not_tested")
     ran = sound.check("--json", "--kernel-log", str(sound.folder / "missing"), "--require", "kernel-log")
     assert ran.exit_code == 3
 
@@ -158,7 +153,7 @@ def test_dcgm_that_cannot_be_reached_is_never_a_bad_gpu(sound: Bench) -> None:
     )
     exit_code, report = check(sound, "--level", "2")
     assert exit_code == 0
-    assert status(report, "dcgm-health") == status(report, "dcgm-diag") == "not_tested"
+    assert told(report, "dcgm-health") == told(report, "dcgm-diag") == "not_tested"
     assert "not tested: DCGM (Error: unable to establish a connection" in report["why"]
 
 
@@ -257,7 +252,7 @@ def test_a_diagnostic_that_hangs_is_suspicious_and_no_more(bench: Bench) -> None
     bench.prints("nvidia-smi", xml())
     bench.command("dcgmi", f'[ "$1" = diag ] && sleep 1000; cat {bench.folder}/none')
     exit_code, report = check(bench, "--level", "1", "--diag-deadline", "1")
-    assert (exit_code, status(report, "dcgm-diag")) == (3, "hung")
+    assert (exit_code, told(report, "dcgm-diag")) == (3, "hung")
 
 
 def test_host_problems_never_reboot(bench: Bench, tmp_path: Path) -> None:

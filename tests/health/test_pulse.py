@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,66 +81,45 @@ def test_a_gpu_that_trained_and_then_spins_is_flat_since_the_moment_it_stopped_t
     assert (told["state"], told["since"]) == ("flat", "1970-01-01T00:05:05+00:00")
 
 
-#: What a limit protects against, and the value that would not. Each load works: it must never be called flat or idle.
-PROTECTED: dict[str, tuple[tuple[tuple[Load, float], ...], dict[str, float], dict[str, float]]] = {
-    "a step that ends within the window": (
-        (TRAINED, (lambda at: training(at) if 0 < at % 50 < 25 else spinning(at), 300)),
-        {},
-        {"pulse_window_s": 20},
+def swinging(watts: float, by: float) -> Load:
+    return lambda at: {**spinning(at), "power_w": watts + by * math.sin(at)}
+
+
+def by_steps(at: float) -> dict[str, float]:
+    return training(at) if 0 < at % 50 < 25 else spinning(at)
+
+
+SMALL, STAGE = changed(training, power_w=60), changed(training, pcie_bytes_s=3e9)
+CAPPED = changed(training, power_w=698, pcie_bytes_s=0)
+#: What a limit protects against, a value that would not, and the load, which works: it is neither flat nor idle.
+PROTECTED: dict[str, tuple[Any, ...]] = {
+    "a step that ends within the window": ("pulse_window_s", 20, TRAINED, (by_steps, 300)),
+    "a free GPU, which nobody is to be told of": ("held_mib", 1, (resting, 300)),
+    "a small model's idle GPU": ("idle_utilization", 20, (changed(resting, utilization=12), 300)),
+    "kernels with gaps": ("spin_utilization", 50, TRAINED, (changed(spinning, utilization=60), 300)),
+    "uneven power without much traffic": ("flat_power_share", 0.2, TRAINED, (swinging(124, 8), 300)),
+    "a few watts on a small GPU": ("flat_power_w", 5, (SMALL, 300), (swinging(40, 2), 300)),
+    "one that was never different, or at its power limit": ("flat_fall", 1.1, (CAPPED, 600)),
+    "a stage that passes on": (
+        "quiet_bytes_s",
+        1e9,
+        (STAGE, 300),
+        (changed(spinning, pcie_bytes_s=5e8), 300),
     ),
-    "a free GPU, which nobody is to be told of": (((resting, 300),), {"held": 4}, {"held_mib": 1}),
-    "a small model that leaves its GPU mostly idle": (
-        ((changed(resting, utilization=12), 300),),
-        {},
-        {"idle_utilization": 20},
-    ),
-    "kernels with gaps between them": (
-        (TRAINED, (changed(spinning, utilization=60), 300)),
-        {},
-        {"spin_utilization": 50},
-    ),
-    "uneven power without much traffic": (
-        (TRAINED, (lambda at: {**spinning(at), "power_w": 124 + 8 * math.sin(at)}, 300)),
-        {},
-        {"flat_power_share": 0.2},
-    ),
-    "a few watts up and down on a small GPU": (
-        (
-            (changed(training, power_w=60), 300),
-            (lambda at: {**spinning(at), "power_w": 40 + 2 * math.sin(at)}, 300),
-        ),
-        {},
-        {"flat_power_w": 5},
-    ),
-    "a steady program that was never different, or one at its power limit": (
-        ((changed(training, power_w=698, pcie_bytes_s=0), 600),),
-        {},
-        {"flat_fall": 1.1},
-    ),
-    "a pipeline stage that only passes data on": (
-        ((changed(training, pcie_bytes_s=3e9), 300), (changed(spinning, pcie_bytes_s=5e8), 300)),
-        {},
-        {"quiet_bytes_s": 1e9},
-    ),
-    "one that still moves a good part of its bytes": (
-        (TRAINED, (changed(spinning, pcie_bytes_s=3e9), 300)),
-        {},
-        {"quiet_share": 0.5},
-    ),
-    "a checkpoint of ten minutes behind a GPU at rest": (
-        (TRAINED, (resting, 600)),
-        {"bytes_s": 1.7e7},
-        {"host_bytes_s": 1e9},
-    ),
-    "a compilation behind a GPU at rest": ((TRAINED, (resting, 600)), {"cores": 4.0}, {"host_cores": 64}),
+    "one with half its bytes": ("quiet_share", 0.5, TRAINED, (changed(spinning, pcie_bytes_s=3e9), 300)),
+    "a checkpoint of ten minutes": ("host_bytes_s", 1e9, TRAINED, (resting, 600)),
+    "a compilation": ("host_cores", 64, TRAINED, (resting, 600)),
 }
+#: What the machine around the GPU does meanwhile.
+MEANWHILE = {"held_mib": {"held": 4}, "host_bytes_s": {"bytes_s": 1.7e7}, "host_cores": {"cores": 4.0}}
 
 
 @pytest.mark.parametrize("what", PROTECTED)
 def test_each_limit_protects_against(what: str) -> None:
-    loads, host, without = PROTECTED[what]
+    limit, useless, *loads = PROTECTED[what]
+    host: dict[str, float] = MEANWHILE.get(limit, {})
     assert state(*loads, **host) in (State.MOVING, None)
-    assert state(*loads, limits=replace(LIMITS, **without), **host) in (State.FLAT, State.IDLE)
+    assert state(*loads, limits=replace(LIMITS, **{limit: useless}), **host) in (State.FLAT, State.IDLE)
 
 
 def test_a_spinning_rank_keeps_cores_busy_and_is_flat_all_the_same() -> None:
