@@ -72,41 +72,32 @@ def examine(node: Node, wanted: Wanted, policy: Policy, now: datetime) -> Seen:
     """Run every check that applies to this node."""
     outcomes = run_probes(_passive(node, wanted, policy))
     expected = wanted.expect_gpus if wanted.expect_gpus is not None else node.expected_gpus()
-    checks: list[Check] = []
-    findings: list[Finding] = []
-
-    def keep(judged: Judged) -> None:
-        checks.append(judged[0])
-        findings.extend(judged[1])
-
-    told = outcomes[PROGRESS].first("progress") if PROGRESS in outcomes else None
     driver = outcomes.pop("driver")
     log = _kernel_log(outcomes.pop("kernel-log"), wanted, policy, now)
-    judged, states = _driver(driver, policy, expected)
+    first, states = _driver(driver, policy, expected)
     if driver.state == "hung" and not _proven(log[1]):
-        judged, states = _asked_again(node, wanted, policy, expected, judged)
-    keep(judged)
-    if IDLE in wanted.require:
-        checks.append(_idle(states))
-    keep(log)
+        first, states = _asked_again(node, wanted, policy, expected, first)
+    judged: list[Judged] = [first, *([(_idle(states), [])] if IDLE in wanted.require else []), log]
     for name, outcome in outcomes.items():
-        keep(_dcgm(outcome, policy, states) if name == dcgm.HEALTH else _host(outcome, policy))
+        judged.append(_dcgm(outcome, policy, states) if name == dcgm.HEALTH else _host(outcome, policy))
     if wanted.level != QUICK:
-        diag = _diag(node, wanted, policy, states, findings)
-        keep(diag)
+        diag = _diag(node, wanted, policy, states, _found(judged))
+        judged.append(diag)
         if diag[0].answered:
-            again = _health_again(wanted, policy, states)
-            checks = [check for check in checks if check.name != dcgm.HEALTH]
-            findings = [finding for finding in findings if finding.source != dcgm.HEALTH]
-            keep(again)
-    progress = told if isinstance(told, dict) else None
+            judged = [one for one in judged if one[0].name != dcgm.HEALTH]
+            judged.append(_health_again(wanted, policy, states))
+    told = outcomes[PROGRESS].first("progress") if PROGRESS in outcomes else None
     return Seen(
-        checks=tuple(checks),
-        findings=tuple(findings),
+        checks=tuple(check for check, _ in judged),
+        findings=tuple(_found(judged)),
         gpus=tuple(states),
-        progress=progress,
+        progress=told if isinstance(told, dict) else None,
         driver=str(driver.first("driver") or ""),
     )
+
+
+def _found(judged: Iterable[Judged]) -> list[Finding]:
+    return [finding for _, found in judged for finding in found]
 
 
 def _passive(node: Node, wanted: Wanted, policy: Policy) -> list[Probe]:
