@@ -18,9 +18,19 @@ from .node_record import Node, Wrote
 class Fact:
     at: datetime  #: the event's own time, never our clock
 
-    def clock(self, now: datetime) -> datetime:
-        """Where it moves a record's clock that stands at `now`: late news must not turn it back."""
-        return max(self.at, now)
+    def clock(self, stands: datetime, now: datetime | None = None) -> datetime:
+        """Where it moves the clock of a record, which stands there: late news must not turn it back."""
+        return max(self.at, stands)
+
+
+class WatchFact(Fact):
+    """What the watch on a node tells, under the node's own time. That may be wrong by years: the clock of whoever hears
+    it is the limit."""
+
+    __slots__ = ()
+
+    def clock(self, stands: datetime, now: datetime | None = None) -> datetime:
+        return min(max(self.at, stands), stands if now is None else max(stands, now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +283,7 @@ GRAVE = frozenset({"reboot", "replace"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultSeen(Fact):
+class FaultSeen(WatchFact):
     """Evidence about a node's hardware from elsewhere (kernel log, instance health). It is recorded. On a free node a
     grave one starts an examination; a fatal one is acted on too, if the program there shows no sign of life."""
 
@@ -284,17 +294,13 @@ class FaultSeen(Fact):
     grave: bool = False  #: a check that finds it condemns the node
     boot_id: str = ""  #: of the boot in which it was seen, where the sender tells
 
-    def clock(self, now: datetime) -> datetime:
-        """Nowhere: its time is the node's own, and a node's clock may be wrong by years."""
-        return now
-
     @property
     def noted_as(self) -> str:
         return PROGRAM_FAULT if self.application else FAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePulse(Fact):
+class NodePulse(WatchFact):
     """What a node says of its GPUs: a level, repeated while they stand still."""
 
     node: str
@@ -303,10 +309,6 @@ class NodePulse(Fact):
     trained: bool = False
     what: str = ""
     wrote: tuple[Wrote, ...] = ()  #: of whatever jobs it sees files
-
-    def clock(self, now: datetime) -> datetime:
-        """Nowhere: its time is the node's own."""
-        return now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

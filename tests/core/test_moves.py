@@ -355,6 +355,15 @@ def test_a_fault_on_a_node_of_a_waiting_job_hands_that_one_over_too() -> None:
     )
 
 
+def test_the_story_of_a_job_that_waits_goes_on_when_the_fault_is_heard() -> None:
+    job = a_job_that_waits_for_n1()
+    night = job.now + timedelta(hours=3)
+    fault = FaultSeen(at=night, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1")
+    for clock, told in ((night + MINUTE, night), (night - MINUTE, night - MINUTE)):  # or the node's is wrong
+        step = decide(job.job, fault, POLICY, clock).job
+        assert [entry.at for entry in step.timeline[-2:]] == [night, told]
+
+
 @pytest.mark.parametrize(
     "fault",
     [{"grave": False}, {"boot_id": "boot-0"}, {"node": "n1"}],

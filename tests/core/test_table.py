@@ -48,7 +48,7 @@ def test_every_status_answers_every_fact_and_every_fact_is_for_a_job_or_a_node()
     assert (set(TABLE), set(nodes.TABLE)) == (set(JobStatus), set(NodeStatus))
     (of_jobs,) = {frozenset(row) for row in TABLE.values()}
     (of_nodes,) = {frozenset(row) for row in (*nodes.TABLE.values(), nodes.HELD)}
-    assert of_jobs | of_nodes == FACTS - {events.Fact, events.TaskFact}
+    assert of_jobs | of_nodes == FACTS - {events.Fact, events.TaskFact, events.WatchFact}
     assert of_jobs & of_nodes == SHARED
 
 

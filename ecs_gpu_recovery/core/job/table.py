@@ -162,7 +162,7 @@ def decide(job: Job, ev: Fact, policy: Policy, now: datetime | None = None) -> S
     rule = TABLE[job.status].get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a job")
-    draft = Draft(job, ev.clock(job.updated_at), policy, now)
+    draft = Draft(job, ev.clock(job.updated_at, now), policy, now)
     rule(draft, ev)
     settle(draft)
     return draft.finish()

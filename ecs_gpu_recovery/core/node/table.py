@@ -32,10 +32,10 @@ from ..events import (
     RebootFailed,
     RebootProven,
     Tick,
+    WatchFact,
 )
 from ..model import NodeStatus
 from ..node_record import Node
-from ..outbox import latest
 from ..policy import Policy
 from . import rules as r
 from .draft import NodeDraft, NodeStep
@@ -111,9 +111,7 @@ def decide_node(node: Node, ev: Fact, policy: Policy, now: datetime | None = Non
     rule = (TABLE[node.status] if node.own else HELD).get(type(ev))
     if rule is None:
         raise Bug(f"{type(ev).__name__} is not an event of a node")
-    at = ev.at
-    if isinstance(ev, FaultSeen | NodePulse):  # a node's own clock is not ours
-        at = min(max(at, node.updated_at), latest(node.updated_at, now))
+    at = ev.clock(node.updated_at, now) if isinstance(ev, WatchFact) else ev.at
     draft = NodeDraft(node, at, policy, now)
     rule(draft, ev)
     r.settle(draft)
