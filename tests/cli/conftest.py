@@ -35,6 +35,18 @@ class Result:
         assert self.code in (0, 1), self
         return json.loads(self.out)
 
+    def refused(self, *words: str, code: int = 4) -> None:
+        """Why was told with all of these words, and nothing was answered."""
+        assert self.code == code, self
+        assert [word for word in words if word not in self.err] == [], self.err
+        assert "Traceback" not in self.err
+        assert not self.out, self.out
+
+    def tells(self, *words: str, code: int = 0) -> None:
+        """All of these words are in its answer."""
+        assert self.code == code, self
+        assert [word for word in words if word not in self.out] == [], self.out
+
 
 Command = Callable[..., Result]
 #: How a message about an unknown job or node ends.

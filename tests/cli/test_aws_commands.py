@@ -38,9 +38,7 @@ def test_jobs_are_listed_newest_first_and_by_state(person: Person) -> None:
     assert [line["id"] for line in rest["jobs"]] == ["j0"]
     assert person.done("jobs", "--status", "FAILED")["jobs"] == []
     assert "No job is FAILED." in person("jobs", "--status", "failed").out
-    shown = person("jobs").out
-    assert "j0" in shown
-    assert "IN_PROGRESS" in shown
+    person("jobs").tells("j0", "IN_PROGRESS")
 
 
 def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
@@ -50,13 +48,8 @@ def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
     )
     running.world.cloud.control.health("n1", 1)
     running.world.fail_rank(0)
-    told = running("job", "j1", "--watch")
-    assert told.code == 0, told
-    for word in ("PENDING_HEALTHCHECK", "REBOOTING", "RESTARTING", "COMPLETE"):
-        assert word in told.out
-    shown = running("job", "j1").out
-    assert "COMPLETE  restarted once\n" in shown
-    assert "n1" in shown
+    running("job", "j1", "--watch").tells("PENDING_HEALTHCHECK", "REBOOTING", "RESTARTING", "COMPLETE")
+    running("job", "j1").tells("COMPLETE  restarted once\n", "n1")
     data = running.done("job", "j1")
     assert (data["status"], data["attempt"]) == ("COMPLETE", 1)
     assert {phase["name"] for phase in data["phases"]} >= {"running", "waiting for nodes"}
@@ -64,19 +57,14 @@ def test_a_job_tells_its_ranks_nodes_and_reasons(running: Person) -> None:
 
 def test_a_job_that_is_not_there_is_code_3_and_says_where_to_look(person: Person) -> None:
     for args in (("job", "x"), ("logs", "x"), ("stop", "x"), ("retry", "x")):
-        told = person(*args)
-        assert told.code == 3, told
-        assert "no job x in cluster gpus" in told.err
-        assert "gpu-recovery jobs --backend aws" in told.err
+        person(*args).refused("no job x in cluster gpus", "gpu-recovery jobs --backend aws", code=3)
 
 
 def test_a_job_of_another_tool_that_was_not_taken_over_is_named_as_such(person: Person) -> None:
     other = OtherTool(person.world)
     person.world.events = False
     other.submit()
-    told = person("job", "t1")
-    assert told.code == 3
-    assert "recorded by another tool" in told.err
+    person("job", "t1").refused("recorded by another tool", code=3)
 
 
 # -- logs ----------------------------------------------------------------------------------------------------
@@ -155,9 +143,7 @@ def test_a_log_is_handed_on_as_soon_as_the_reader_has_enough(running: Person) ->
 
 def test_a_log_group_that_is_gone_is_told_of(running: Person) -> None:
     running.logs.groups.remove(LOG_GROUP)
-    told = running("logs", "j1")
-    assert told.code == 4
-    assert f"there is no log group {LOG_GROUP}" in told.err
+    running("logs", "j1").refused(f"there is no log group {LOG_GROUP}")
 
 
 def test_a_job_without_a_log_group_says_how_to_get_one(person: Person) -> None:
@@ -165,27 +151,19 @@ def test_a_job_without_a_log_group_says_how_to_get_one(person: Person) -> None:
         person("submit", "--any", "1", "--id", "j1", "--image", "x:1", "--check", "none", "--", "a").code == 0
     )
     person.world.pass_time(2)
-    told = person("logs", "j1")
-    assert told.code == 4
-    assert "--log-group" in told.err
+    person("logs", "j1").refused("--log-group")
 
 
 # -- stop ----------------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_stopped_with_a_name_and_a_reason(running: Person) -> None:
-    told = running("stop", "j1", "--why", "wrong data", "--wait")
-    assert told.code == 0, told
-    assert "stopping j1" in told.out
+    running("stop", "j1", "--why", "wrong data", "--wait").tells("stopping j1")
     job = running.world.run()
     assert job.status is JobStatus.USER_STOPPED
-    story = running("job", "j1").out
-    assert "assumed-role/Researchers/ann" in story
-    assert "wrong data" in story
+    running("job", "j1").tells("assumed-role/Researchers/ann", "wrong data")
     assert running.world.tasks(live=True) == []
-    again = running("stop", "j1")
-    assert again.code == 4
-    assert "has already ended (USER_STOPPED)" in again.err
+    running("stop", "j1").refused("has already ended (USER_STOPPED)")
 
 
 def test_stopping_as_json_shows_the_record(running: Person) -> None:
@@ -211,9 +189,7 @@ def test_notices_name_what_needs_a_person(running: Person) -> None:
     running.world.cloud.control.health("n1", 2)
     running.world.fail_rank(0)
     running.world.run()
-    shown = running("notices").out
-    assert "Job j1 failed" in shown
-    assert "Node n1 failed" in shown
+    running("notices").tells("Job j1 failed", "Node n1 failed")
     notices = running.done("notices")["notices"]
     sent = running.world.messages()
     assert {n["subject"] for n in notices} >= {said.splitlines()[0] for said in sent}
@@ -249,14 +225,15 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(person: Person) -> None:
     person.functions.names.remove("EcsGpuRecoveryStack-RecoverySweeper")
     person.world.cloud.control.ssm_agent("n1", False)
     person.world.cloud.control.add_node(name="cpu", cluster="gpus", gpus=0)
-    told = person("doctor")
-    assert told.code == 1
-    assert "FAIL  messages" in told.out
-    assert "aws sns subscribe --topic-arn" in told.out
-    assert "not there: EcsGpuRecoveryStack-RecoverySweeper" in told.out
-    assert "SSM does not reach mi-" in told.out
-    assert "AmazonSSMManagedInstanceCore" in told.out
-    assert "no GPUs registered: i-" in told.out
+    person("doctor").tells(
+        "FAIL  messages",
+        "aws sns subscribe --topic-arn",
+        "not there: EcsGpuRecoveryStack-RecoverySweeper",
+        "SSM does not reach mi-",
+        "AmazonSSMManagedInstanceCore",
+        "no GPUs registered: i-",
+        code=1,
+    )
 
 
 def test_the_doctor_says_that_a_check_of_ones_own_cannot_be_started_with_its_role(person: Person) -> None:
@@ -265,18 +242,14 @@ def test_the_doctor_says_that_a_check_of_ones_own_cannot_be_started_with_its_rol
         family="my-check", executionRoleArn=role, containerDefinitions=[{"name": "check", "image": "check"}]
     )
     person.functions.environment["DCGM_HEALTH_CHECK_TASK"] = "my-check:1"
-    told = person("doctor")
-    assert told.code == 1
-    assert f"add to TASK_ROLE_ARNS: {role}" in told.out
+    person("doctor").tells(f"add to TASK_ROLE_ARNS: {role}", code=1)
     person.functions.environment["TASK_ROLE_ARNS"] = role
     assert person("doctor").code == 0
 
 
 def test_the_doctor_says_that_nobody_gives_permits(person: Person) -> None:
     del person.functions.environment["GUARD_TABLE_NAME"]
-    told = person("doctor")
-    assert told.code == 1
-    assert "nodes are rebooted without any" in told.out
+    person("doctor").tells("nodes are rebooted without any", code=1)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +267,7 @@ def test_the_doctor_names_each_missing_part(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    told = person("doctor")
-    assert told.code == 1, told
-    assert word in told.out
+    person("doctor").tells(word, code=1)
 
 
 def test_the_doctor_says_in_one_line_that_no_check_can_start_without_its_image(person: Person) -> None:
@@ -311,9 +282,7 @@ def test_the_doctor_says_in_one_line_that_no_check_can_start_without_its_image(p
 
 
 def test_the_doctor_names_the_backends_it_knows() -> None:
-    told = run_command("doctor", "--backend", "moon")
-    assert told.code == 4
-    assert "no backend 'moon'" in told.err
+    run_command("doctor", "--backend", "moon").refused("no backend 'moon'")
 
 
 # -- events --------------------------------------------------------------------------------------------------

@@ -16,10 +16,9 @@ from tests.stories.world import CLUSTER
 
 
 def test_nodes_that_nobody_knew_are_found_and_the_job_starts_on_them(person: Person) -> None:
-    told = person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none")
-    assert told.code == 0, told
-    assert "submitted j1 on n0, n1" in told.out
-    assert "gpu-recovery job j1 --watch --backend aws" in told.out
+    person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none").tells(
+        "submitted j1 on n0, n1", "gpu-recovery job j1 --watch --backend aws"
+    )
     person.world.pass_time(2)
     job = person.world.job()
     assert job.status is JobStatus.IN_PROGRESS
@@ -44,15 +43,13 @@ def test_the_nodes_are_examined_first_and_the_job_starts_when_they_pass(person: 
 
 def test_waiting_ends_with_the_job(person: Person) -> None:
     person.world.cloud.control.script(family="gpu-training-run", times=None, exit_code=0, after_s=20)
-    told = person.submit("--any", "2", "--id", "j1", "--wait")
-    assert told.code == 0, told
-    assert "COMPLETE" in told.out
+    person.submit("--any", "2", "--id", "j1", "--wait").tells("COMPLETE")
 
 
 def test_a_log_group_that_is_not_there_is_told_of_before_anything_starts(person: Person) -> None:
-    told = person("submit", "--any", "1", "--image", "x:1", "--log-group", "/none", "--", "true")
-    assert told.code == 4
-    assert "aws logs create-log-group --log-group-name /none" in told.err
+    person("submit", "--any", "1", "--image", "x:1", "--log-group", "/none", "--", "true").refused(
+        "aws logs create-log-group --log-group-name /none"
+    )
     assert person.world.account.rows("job_table") == {}
 
 
@@ -176,10 +173,9 @@ def definitions_of(person: Person, family: str) -> list[dict[str, Any]]:
 def test_a_start_that_the_cluster_refuses_ends_the_job_and_the_command_says_so(person: Person) -> None:
     """All tasks or none: the rank that did start is stopped."""
     person.world.cloud.control.fail_call(action="StartTask", code="ClientException", status=400, times=1)
-    told = person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none")
-    assert told.code == 1, told
-    assert "j1 could not be started" in told.err
-    assert "ClientException" in told.err
+    person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none").refused(
+        "j1 could not be started", "ClientException", code=1
+    )
     assert person.world.run().status is JobStatus.FAILED
     assert person.world.tasks(live=True) == []
     assert person.world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}
@@ -239,9 +235,7 @@ def test_what_another_tool_started_runs_again_on_its_nodes_with_each_rank_s_own_
     tasks = other.submit()
     person.world.cloud.control.exit_task(tasks[0], 3)
     person.world.run("t1")
-    elsewhere = person("retry", "t1", "--nodes", "n0,n1")
-    assert elsewhere.code == 4
-    assert "on the same nodes only. Leave --nodes out" in elsewhere.err
+    person("retry", "t1", "--nodes", "n0,n1").refused("on the same nodes only. Leave --nodes out")
     again = person.done("retry", "t1")
     assert [rank["node"] for rank in again["ranks"]] == list(NODES)
     person.world.pass_time(60)
@@ -259,10 +253,7 @@ def test_what_cannot_be_run_again_says_what_to_do(person: Person) -> None:
     store = person.world.side.store
     job = store.job("j1")
     store.commit(job, replace(job, spec=replace(job.spec, task_def=""), version=job.version + 1))
-    told = person("retry", "j1")
-    assert told.code == 4
-    assert "its task definition is not on record" in told.err
-    assert "--task-definition" in told.err
+    person("retry", "j1").refused("its task definition is not on record", "--task-definition")
 
 
 # -- checkpoints that another job writes ---------------------------------------------------------------------
@@ -276,10 +267,9 @@ def _keeps(person: Person, job: str, node: str, folder: str, mount: str) -> Resu
 
 def test_two_live_jobs_do_not_share_a_checkpoint_folder(person: Person) -> None:
     assert _keeps(person, "j1", "n0", "/fsx/run", "/fsx:/fsx").code == 0
-    told = _keeps(person, "j2", "n1", "/fsx/run/", "/fsx:/fsx")
-    assert told.code == 4
-    assert "job j1 is running and keeps its checkpoints in /fsx/run" in told.err
-    assert "gpu-recovery stop j1" in told.err
+    _keeps(person, "j2", "n1", "/fsx/run/", "/fsx:/fsx").refused(
+        "job j1 is running and keeps its checkpoints in /fsx/run", "gpu-recovery stop j1"
+    )
     assert person.made().count(("ecs", "register_task_definition")) == 1, "refused before anything is made"
     person.world.pass_time(2)
     person.world.fail_rank(0, code=3)

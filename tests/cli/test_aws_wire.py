@@ -197,10 +197,7 @@ def test_a_viewer_lists_jobs_and_changes_nothing(account: Account) -> None:
         ("node", "check", "n1"),
         ("node", "reboot", "n1", "--why", "x"),
     ):
-        told = account.run("viewer", *args)
-        assert told.code == 4, told
-        assert "you are not allowed to do this" in told.err
-        assert "docs/permissions.md" in told.err
+        account.run("viewer", *args).refused("you are not allowed to do this", "docs/permissions.md")
     assert submit(account, "viewer", "--nodes", "n1").code == 4
     assert (account.deployment.rows("JOB_TABLE_NAME"), account.deployment.rows("NODE_TABLE_NAME")) == before
     told = account.run("viewer", "jobs")
@@ -242,12 +239,8 @@ def test_the_doctor_finds_the_deployment_whole_and_says_what_a_viewer_may_not_lo
 
 
 def test_a_stranger_is_told_whom_to_ask(account: Account) -> None:
-    told = account.run("stranger", "jobs")
-    assert told.code == 4, told
-    assert "you are not allowed to do this (GetFunctionConfiguration)" in told.err
-    told = account.run("stranger", "doctor")
-    assert told.code == 1
-    assert "FAIL  settings" in told.out
+    account.run("stranger", "jobs").refused("you are not allowed to do this (GetFunctionConfiguration)")
+    account.run("stranger", "doctor").tells("FAIL  settings", code=1)
 
 
 def test_names_that_lead_nowhere_are_told_in_plain_words(account: Account) -> None:
@@ -257,12 +250,12 @@ def test_names_that_lead_nowhere_are_told_in_plain_words(account: Account) -> No
     admin = {"AWS_ACCESS_KEY_ID": ACCOUNT, "AWS_SECRET_ACCESS_KEY": "test"}
     told = account.run("viewer", "jobs", STACK_NAME="Nowhere", **admin)
     assert "no stack Nowhere was found in us-east-1" in told.err
-    told = account.run("viewer", "jobs", JOB_TABLE_NAME="no_such_table", **admin)
-    assert told.code == 4
-    assert "a table is missing in us-east-1" in told.err
-    told = account.run("viewer", "nodes", ECS_CLUSTER_NAME="no-such-cluster", **admin)
-    assert told.code == 4
-    assert "there is no ECS cluster 'no-such-cluster'" in told.err
+    account.run("viewer", "jobs", JOB_TABLE_NAME="no_such_table", **admin).refused(
+        "a table is missing in us-east-1"
+    )
+    account.run("viewer", "nodes", ECS_CLUSTER_NAME="no-such-cluster", **admin).refused(
+        "there is no ECS cluster 'no-such-cluster'"
+    )
 
 
 def test_keys_that_aws_does_not_know_are_told_of(account: Account) -> None:
@@ -272,15 +265,13 @@ def test_keys_that_aws_does_not_know_are_told_of(account: Account) -> None:
 
 
 def test_an_address_where_nobody_answers_is_code_5(account: Account) -> None:
-    told = account.run(
+    account.run(
         "viewer",
         "jobs",
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
         AWS_MAX_ATTEMPTS="1",
         AWS_RETRY_MODE="standard",
-    )
-    assert told.code == 5, told
-    assert "did not answer" in told.err
+    ).refused("did not answer", code=5)
 
 
 def test_an_operator_looks_at_dead_letters_and_the_console_sends_them_again(account: Account) -> None:

@@ -21,14 +21,6 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
 pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
-def refused(told: Result, *words: str, code: int = 4) -> None:
-    assert told.code == code, told
-    for word in words:
-        assert word in told.err, told.err
-    assert "Traceback" not in told.err
-    assert not told.out
-
-
 def submit_file(here: Command, tmp_path: Path, text: str | bytes, name: str = "job.toml") -> Result:
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -44,8 +36,7 @@ class TestJobFiles:
             'name = 5\ncommand = "python train.py"\nnodes = "node-1"\nport = "80"\nmax_retries = true\n'
             "memory_mib = 1.5\ncheck = 1\ngpus_per_node = [1]\nworkdir = 2026-11-15\n[env]\nA = 1\n",
         )
-        refused(
-            told,
+        told.refused(
             "the job was not submitted:",
             "name: must be text, not a whole number",
             "command: must be a list, not text",
@@ -62,12 +53,12 @@ class TestJobFiles:
         assert "name the nodes" not in told.err
 
     def test_what_was_piped_in_is_called_standard_input(self, here: Command) -> None:
-        refused(here("submit", "-f", "-", stdin="{"), "standard input is not valid JSON")
+        here("submit", "-f", "-", stdin="{").refused("standard input is not valid JSON")
 
     def test_unknown_keys_are_named_with_what_was_meant(self, here: Command, tmp_path: Path) -> None:
         told = submit_file(here, tmp_path, 'any_node = 2\nscrpt = "x"\ncommand = ["true"]\nany_nodes = 1\n')
-        refused(
-            told, "any_node: unknown key; did you mean any_nodes?", "scrpt: unknown key; did you mean script?"
+        told.refused(
+            "any_node: unknown key; did you mean any_nodes?", "scrpt: unknown key; did you mean script?"
         )
         assert told.err.count(", ".join(KEYS)) == 1
 
@@ -100,7 +91,7 @@ class TestJobFiles:
     def test_a_value_that_cannot_be_is_refused(
         self, here: Command, tmp_path: Path, line: str, words: str
     ) -> None:
-        refused(submit_file(here, tmp_path, f'command = ["true"]\n{line}\n'), words)
+        submit_file(here, tmp_path, f'command = ["true"]\n{line}\n').refused(words)
 
     @pytest.mark.parametrize(
         ("line", "words"),
@@ -117,7 +108,7 @@ class TestJobFiles:
     def test_a_program_that_cannot_run_is_refused(
         self, here: Command, tmp_path: Path, line: str, words: str
     ) -> None:
-        refused(submit_file(here, tmp_path, f"any_nodes = 1\n{line}\n"), words)
+        submit_file(here, tmp_path, f"any_nodes = 1\n{line}\n").refused(words)
 
     @pytest.mark.parametrize("name", ["job.toml", "job.json"])
     @pytest.mark.parametrize(
@@ -137,30 +128,30 @@ class TestJobFiles:
     def test_what_is_no_job_file_is_refused(
         self, here: Command, tmp_path: Path, name: str, content: bytes
     ) -> None:
-        refused(submit_file(here, tmp_path, content, name), str(tmp_path / name))
+        submit_file(here, tmp_path, content, name).refused(str(tmp_path / name))
 
     def test_an_empty_file_asks_for_everything(self, here: Command, tmp_path: Path) -> None:
-        refused(
-            submit_file(here, tmp_path, ""), "what shall run?", "name the nodes", "gpu-recovery submit --help"
+        submit_file(here, tmp_path, "").refused(
+            "what shall run?", "name the nodes", "gpu-recovery submit --help"
         )
 
     def test_a_huge_file_is_not_read_to_its_end(self, here: Command, tmp_path: Path) -> None:
         path = tmp_path / "job.toml"
         with open(path, "wb") as file:
             file.truncate(LARGEST_FILE * 5000)
-        refused(here("submit", "-f", path), "larger than 1 MiB: that is no job file")
-        refused(here("submit", "-f", "/dev/zero"), "larger than 1 MiB")
+        here("submit", "-f", path).refused("larger than 1 MiB: that is no job file")
+        here("submit", "-f", "/dev/zero").refused("larger than 1 MiB")
 
     def test_a_file_that_cannot_be_read_is_refused(self, here: Command, tmp_path: Path) -> None:
-        refused(here("submit", "-f", tmp_path / "nothing.toml"), "nothing.toml does not exist")
-        refused(here("submit", "-f", tmp_path), "cannot be read: Is a directory")
+        here("submit", "-f", tmp_path / "nothing.toml").refused("nothing.toml does not exist")
+        here("submit", "-f", tmp_path).refused("cannot be read: Is a directory")
 
 
 @pytest.mark.usefixtures("unchanged")
 class TestSubmissions:
     def test_unknown_nodes_are_all_named(self, here: Command) -> None:
         told = here("submit", "--nodes", "node-1,nowhere,node-9", "--", "true")
-        refused(told, "nowhere: no such node", "node-9: no such node", "See: gpu-recovery nodes")
+        told.refused("nowhere: no such node", "node-9: no such node", "See: gpu-recovery nodes")
         assert "node-1:" not in told.err
 
     @pytest.mark.parametrize(
@@ -178,13 +169,13 @@ class TestSubmissions:
     def test_what_cannot_be_had_is_refused(
         self, here: Command, options: tuple[object, ...], words: str
     ) -> None:
-        refused(here("submit", *options, "--", "true"), words)
+        here("submit", *options, "--", "true").refused(words)
 
     def test_a_checkpoint_folder_that_cannot_be(self, here: Command, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
             told = here("submit", "--any", 1, "--checkpoint-dir", path, "--", "true")
-            refused(told, f"the checkpoint folder {path} cannot be made")
+            told.refused(f"the checkpoint folder {path} cannot be made")
 
     def test_a_port_that_another_program_uses(self, here: Command) -> None:
         with socket.socket() as other:
@@ -192,7 +183,7 @@ class TestSubmissions:
             other.listen(1)
             port = other.getsockname()[1]
             told = here("submit", "--any", 1, "--port", port, "--", "true")
-        refused(told, f"port {port} is in use by another program", "Leave the port out to get a free one")
+        told.refused(f"port {port} is in use by another program", "Leave the port out to get a free one")
 
 
 def test_the_port_of_another_job_is_taken_even_before_it_listens(here: Command, live: LiveController) -> None:
@@ -201,7 +192,7 @@ def test_the_port_of_another_job_is_taken_even_before_it_listens(here: Command, 
         port = other.getsockname()[1]
     job_id = here("submit", "--any", 1, "--check", "none", "--port", port, "--", *SLEEP).out.split()[1]
     told = here("submit", "--any", 1, "--check", "none", "--port", port, "--", *SLEEP)
-    refused(told, f"port {port} is in use by job {job_id}")
+    told.refused(f"port {port} is in use by job {job_id}")
     assert here("stop", job_id, "--wait").code == 0
     again = here("submit", "--any", 1, "--check", "none", "--port", port, "--wait", "--", "true")
     assert again.code == 0, "the port is free again"
@@ -210,7 +201,7 @@ def test_the_port_of_another_job_is_taken_even_before_it_listens(here: Command, 
 def test_nodes_in_use_are_named_with_their_job(here: Command, live: LiveController) -> None:
     job_id = here("submit", "--nodes", "node-2", "--check", "none", "--", *SLEEP).out.split()[1]
     told = here("submit", "--nodes", "node-1,node-2", "--check", "none", "--", "true")
-    refused(told, f"node-2: in use by job {job_id}")
+    told.refused(f"node-2: in use by job {job_id}")
     assert live.side.node("node-1").claimable
     assert here("stop", job_id, "--wait").code == 0
 
@@ -221,7 +212,7 @@ def test_an_id_is_used_once(here: Command, live: LiveController, tmp_path: Path)
     before = live.job("only-once")
     kept = tmp_path / "kept"
     told = here(*args, "--checkpoint-dir", kept, "--", "false")
-    refused(told, "job only-once exists already (COMPLETE)", "gpu-recovery retry only-once")
+    told.refused("job only-once exists already (COMPLETE)", "gpu-recovery retry only-once")
     assert live.job("only-once") == before
     assert not kept.exists()
 
@@ -232,7 +223,7 @@ class TestStates:
     def test_no_control_plane_at_all(self, command: Command, tmp_path: Path) -> None:
         for args in (("jobs",), ("nodes",), ("job", "x"), ("submit", "--any", 1, "--", "true"), ("notices",)):
             told = command(*args[:1], "--state", tmp_path / "none", *args[1:])
-            refused(told, "there is no control plane in", "gpu-recovery up --state")
+            told.refused("there is no control plane in", "gpu-recovery up --state")
         assert not (tmp_path / "none").exists(), "looking makes nothing"
 
     @pytest.mark.parametrize("damage", ["garbage", "cut", "newer"])
@@ -252,7 +243,7 @@ class TestStates:
         before = path.read_bytes()
         words = "was written by a newer release" if damage == "newer" else "is damaged"
         for args in (("jobs",), ("nodes",), ("submit", "--any", "1", "--", "true"), ("up",)):
-            refused(command(args[0], "--state", tmp_path, *args[1:]), words)
+            command(args[0], "--state", tmp_path, *args[1:]).refused(words)
         assert path.read_bytes() == before
         assert not (tmp_path / "checkpoints").exists()
         assert command("doctor", "--state", tmp_path).code == 1
@@ -263,15 +254,15 @@ class TestStates:
     ) -> None:
         (tmp_path / "file").touch()
         state = tmp_path / "file" if place == "a file" else Path(place)
-        refused(command("up", "--state", state), "cannot be used as a state folder")
+        command("up", "--state", state).refused("cannot be used as a state folder")
 
     def test_an_environment_that_makes_no_sense(self, here: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MAX_RETRIES", "many")
         monkeypatch.setenv("STOP_TIMEOUT_S", "0")
-        refused(here("jobs"), "MAX_RETRIES='many': use a whole number", "STOP_TIMEOUT_S='0'")
+        here("jobs").refused("MAX_RETRIES='many': use a whole number", "STOP_TIMEOUT_S='0'")
         monkeypatch.undo()
         monkeypatch.setenv("GPU_RECOVERY_WEBHOOK", "ftp://x")
-        refused(here("jobs"), "must be an http(s) address")
+        here("jobs").refused("must be an http(s) address")
 
 
 def test_submit_waits_until_enough_nodes_are_free_and_not_for_more_than_there_are(here: Command) -> None:
@@ -280,7 +271,7 @@ def test_submit_waits_until_enough_nodes_are_free_and_not_for_more_than_there_ar
     assert (told.code, here("job", first, "--json").data["status"]) == (0, "COMPLETE")
     assert "the job waits for 1 of 2 nodes: 1 are free" in told.err
     never = here("submit", "--any", 4, "--check", "none", "--wait", "--", "true")
-    refused(never, "it wants 4 nodes, and the fleet has 3 that fit, so waiting does not help")
+    never.refused("it wants 4 nodes, and the fleet has 3 that fit, so waiting does not help")
 
 
 @pytest.mark.parametrize(
@@ -298,11 +289,11 @@ def test_a_script_is_told_what_is_wrong_in_one_object(
     here: Command, line: str, code: int, error: str, hint: str
 ) -> None:
     told = here(*line.split())
-    refused(told, code=code)
+    told.refused(code=code)
     what = json.loads(told.err)
     assert (what["exit_code"], error in what["error"], hint in what["hint"]) == (code, True, True), what
     assert here(*line.replace("--json ", "").split()).code == code, "as it is for a person"
 
 
 def test_the_words_of_a_jobs_own_command_ask_for_no_json(here: Command) -> None:
-    refused(here("submit", "--any", "99", "--", "true", "--json"), "gpu-recovery: ")
+    here("submit", "--any", "99", "--", "true", "--json").refused("gpu-recovery: ")

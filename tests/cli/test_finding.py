@@ -37,10 +37,7 @@ def test_a_job_is_found_by_its_id_its_beginning_and_its_name(here: Command, job:
 
 def test_a_beginning_that_fits_two_jobs_is_refused_with_their_ids(here: Command, job: str) -> None:
     other = here("submit", "--name", "counts-too", *QUICK, "pass").out.split()[1]
-    told = here("stop", "count")
-    assert told.code == 4
-    assert job in told.err
-    assert other in told.err
+    here("stop", "count").refused(job, other)
 
 
 def test_only_the_last_lines_of_a_log(here: Command, job: str) -> None:
@@ -62,9 +59,7 @@ def test_a_retry_keeps_the_stem_and_both_name_each_other(here: Command, job: str
     assert second == f"{job}-r3"
     assert here("job", second, "--watch").code == 0
     assert f"repeated by  {first}" in here("job", job).out
-    told = here("job", first).out
-    assert f"repeats      {job}" in told
-    assert f"repeated by  {second}" in told
+    here("job", first).tells(f"repeats      {job}", f"repeated by  {second}")
     assert here("job", job, "--json").data["retried_as"] == [first]
 
 

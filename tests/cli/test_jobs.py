@@ -117,30 +117,18 @@ def test_options_win_over_the_file(here: Command, tmp_path: Path, script: Path) 
 
 def test_the_exit_code_of_wait_tells_how_the_job_ended(here: Command) -> None:
     failing = here("submit", "--any", 1, "--check", "none", "--wait", "--", sys.executable, "-c", "exit(2)")
-    assert failing.code == 1
-    assert "exit code 2, which no reboot cures" in failing.out
+    failing.tells("exit code 2, which no reboot cures", code=1)
     job_id = failing.out.split()[1]
-    watched = here("job", job_id, "--watch")
-    assert watched.code == 1
-    assert "FAILED" in watched.out
+    here("job", job_id, "--watch").tells("FAILED", code=1)
     assert here("job", job_id).code == 0, "looking is no failure"
 
 
 def test_a_job_is_shown_in_words_and_as_json(here: Command, live: LiveController) -> None:
     job_id = here("submit", "--any", 2, "--check", "none", "--", *SLEEP).out.split()[1]
     live.started(job_id)
-    told = here("job", job_id)
-    assert told.code == 0
-    for word in (
-        job_id,
-        "IN_PROGRESS",
-        "node-1",
-        "node-2",
-        "submitted by",
-        "checkpoints",
-        "time.sleep(3600)",
-    ):
-        assert word in told.out
+    here("job", job_id).tells(
+        job_id, "IN_PROGRESS", "node-1", "node-2", "submitted by", "checkpoints", "time.sleep(3600)"
+    )
     data = here("job", job_id, "--json").data
     keys = "id status attempt max_retries ranks timeline outbox outcome phases progress created_at updated_at"
     assert {*keys.split(), "version", "spec", "ending", "preflight"} <= set(data)
@@ -148,13 +136,8 @@ def test_a_job_is_shown_in_words_and_as_json(here: Command, live: LiveController
     assert all(set(rank) >= set(keys.split()) for rank in data["ranks"])
     assert data["phases"][0]["name"] == "running"
     assert data["progress"]["steps"] == 0
-    stopped = here("stop", job_id, "--why", "seen enough", "--wait")
-    assert stopped.code == 0
-    assert "USER_STOPPED: stopped by" in stopped.out
-    assert "seen enough" in stopped.out
-    again = here("stop", job_id)
-    assert again.code == 4
-    assert "already ended (USER_STOPPED)" in again.err
+    here("stop", job_id, "--why", "seen enough", "--wait").tells("USER_STOPPED: stopped by", "seen enough")
+    here("stop", job_id).refused("already ended (USER_STOPPED)")
 
 
 def test_logs_are_followed_to_the_end_of_the_job(here: Command, live: LiveController, tmp_path: Path) -> None:
@@ -198,9 +181,7 @@ def test_logs_of_one_rank_and_of_earlier_attempts(here: Command, live: LiveContr
     every = here("logs", job_id, "--all", "--rank", 0).out
     assert every == "[0 attempt 0] attempt 0\n[0 attempt 1] attempt 1\n"
     for wrong, words in ((("--rank", 2), "its ranks are 0 to 1"), (("--attempt", 2), "the last one is 1")):
-        told = here("logs", job_id, *wrong)
-        assert told.code == 4
-        assert words in told.err
+        here("logs", job_id, *wrong).refused(words)
 
 
 def test_lists_of_jobs_come_page_by_page(here: Command, live: LiveController) -> None:
@@ -237,17 +218,14 @@ def test_an_ended_job_can_be_run_again(here: Command, live: LiveController, tmp_
     assert again["spec"]["workdir"] == old.spec.workdir
     live.ends(again["id"], JobStatus.COMPLETE)
     elsewhere = here("retry", "flaky", "--nodes", "node-3,node-2")
-    assert elsewhere.code == 0
-    assert "from its last checkpoint" in elsewhere.out
+    elsewhere.tells("from its last checkpoint")
     job = live.ends(elsewhere.out.split()[1].rstrip(":"), JobStatus.COMPLETE)
     assert [rank.node for rank in job.ranks] == ["node-3", "node-2"]
 
 
 def test_a_running_job_is_not_run_again(here: Command, live: LiveController) -> None:
     job_id = here("submit", "--any", 1, "--check", "none", "--", *SLEEP).out.split()[1]
-    told = here("retry", job_id)
-    assert told.code == 4
-    assert f"gpu-recovery stop {job_id}" in told.err
+    here("retry", job_id).refused(f"gpu-recovery stop {job_id}")
     assert here("stop", job_id, "--wait").code == 0
 
 
@@ -276,8 +254,7 @@ def test_a_job_that_is_not_there_is_code_3(here: Command, what: tuple[str, str])
 
 
 def test_a_place_that_is_in_no_list_is_refused(here: Command) -> None:
-    told = here("jobs", "--after", "junk")
-    assert (told.code, "'junk' is not a place in a list of jobs" in told.err) == (4, True)
+    here("jobs", "--after", "junk").refused("'junk' is not a place in a list of jobs")
 
 
 def test_what_only_a_container_knows_is_said_to_do_nothing_here(here: Command, live: LiveController) -> None:

@@ -111,14 +111,13 @@ def test_the_command_tells_it_of_one_job_of_all_and_to_scripts(here: Command, sc
         "submit", "--any", 1, "--id", "counted", "--check", "none", "--wait", "--", sys.executable, script
     )
     assert done.code == 0, done
-    said = here("report", "counted").out
-    assert "1 job, " in said
-    assert "stopped 0 times\nhow often a node fails: too little data yet\n" in said
+    here("report", "counted").tells(
+        "1 job, ", "stopped 0 times\nhow often a node fails: too little data yet\n"
+    )
     told = here("report", "--since", "1h", "--json").data
     assert told["jobs"] >= 1
     assert told["gpu_hours"][TRAINING] > 0
-    refused = here("report", "--since", "soon")
-    assert (refused.code, "use 12h, 7d or 4w" in refused.err) == (2, True)
+    here("report", "--since", "soon").refused("use 12h, 7d or 4w", code=2)
 
 
 def test_a_job_that_was_never_started_has_no_training() -> None:

@@ -34,22 +34,15 @@ def test_a_drained_node_gets_no_job_until_it_is_released(here: Command, live: Li
     assert here("node", "drain", "node-2", "--why", "new [fans] [/]").code == 0
     assert re.search(r"drained +by \S+: new \[fans\] \[/\]", here("nodes").out)
     assert "new [fans] [/]" in here("nodes").out, "brackets are text, not style"
-    named = here("submit", "--nodes", "node-1,node-2", "--check", "none", "--", *SLEEP)
-    assert named.code == 4
-    assert "node-2: drained by" in named.err
+    here("submit", "--nodes", "node-1,node-2", "--check", "none", "--", *SLEEP).refused("node-2: drained by")
     assert live.side.node("node-1").claimable, "all nodes or none"
-    counted = here("submit", "--any", 3, "--check", "none", "--", *SLEEP)
-    assert counted.code == 4
-    assert "wants 3 free nodes, and there are 2" in counted.err
+    here("submit", "--any", 3, "--check", "none", "--", *SLEEP).refused("wants 3 free nodes, and there are 2")
     data = here("node", "show", "node-2", "--json").data
     assert (data["free"], data["hold"]["why"]) == (False, "new [fans] [/]")
     released = here("node", "release", "node-2", "--why", "fans are in")
     assert released.code == 0
     assert live.side.node("node-2").claimable
-    history = here("node", "show", "node-2").out
-    assert "drained by" in history
-    assert "released by" in history
-    assert "fans are in" in history
+    here("node", "show", "node-2").tells("drained by", "released by", "fans are in")
 
 
 def test_a_job_on_a_drained_node_is_left_alone(here: Command, live: LiveController) -> None:
@@ -58,9 +51,7 @@ def test_a_job_on_a_drained_node_is_left_alone(here: Command, live: LiveControll
     assert here("node", "drain", "node-1", "--why", "later").code == 0
     assert live.job(job_id).status is JobStatus.IN_PROGRESS
     for what in (("check", "node-1"), ("reboot", "node-1", "--why", "now")):
-        told = here("node", *what)
-        assert told.code == 4
-        assert f"in use by job {job_id}" in told.err
+        here("node", *what).refused(f"in use by job {job_id}")
     assert here("stop", job_id, "--wait").code == 0
     assert not live.side.node("node-1").claimable
     assert here("node", "release", "node-1", "--why", "done").code == 0
@@ -68,17 +59,12 @@ def test_a_job_on_a_drained_node_is_left_alone(here: Command, live: LiveControll
 
 def test_a_node_in_use_and_not_drained_has_nothing_to_release(here: Command, live: LiveController) -> None:
     job_id = here("submit", "--nodes", "node-1", "--check", "none", "--", *SLEEP).out.split()[1]
-    told = here("node", "release", "node-1", "--why", "I want it")
-    assert told.code == 4
-    assert "nothing to release" in told.err
+    here("node", "release", "node-1", "--why", "I want it").refused("nothing to release")
     assert here("stop", job_id, "--wait").code == 0
 
 
 def test_a_healthy_node_passes_its_check(here: Command) -> None:
-    told = here("node", "check", "node-3", "--wait")
-    assert told.code == 0, told
-    assert "AVAILABLE" in told.out
-    assert "the check found no GPU fault" in told.out
+    here("node", "check", "node-3", "--wait").tells("AVAILABLE", "the check found no GPU fault")
     again = here("node", "check", "node-3", "--wait").out
     assert again.count("the check found no GPU fault") == 1, "what is new, not its whole life"
 
@@ -107,10 +93,9 @@ def test_a_check_that_a_person_asks_for_stays_until_the_node_is_repaired(
     assert here("node", "drain", "node-3", "--why", "I examine it myself").code == 0
     boot = live.cluster.node("node-3").boot_id
     here("node", "inject", "node-3", "off-bus", "--gpu", 1)
-    told = here("node", "check", "node-3", "--wait", "--why", "it looks odd")
-    assert told.code == 0, told
-    assert "it looks odd" in told.out
-    assert "rebooted; examined once more" in told.out
+    here("node", "check", "node-3", "--wait", "--why", "it looks odd").tells(
+        "it looks odd", "rebooted; examined once more"
+    )
     assert live.cluster.node("node-3").boot_id != boot
     refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
     assert refused.code == 4
@@ -125,14 +110,12 @@ def test_a_node_that_no_reboot_cures_is_refused_and_may_be_rebooted_by_a_person(
     here("node", "inject", "node-3", "permanent")
     live.node_is("node-3", NodeStatus.FAILED)
     assert "the check says replace" in here("node", "show", "node-3").out
-    refused = here("submit", "--nodes", "node-3", "--", *SLEEP)
-    assert refused.code == 4
-    assert "node-3: is FAILED" in refused.err
+    here("submit", "--nodes", "node-3", "--", *SLEEP).refused("node-3: is FAILED")
     here("node", "inject", "node-3", "clear")
     boot = live.cluster.node("node-3").boot_id
-    rebooted = here("node", "reboot", "node-3", "--why", "the GPU is new", "--wait")
-    assert rebooted.code == 0, rebooted
-    assert "rebooted; examined once more" in rebooted.out
+    here("node", "reboot", "node-3", "--why", "the GPU is new", "--wait").tells(
+        "rebooted; examined once more"
+    )
     assert live.cluster.node("node-3").boot_id != boot
     assert here("node", "check", "node-3", "--wait").code == 0
 
@@ -185,9 +168,7 @@ def test_a_lost_node_is_missed_and_heard_from_again(here: Command, live: LiveCon
 
 def test_a_check_that_cannot_run_takes_no_node_out_of_use(here: Command, live: LiveController) -> None:
     here("node", "inject", "node-1", "check-broken")
-    told = here("node", "check", "node-1", "--wait")
-    assert told.code == 0
-    assert "nothing is proven against it" in told.out
+    here("node", "check", "node-1", "--wait").tells("nothing is proven against it")
     assert here("node", "inject", "node-1", "clear", "--json").data == {"node": "node-1", "done": "clear"}
 
 

@@ -59,12 +59,8 @@ def unprivileged() -> Callable[..., Result]:
 def test_a_folder_one_may_not_write_into(unprivileged: Callable[..., Result], folder: Path) -> None:
     folder.chmod(0o555)
     for state in (folder, folder / "below"):
-        told = unprivileged("up", "--state", state)
-        assert told.code == 4, told
-        assert f"{state} cannot be used as a state folder" in told.err
-    told = unprivileged("doctor", "--state", folder)
-    assert told.code == 1
-    assert "FAIL  state folder" in told.out
+        unprivileged("up", "--state", state).refused(f"{state} cannot be used as a state folder")
+    unprivileged("doctor", "--state", folder).tells("FAIL  state folder", code=1)
     assert list(folder.iterdir()) == []
 
 
@@ -74,9 +70,7 @@ def test_a_database_one_may_not_write(unprivileged: Callable[..., Result], folde
     folder.chmod(0o555)
     before = (folder / "recovery.db").read_bytes()
     for args in (("jobs",), ("nodes",), ("submit", "--any", "1", "--", "/bin/true")):
-        told = unprivileged(args[0], "--state", folder, *args[1:])
-        assert told.code == 4, told
-        assert "check the folder's permissions" in told.err
+        unprivileged(args[0], "--state", folder, *args[1:]).refused("check the folder's permissions")
     assert (folder / "recovery.db").read_bytes() == before
 
 
@@ -84,9 +78,7 @@ def test_a_folder_one_may_not_even_enter(unprivileged: Callable[..., Result], fo
     SqliteStore(folder / "recovery.db").close()
     folder.chmod(0o000)
     for args in (("jobs",), ("up",)):
-        told = unprivileged(args[0], "--state", folder, *args[1:])
-        assert told.code == 4, told
-        assert "cannot be used as a state folder" in told.err
+        unprivileged(args[0], "--state", folder, *args[1:]).refused("cannot be used as a state folder")
     assert unprivileged("doctor", "--state", folder).code == 1
 
 
@@ -105,7 +97,7 @@ def test_a_checkpoint_folder_one_may_not_write_into(
     store.close()
     for path in (state, *state.iterdir()):
         _give(path)
-    told = unprivileged("submit", "--state", state, "--any", 1, "--checkpoint-dir", kept, "--", "/bin/true")
-    assert told.code == 4, told
-    assert f"you cannot write into the checkpoint folder {kept}" in told.err
+    unprivileged("submit", "--state", state, "--any", 1, "--checkpoint-dir", kept, "--", "/bin/true").refused(
+        f"you cannot write into the checkpoint folder {kept}"
+    )
     assert "No jobs yet" in unprivileged("jobs", "--state", state).out

@@ -123,8 +123,7 @@ def test_the_doctor_says_whom_a_console_takes_one_for(
     served: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = str(served.base_url)
-    unknown = run_command("doctor", "--backend", address)
-    assert (unknown.code, f"Set {TOKEN_VARIABLE}" in unknown.out) == (1, True)
+    run_command("doctor", "--backend", address).tells(f"Set {TOKEN_VARIABLE}", code=1)
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     told = run_command("doctor", "--backend", address, "--json").data
     assert [check["ok"] for check in told["checks"]] == [True, True]
@@ -136,8 +135,7 @@ def test_a_console_that_does_not_answer_is_named_with_what_to_look_at(
 ) -> None:
     monkeypatch.setattr("ecs_gpu_recovery.control.remote_backend.WAITS_S", ())
     told = run_command("jobs", "--backend", "http://127.0.0.1:1")
-    assert told.code == 5
-    assert "Connection refused. Is the address right, and does it run?" in told.err
+    told.refused("Connection refused. Is the address right, and does it run?", code=5)
     assert "urlopen" not in told.err
 
 

@@ -111,9 +111,7 @@ def test_a_person_is_told_which_file_is_bad_and_the_rest_goes_on(tmp_path: Path)
         message = eventually(lambda: live.side.notices(10), "a message")[0]
         assert str(bad) in message["evidence"]
         assert message["node"] == "node-1"
-        told = run_command("doctor", "--state", tmp_path)
-        assert told.code == 1
-        assert str(bad) in told.out
+        run_command("doctor", "--state", tmp_path).tells(str(bad), code=1)
         live.submit("job", training(5, 0), nodes=["node-2", "node-3"])
         live.ends("job", JobStatus.COMPLETE)
         bad.write_text(good)
