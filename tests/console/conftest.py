@@ -15,7 +15,7 @@ if not sys.platform.startswith("linux"):
 pytest.importorskip("fastapi", reason="the console needs the extra [console]")
 
 from tests.console.browsing import CHROMIUM, WAIT_MS
-from tests.console.helpers import USERS, console, still_state
+from tests.console.helpers import USERS, Plane, console, control_plane, still_state
 from tools.browser import FLAGS
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """The same for tests that leave nothing behind that another would notice."""
     with console(still_state(tmp_path_factory.mktemp("shared"))) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A control plane that runs, with two nodes, and a console of it."""
+    state = tmp_path_factory.mktemp("state")
+    with control_plane(state) as controller, console(state) as client:
+        yield controller, client
 
 
 @pytest.fixture(scope="module")

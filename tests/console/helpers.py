@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +19,13 @@ from ecs_gpu_recovery.console.access.auth import hash_password
 from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.control.console_link import ConsoleLink
 from ecs_gpu_recovery.control.local_backend import LocalBackend
+from ecs_gpu_recovery.control.records import RecordsBackend
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from tests.contract.worlds import a_node
 
 T = TypeVar("T")
+Plane = tuple[Controller, httpx.Client]
 PATIENCE_S = 60.0
 PASSWORD = "correct horse battery"
 USERS = f"olga:operator:{hash_password(PASSWORD)}\nvic:viewer:{hash_password(PASSWORD)}\n"
@@ -69,28 +72,27 @@ def control_plane(folder: Path, nodes: int = 2) -> Iterator[Controller]:
 
 
 @contextmanager
-def console(state: Path, *, users: str = "", port: int = 0, **more: Any) -> Iterator[httpx.Client]:
-    """A client of a console that serves this state."""
+def served(
+    backend: Callable[[], RecordsBackend], data: Path, *, users: str = "", port: int = 0, **more: Any
+) -> Iterator[httpx.Client]:
+    """A client of a console that serves what this backend shows."""
     users_file = None
     if users:
-        users_file = state / "users"
+        users_file = data.with_name("users")
         users_file.write_text(users)
         users_file.chmod(0o600)
-    served = serve(
-        lambda: LocalBackend(state),
-        port=port,
-        data=state / "console",
-        state=state,
-        users_file=users_file,
-        tick_s=0.2,
-        **more,
-    )
+    made = serve(backend, port=port, data=data, users_file=users_file, **more)
     try:
-        with owners_client(served.link) as client:
-            eventually(lambda: served.server.started, "the console listens")
+        with owners_client(made.link, timeout=60) as client:
+            eventually(lambda: made.server.started, "the console listens")
             yield client
     finally:
-        served.stop()
+        made.stop()
+
+
+def console(state: Path, **more: Any) -> AbstractContextManager[httpx.Client]:
+    """A client of a console that serves this state."""
+    return served(lambda: LocalBackend(state), state / "console", state=state, **{"tick_s": 0.2, **more})
 
 
 def owners_client(link: ConsoleLink, timeout: float = 30) -> httpx.Client:
@@ -112,9 +114,27 @@ def sign_in(client: httpx.Client, name: str, password: str = PASSWORD) -> str:
     return csrf_of(client)
 
 
-def csrf_of(client: httpx.Client) -> str:
-    page = client.get("/jobs").text
+def csrf_of(client: httpx.Client, **headers: str) -> str:
+    page = client.get("/jobs", headers=headers).text
     return page.split('name="csrf" content="')[1].split('"')[0]
+
+
+def sessions_end(state: Path, at: str) -> None:
+    """Everyone who is signed in is so until then."""
+    with closing(sqlite3.connect(state / "console" / "console.db")) as memory:
+        memory.execute("UPDATE session SET ends=?", (at,))
+        memory.commit()
+
+
+def operations(client: httpx.Client) -> list[tuple[str, str]]:
+    """Every method and address of the API, by its own description, with something in place of each blank."""
+    names = {"{job_id}": "j1", "{name}": "node-1", "{ask}": "drain", "{task}": "t"}
+    found = []
+    for path, methods in client.get("/api/openapi.json").json()["paths"].items():
+        for blank, value in names.items():
+            path = path.replace(blank, value)
+        found += [(method, path) for method in methods]
+    return found
 
 
 def training(steps: int = 40, **more: Any) -> dict[str, Any]:

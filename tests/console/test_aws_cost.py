@@ -14,7 +14,6 @@ from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.health.watch.node_metrics import line
 from tests.cli.aws_person import Person, a_person
 from tests.console.helpers import events, eventually, owners_client
-from tests.stories.memory import error
 
 JOBS = 12
 
@@ -148,7 +147,3 @@ def test_a_stop_that_the_console_may_not_send_is_left_to_the_functions(
     reply = client.post("/api/jobs/j11/stop", json={"why": "enough"})
     assert reply.status_code == 200, reply.text
     assert reply.json()["ending"]["why"].endswith(": enough")
-
-
-def test_the_errors_of_the_simulated_account_are_those_of_boto3() -> None:
-    assert error("AccessDeniedException").response["Error"]["Code"] == "AccessDeniedException"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from ecs_gpu_recovery.local.controller import Controller
 from tests.console.browsing import AXE, MARKS, WAIT_MS, barriers, closed, opened
-from tests.console.helpers import console, control_plane, still_state, submitted
+from tests.console.helpers import Plane, console, still_state, submitted
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -25,13 +24,6 @@ TRAIN = f"{sys.executable} -m ecs_gpu_recovery.examples.train --steps 120 --step
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Controller, httpx.Client]]:
-    state = tmp_path_factory.mktemp("state")
-    with control_plane(state, nodes=3) as controller, console(state) as client:
-        yield controller, client
-
-
-@pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Records that do not move, with something of everything in them."""
     with console(still_state(tmp_path_factory.mktemp("still"))) as client:
@@ -40,9 +32,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
-    browser: Browser, plane: tuple[Controller, httpx.Client]
-) -> None:
+def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(browser: Browser, plane: Plane) -> None:
     controller, client = plane
     page = opened(browser, client, "/jobs/new")
     page.get_by_label("A short name").fill("seen")
@@ -86,24 +76,7 @@ def test_a_job_is_submitted_breaks_and_heals_before_ones_eyes(
     closed(page)
 
 
-def test_a_node_is_drained_and_released(browser: Browser, plane: tuple[Controller, httpx.Client]) -> None:
-    _, client = plane
-    page = opened(browser, client, "/nodes/node-3")
-    page.locator("input[value='drain']").check()
-    page.get_by_label("Reason").fill("new cable")
-    page.get_by_role("button", name="Do it").click()
-    expect(page.locator("#node")).to_contain_text("new cable", timeout=WAIT_MS)
-    page.get_by_label("Release").check()
-    page.get_by_label("Reason").fill("cable changed")
-    page.get_by_role("button", name="Do it").click()
-    expect(page.locator("#node")).not_to_contain_text("new cable", timeout=WAIT_MS)
-    expect(page.locator("#deeds")).to_contain_text("cable changed", timeout=WAIT_MS)
-    closed(page)
-
-
-def test_a_running_job_is_stopped_after_a_second_look(
-    browser: Browser, plane: tuple[Controller, httpx.Client]
-) -> None:
+def test_a_running_job_is_stopped_after_a_second_look(browser: Browser, plane: Plane) -> None:
     _, client = plane
     job = submitted(client, steps=2000, any_nodes=1, check="none")
     page = opened(browser, client, f"/jobs/{job['id']}")

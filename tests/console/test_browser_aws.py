@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from ecs_gpu_recovery.console.app import serve as serve_console
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.health.watch.node_metrics import line
 from testbed.aws.deployment import People
 from tests.aws.test_node_numbers import OverHttp
 from tests.console.browsing import MARKS, WAIT_MS, closed, opened
 from tests.console.containers import Containers, containers
-from tests.console.helpers import eventually, owners_client
+from tests.console.helpers import served
 from tests.infra.deployed import deployed, strict_aws
 
 if TYPE_CHECKING:
@@ -57,13 +56,8 @@ def client(people: People, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name, value in people.stack.environment.items():
             if name.startswith("AWS_"):
                 patch.setenv(name, value)
-        served = serve_console(AwsBackend, port=0, data=tmp_path_factory.mktemp("console"), tick_s=0.5)
-        try:
-            eventually(lambda: served.server.started, "the console listens")
-            with owners_client(served.link, timeout=60) as made:
-                yield made
-        finally:
-            served.stop()
+        with served(AwsBackend, tmp_path_factory.mktemp("console"), tick_s=0.5) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")

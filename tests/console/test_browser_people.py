@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from ecs_gpu_recovery.local.controller import Controller
 from tests.console.browsing import AXE, MARKS, WAIT_MS, barriers, closed, opened
-from tests.console.helpers import PASSWORD, USERS, console, control_plane, still_state, submitted
+from tests.console.helpers import PASSWORD, USERS, Plane, console, still_state, submitted
 from tests.console.test_charts import history
 
 if TYPE_CHECKING:
@@ -32,13 +31,6 @@ for number in range(200):
 def guarded_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with console(still_state(tmp_path_factory.mktemp("guarded")), users=USERS) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Controller, httpx.Client]]:
-    state = tmp_path_factory.mktemp("state")
-    with control_plane(state, nodes=2) as controller, console(state) as client:
-        yield controller, client
 
 
 def signed_in(page: Page, name: str) -> None:
@@ -80,6 +72,8 @@ def test_an_operator_drains_and_releases_under_their_own_name(
     page.get_by_label("Reason").fill("cable changed")
     page.get_by_role("button", name="Do it").click()
     expect(page.locator("#title .badge")).to_contain_text("Free", timeout=WAIT_MS)
+    expect(page.locator("#node")).not_to_contain_text("new cable")
+    expect(page.locator("#deeds")).to_contain_text("cable changed", timeout=WAIT_MS)
     page.goto("/alerts")
     expect(page.locator("#audit")).to_contain_text("cable changed")
     expect(page.locator("#audit")).to_contain_text("olga")
@@ -103,7 +97,7 @@ def test_everybody_can_sign_in(browser: Browser, guarded_state: httpx.Client, li
 
 
 def test_a_script_is_written_in_the_browser_and_its_log_followed_to_the_end(
-    browser: Browser, plane: tuple[Controller, httpx.Client]
+    browser: Browser, plane: Plane
 ) -> None:
     _, client = plane
     page = opened(browser, client, "/jobs/new")

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.console.api import charts
-from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.metrics.catalogue import METRICS, PREFIX
 from ecs_gpu_recovery.metrics.sample import Sample
 from ecs_gpu_recovery.metrics.series import FILE, SeriesStore
-from tests.console.helpers import console, eventually, owners_client, still_state, submitted
+from tests.console.helpers import console, served, still_state, submitted
 from tests.core.story import MINUTE, T0, a_running_job
 
 
@@ -78,15 +77,9 @@ def test_without_a_history_there_are_no_lines(tmp_path: Path) -> None:
 
 def test_on_aws_it_is_told_where_the_numbers_are(tmp_path: Path) -> None:
     """Only the embedded mode has a history of its own; a console without its folder is one for AWS."""
-
     state = still_state(tmp_path)
-    served = serve(lambda: LocalBackend(state), port=0, data=tmp_path / "console")
-    try:
-        eventually(lambda: served.server.started, "the console listens")
-        with owners_client(served.link) as client:
-            found = client.get("/api/nodes/node-1/metrics").json()
-    finally:
-        served.stop()
+    with served(lambda: LocalBackend(state), tmp_path / "console") as client:
+        found = client.get("/api/nodes/node-1/metrics").json()
     assert found == {"charts": [], "elsewhere": "CloudWatch: EcsGpuRecovery/Nodes"}
 
 

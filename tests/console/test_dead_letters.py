@@ -8,14 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.control.aws_backend import AwsBackend
 from ecs_gpu_recovery.control.remote_backend import PASSWORD_VARIABLE, USER_VARIABLE
 from tests.aws.event_builders import TRAIN, stopped
 from tests.aws.letter_queue import HANDLER, of_rule
 from tests.cli.aws_person import Person, a_person
 from tests.cli.conftest import Result, run_command
-from tests.console.helpers import PASSWORD, USERS, eventually, owners_client, sign_in
+from tests.console.helpers import PASSWORD, USERS, served, sign_in
 
 SECRET = "hunter2"
 ENDED = stopped(env={**TRAIN, "WANDB_API_KEY": SECRET})
@@ -34,16 +33,8 @@ def guarded(person: Person, tmp_path: Path) -> Iterator[httpx.Client]:
     person.functions.given.clear()
     person.functions.failing.clear()
     person.queue.put(of_rule(ENDED), id="letter-1")
-    users = tmp_path / "users"
-    users.write_text(USERS)
-    users.chmod(0o600)
-    served = serve(AwsBackend, port=0, data=tmp_path / "console", users_file=users, tick_s=600.0)
-    try:
-        eventually(lambda: served.server.started, "the console listens")
-        with owners_client(served.link, timeout=60) as made:
-            yield made
-    finally:
-        served.stop()
+    with served(AwsBackend, tmp_path / "console", users=USERS, tick_s=600.0) as made:
+        yield made
 
 
 def test_an_operator_sends_a_letter_again_and_it_is_written_down(

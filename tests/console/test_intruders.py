@@ -11,7 +11,16 @@ import httpx
 
 from ecs_gpu_recovery.console.access.auth import Attempts, Proxy, new_token
 from ecs_gpu_recovery.console.access.sessions import COOKIE
-from tests.console.helpers import PASSWORD, USERS, console, sign_in, still_state, training
+from tests.console.helpers import (
+    PASSWORD,
+    USERS,
+    console,
+    operations,
+    sessions_end,
+    sign_in,
+    still_state,
+    training,
+)
 
 DRAIN = "/api/nodes/node-1/drain"
 
@@ -22,9 +31,7 @@ DRAIN = "/api/nodes/node-1/drain"
 def test_a_cookie_ends_with_its_time(guarded: httpx.Client, tmp_path: Path) -> None:
     sign_in(guarded, "olga")
     assert guarded.get("/api/jobs").status_code == 200
-    with closing(sqlite3.connect(tmp_path / "console" / "console.db")) as memory:
-        memory.execute("UPDATE session SET ends='2020-01-01T00:00:00+00:00'")
-        memory.commit()
+    sessions_end(tmp_path, "2020-01-01T00:00:00+00:00")
     assert guarded.get("/api/jobs").status_code == 401
 
 
@@ -122,11 +129,7 @@ def test_a_program_signs_in_with_a_token_and_its_name_is_kept(tmp_path: Path) ->
 
 def _changes(client: httpx.Client) -> list[str]:
     """Every address that changes something: those of the API from its description, and the pages' own."""
-    described = client.get("/api/openapi.json").json()["paths"]
-    found = [path for path, operations in described.items() if "post" in operations]
-    names = {"{job_id}": "j1", "{name}": "node-1", "{ask}": "drain", "{task}": "t"}
-    for name, value in names.items():
-        found = [path.replace(name, value) for path in found]
+    found = [path for method, path in operations(client) if method == "post"]
     pages = ["/jobs/new", "/jobs/new/preview", "/jobs/j1/stop", "/jobs/j1/retry", "/nodes/node-1/ask"]
     return [*found, *pages, "/orders/again", "/alerts/acknowledge", "/letters/again", "/letters/discard"]
 

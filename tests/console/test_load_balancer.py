@@ -25,7 +25,7 @@ from ecs_gpu_recovery.console.access.load_balancer import (
     name_of,
 )
 from ecs_gpu_recovery.core.errors import Refused, Transient
-from tests.console.helpers import USERS, console, still_state
+from tests.console.helpers import USERS, console, csrf_of, still_state
 
 ARN = "arn:aws:elasticloadbalancing:us-east-1:123456789012:loadbalancer/app/console/50dc6c495c0c9188"
 #: Some tokens are made when the tests are collected, long before they run.
@@ -207,9 +207,8 @@ def test_a_person_behind_it_acts_with_the_page_s_token_only(behind: httpx.Client
     signed = {DATA_HEADER: token()}
     body = {"why": "fan"}
     assert behind.post("/api/nodes/node-1/drain", json=body, headers=signed).status_code == 403
-    page = behind.get("/jobs", headers=signed).text
-    csrf = page.split('name="csrf" content="')[1].split('"')[0]
-    reply = behind.post("/api/nodes/node-1/drain", json=body, headers={**signed, "x-csrf-token": csrf})
+    sent = {**signed, "x-csrf-token": csrf_of(behind, **signed)}
+    reply = behind.post("/api/nodes/node-1/drain", json=body, headers=sent)
     assert reply.json()["hold"]["by"] == "olga@example.com"
 
 

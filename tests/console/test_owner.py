@@ -14,7 +14,7 @@ from ecs_gpu_recovery.control.console_link import ConsoleLink, token_of
 from ecs_gpu_recovery.control.remote_backend import RemoteBackend
 from ecs_gpu_recovery.core.errors import Refused
 from tests.cli.conftest import run_command
-from tests.console.helpers import USERS, console, csrf_of, link_of, sign_in, still_state
+from tests.console.helpers import USERS, console, csrf_of, link_of, operations, sign_in, still_state
 
 PAGES = ["/", "/jobs", "/jobs/new", "/jobs/j1", "/nodes/node-1", "/alerts", "/nothing"]
 STREAMS = ["/live/overview", "/live/jobs", "/api/live"]
@@ -25,19 +25,8 @@ def stranger(client: httpx.Client) -> httpx.Client:
     return httpx.Client(base_url=client.base_url, timeout=30, trust_env=False)
 
 
-def _described(client: httpx.Client) -> list[tuple[str, str]]:
-    paths = client.get("/api/openapi.json").json()["paths"]
-    filled = {"{job_id}": "j1", "{name}": "node-1", "{ask}": "drain", "{task}": "t"}
-    found = []
-    for path, operations in paths.items():
-        for blank, value in filled.items():
-            path = path.replace(blank, value)
-        found += [(method, path) for method in operations]
-    return found
-
-
 def test_another_user_of_the_machine_gets_nothing_but_the_page_that_says_how(shared: httpx.Client) -> None:
-    asked = _described(shared)
+    asked = operations(shared)
     assert len(asked) > 20
     with stranger(shared) as other:
         for method, path in [*asked, ("get", "/api/openapi.json"), ("post", "/jobs/new")]:

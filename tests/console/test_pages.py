@@ -28,7 +28,7 @@ from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.events import FaultSeen
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus, TaskStatus
 from ecs_gpu_recovery.local import wiring
-from tests.console.helpers import console, csrf_of, eventually, owners_client, still_state, submitted
+from tests.console.helpers import console, csrf_of, served, still_state, submitted
 
 HTML = {"accept": "text/html"}
 LARGEST_PAGE = 300 * 1024
@@ -235,19 +235,14 @@ def test_a_node_that_cannot_do_it_says_why_on_its_page(shared: httpx.Client) -> 
 
 def test_the_frame_stands_when_there_is_no_control_plane(tmp_path: Path) -> None:
     state = tmp_path / "none"
-    served = serve(lambda: LocalBackend(state), port=0, data=tmp_path / "console", state=state, tick_s=0.2)
-    try:
-        with owners_client(served.link) as client:
-            eventually(lambda: served.server.started, "the console listens")
-            reply = client.get("/", headers=HTML)
-            assert reply.status_code == 503
-            assert "The control plane does not answer" in reply.text
-            assert "<nav" in reply.text
-            assert client.get("/api/nodes").status_code == 503
-            still_state(state)
-            assert client.get("/", headers=HTML).status_code == 200
-    finally:
-        served.stop()
+    with served(lambda: LocalBackend(state), tmp_path / "console", state=state, tick_s=0.2) as client:
+        reply = client.get("/", headers=HTML)
+        assert reply.status_code == 503
+        assert "The control plane does not answer" in reply.text
+        assert "<nav" in reply.text
+        assert client.get("/api/nodes").status_code == 503
+        still_state(state)
+        assert client.get("/", headers=HTML).status_code == 200
 
 
 class _Slow(LocalBackend):
@@ -260,16 +255,11 @@ class _Slow(LocalBackend):
 
 def test_a_slow_backend_is_not_waited_for(tmp_path: Path) -> None:
     state = still_state(tmp_path)
-    served = serve(lambda: _Slow(state), port=0, data=tmp_path / "console", state=state, patience_s=0.2)
-    try:
-        eventually(lambda: served.server.started, "the console listens")
-        with owners_client(served.link) as client:
-            reply = client.get("/api/nodes")
-        assert reply.status_code == 503
-        assert "did not answer" in reply.json()["detail"]
-    finally:
+    with served(lambda: _Slow(state), tmp_path / "console", state=state, patience_s=0.2) as client:
+        reply = client.get("/api/nodes")
         _Slow.answers.set()
-        served.stop()
+    assert reply.status_code == 503
+    assert "did not answer" in reply.json()["detail"]
 
 
 def test_a_taken_port_is_told(tmp_path: Path) -> None:

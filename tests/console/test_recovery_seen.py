@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from ecs_gpu_recovery.local.controller import Controller
-from tests.console.helpers import console, control_plane, eventually, link_of, owners_client, submitted
+from tests.console.helpers import Plane, eventually, link_of, owners_client, submitted
+
+#: A console, a job that lost a GPU and came back, and the moves that the stream told of it.
+Healed = tuple[httpx.Client, dict[str, Any], list[str]]
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Controller, httpx.Client]]:
-    state = tmp_path_factory.mktemp("state")
-    with control_plane(state) as controller, console(state) as client:
-        yield controller, client
-
-
-@pytest.fixture(scope="module")
-def healed(plane: tuple[Controller, httpx.Client]) -> tuple[httpx.Client, dict[str, Any], list[str]]:
-    """A job that lost a GPU and came back, and the moves that the stream told of it."""
+def healed(plane: Plane) -> Healed:
     controller, client = plane
     told: list[str] = []
     with (
@@ -55,9 +47,7 @@ def _listen(stream: httpx.Response, told: list[str]) -> None:
         return  # the test closes the stream while it is being read
 
 
-def test_the_stream_tells_every_move_of_a_recovery(
-    healed: tuple[httpx.Client, dict[str, Any], list[str]],
-) -> None:
+def test_the_stream_tells_every_move_of_a_recovery(healed: Healed) -> None:
     _, job, told = healed
     assert (job["status"], job["attempt"]) == ("COMPLETE", 1)
     assert told == [
@@ -71,7 +61,7 @@ def test_the_stream_tells_every_move_of_a_recovery(
     ]
 
 
-def test_the_job_page_shows_the_recovery(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_the_job_page_shows_the_recovery(healed: Healed) -> None:
     client, job, _ = healed
     page = client.get(f"/jobs/{job['id']}").text
     assert 'data-state="COMPLETE"' in page
@@ -80,9 +70,7 @@ def test_the_job_page_shows_the_recovery(healed: tuple[httpx.Client, dict[str, A
     assert job["effective"] is not None
 
 
-def test_every_rank_of_every_attempt_has_its_log(
-    healed: tuple[httpx.Client, dict[str, Any], list[str]],
-) -> None:
+def test_every_rank_of_every_attempt_has_its_log(healed: Healed) -> None:
     client, job, _ = healed
     path = f"/api/jobs/{job['id']}/logs"
     logs = client.get(path).json()["logs"]
@@ -105,31 +93,12 @@ def test_every_rank_of_every_attempt_has_its_log(
 
 
 @pytest.mark.parametrize("task", ["..%2f..%2f..%2frecovery.db", "%2e%2e", "nope", "a" * 300])
-def test_a_log_is_found_by_the_records_only(
-    healed: tuple[httpx.Client, dict[str, Any], list[str]], task: str
-) -> None:
+def test_a_log_is_found_by_the_records_only(healed: Healed, task: str) -> None:
     client, job, _ = healed
     assert client.get(f"/api/jobs/{job['id']}/logs/{task}").status_code in (404, 422)
 
 
-def test_a_log_that_was_replaced_by_a_link_is_not_followed(
-    plane: tuple[Controller, httpx.Client],
-    healed: tuple[httpx.Client, dict[str, Any], list[str]],
-    tmp_path: Path,
-) -> None:
-    controller, client = plane
-    _, job, _ = healed
-    log = client.get(f"/api/jobs/{job['id']}/logs").json()["logs"][0]
-    path = controller.parts.state / "nodes" / log["node"] / "tasks" / log["task"] / "log"
-    secret = tmp_path / "secret"
-    secret.write_text("hush\n")
-    path.unlink()
-    path.symlink_to(secret)
-    reply = client.get(f"/api/jobs/{job['id']}/logs/{log['task']}")
-    assert "hush" not in reply.text
-
-
-def test_progress_and_timeline_can_be_had(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_progress_and_timeline_can_be_had(healed: Healed) -> None:
     client, job, _ = healed
     points = client.get(f"/api/jobs/{job['id']}/progress").json()
     assert points["step"][-1] == 80
@@ -138,7 +107,7 @@ def test_progress_and_timeline_can_be_had(healed: tuple[httpx.Client, dict[str, 
     assert [e["after"] for e in entries if e["subject"] == "job"][-1] == "COMPLETE"
 
 
-def test_the_node_shows_its_last_report(healed: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
+def test_the_node_shows_its_last_report(healed: Healed) -> None:
     client, _, _ = healed
     report = client.get("/api/nodes/node-2").json()["report"]
     assert report["verdict"] == "healthy", "that of the check after its reboot"
@@ -146,9 +115,7 @@ def test_the_node_shows_its_last_report(healed: tuple[httpx.Client, dict[str, An
     assert "Xid 79" in page, "the one before it, and what followed"
 
 
-def test_an_ended_job_is_run_again_from_its_checkpoint(
-    healed: tuple[httpx.Client, dict[str, Any], list[str]],
-) -> None:
+def test_an_ended_job_is_run_again_from_its_checkpoint(healed: Healed) -> None:
     client, job, _ = healed
     again = client.post(f"/api/jobs/{job['id']}/retry", json={}).json()
     assert again["spec"]["retry_of"] == job["id"]
@@ -159,7 +126,7 @@ def test_an_ended_job_is_run_again_from_its_checkpoint(
 
 
 def test_a_repair_that_waits_in_a_frozen_fleet_is_called_so_on_the_page(
-    plane: tuple[Controller, httpx.Client],
+    plane: Plane,
 ) -> None:
     controller, client = plane
     client.post("/api/fleet/freeze", json={"why": "new driver"})

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from ecs_gpu_recovery.console.access.sessions import COOKIE
-from ecs_gpu_recovery.console.app import serve
 from ecs_gpu_recovery.console.views import job_view
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core import keys
@@ -27,7 +26,7 @@ from tests.console.helpers import (
     control_plane,
     csrf_of,
     eventually,
-    owners_client,
+    served,
     sign_in,
     still_state,
     submitted,
@@ -164,16 +163,11 @@ def test_an_error_of_the_console_tells_nothing(tmp_path: Path, caplog: pytest.Lo
             raise KeyError("/secret/path password=hush")
 
     state = still_state(tmp_path)
-    served = serve(lambda: Broken(state), port=0, data=tmp_path / "console", state=state)
-    try:
-        eventually(lambda: served.server.started, "the console listens")
-        with owners_client(served.link) as client:
-            reply = client.get("/api/jobs/x")
-        assert reply.status_code == 500
-        assert "hush" not in reply.text
-        assert reply.headers["content-type"] == "application/problem+json"
-    finally:
-        served.stop()
+    with served(lambda: Broken(state), tmp_path / "console", state=state) as client:
+        reply = client.get("/api/jobs/x")
+    assert reply.status_code == 500
+    assert "hush" not in reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +176,8 @@ def test_an_error_of_the_console_tells_nothing(tmp_path: Path, caplog: pytest.Lo
         ("token: abc, next", f"token: {HIDDEN}, next"),
         ("AWS_SECRET_ACCESS_KEY=abc/def", f"AWS_SECRET_ACCESS_KEY={HIDDEN}"),
         ("hf_abcdefghijklmnopqrstuvwx", HIDDEN),
+        ("AKIAABCDEFGHIJKLMNOP", HIDDEN),
+        ("postgres://me:pw@db/x", f"postgres://me:{HIDDEN}@db/x"),
         ("the token is missing", "the token is missing"),
         ("step 5: loss=0.2", "step 5: loss=0.2"),
     ],

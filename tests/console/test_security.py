@@ -13,8 +13,8 @@ from ecs_gpu_recovery.console.access.sessions import COOKIE
 from ecs_gpu_recovery.console.app import Settings, prepare
 from ecs_gpu_recovery.control.local_backend import LocalBackend
 from ecs_gpu_recovery.core.errors import Refused
-from ecs_gpu_recovery.masks import HIDDEN, masked_command, masked_env, masked_text
-from tests.console.helpers import PASSWORD, console, sign_in, still_state, training
+from ecs_gpu_recovery.masks import HIDDEN, masked_command, masked_env
+from tests.console.helpers import PASSWORD, console, csrf_of, sign_in, still_state, training
 
 DRAIN = "/api/nodes/node-1/drain"
 
@@ -136,8 +136,6 @@ def test_a_body_that_is_too_large_is_refused(shared: httpx.Client) -> None:
 def test_what_looks_like_a_secret_is_hidden() -> None:
     shown = masked_command(["run", "--api-key", "x", "--token=y", "-n", "3"])
     assert shown == ["run", "--api-key", HIDDEN, f"--token={HIDDEN}", "-n", "3"]
-    assert masked_text("postgres://me:pw@db/x") == f"postgres://me:{HIDDEN}@db/x"
-    assert masked_text("AKIAABCDEFGHIJKLMNOP") == HIDDEN
     assert masked_env({"PATH_KEYS": "a", "MONKEY": "b"}) == {"PATH_KEYS": "a", "MONKEY": "b"}
 
 
@@ -147,8 +145,7 @@ def test_a_load_balancer_is_believed_from_its_own_address_only(tmp_path: Path) -
     with console(state, proxy=here) as client:
         assert client.get("/api/jobs").status_code == 401
         assert client.get("/api/jobs", headers={"x-amzn-oidc-identity": "vic"}).status_code == 200
-        page = client.get("/jobs", headers={"x-amzn-oidc-identity": "olga"}).text
-        token = page.split('name="csrf" content="')[1].split('"')[0]
+        token = csrf_of(client, **{"x-amzn-oidc-identity": "olga"})
         for name, status in (("vic", 403), ("olga", 200)):
             headers = {"x-amzn-oidc-identity": name, "x-csrf-token": token}
             assert client.post(DRAIN, json={"why": "x"}, headers=headers).status_code == status

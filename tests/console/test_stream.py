@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +19,16 @@ from ecs_gpu_recovery.console.live.snapshot import Shared, Snapshots
 from ecs_gpu_recovery.console.live.stream import Hub
 from ecs_gpu_recovery.console.live.stream_limits import EventStream, StreamLimits, TooManyStreams
 from ecs_gpu_recovery.control.local_backend import LocalBackend
-from tests.console.helpers import USERS, console, events, eventually, sign_in, still_state, submitted
+from tests.console.helpers import (
+    USERS,
+    console,
+    events,
+    eventually,
+    sessions_end,
+    sign_in,
+    still_state,
+    submitted,
+)
 
 
 def _drain(client: httpx.Client, name: str, why: str = "test") -> None:
@@ -239,14 +247,10 @@ def test_a_stream_ends_when_its_viewer_may_no_longer_look(
             with client.stream("GET", path) as opened:
                 lines = opened.iter_lines()
                 next(lines)
-                with closing(sqlite3.connect(state / "console" / "console.db")) as memory:
-                    memory.execute("UPDATE session SET ends='2000-01-01'")
-                    memory.commit()
+                sessions_end(state, "2000-01-01")
                 for _ in lines:
                     """until the console ends it"""
-                with closing(sqlite3.connect(state / "console" / "console.db")) as memory:
-                    memory.execute("UPDATE session SET ends='2100-01-01'")
-                    memory.commit()
+                sessions_end(state, "2100-01-01")
 
 
 def test_one_making_serves_everyone_and_an_error_is_not_kept() -> None:
