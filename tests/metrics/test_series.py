@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 import random
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.db"
 
 
+@pytest.fixture
+def store(path: Path) -> Iterator[SeriesStore]:
+    with closing(SeriesStore(path)) as made:
+        yield made
+
+
 def test_what_went_in_comes_out_across_hours_and_restarts(path: Path) -> None:
     store = SeriesStore(path)
     for slot in range(3 * HOUR + 7):
@@ -40,8 +48,7 @@ def test_what_went_in_comes_out_across_hours_and_restarts(path: Path) -> None:
     assert b.points == tuple((T0 + slot * 10.0, -float(slot)) for slot in range(3 * HOUR + 7) if slot % 3)
 
 
-def test_questions_about_a_stretch_of_time_and_some_labels(path: Path) -> None:
-    store = SeriesStore(path)
+def test_questions_about_a_stretch_of_time_and_some_labels(store: SeriesStore, path: Path) -> None:
     for slot in range(HOUR + 20):
         store.add(sampled(slot, a=slot, b=0))
     until = T0 + (HOUR + 5) * 10
@@ -53,21 +60,18 @@ def test_questions_about_a_stretch_of_time_and_some_labels(path: Path) -> None:
     assert read_series(path, LOSS, {"job": "a"}, since=until - 95, until=until) == [found]
 
 
-def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(path: Path) -> None:
-    store = SeriesStore(path)
+def test_a_step_gives_a_gauges_mean_and_a_counters_last_value(store: SeriesStore, path: Path) -> None:
     for slot in range(12):
         sample = sampled(slot, a=slot)
         sample.put("host_disk_read_bytes_total", slot * 1e12 + 1, host="h")
         store.add(sample)
     (loss,), (read,) = read_series(path, LOSS, step=60), read_series(path, READ, step=60)
-    store.close()
     assert loss.points == ((T0, 2.5), (T0 + 60.0, 8.5))
     assert read.points == ((T0, 5e12 + 1), (T0 + 60.0, 11e12 + 1))
 
 
 @pytest.mark.parametrize("step", [None, 10, 25, 60, 300, 7000, 10**6])
-def test_any_step_gives_the_mean_of_what_is_there(path: Path, step: float | None) -> None:
-    store = SeriesStore(path)
+def test_any_step_gives_the_mean_of_what_is_there(store: SeriesStore, path: Path, step: float | None) -> None:
     want: dict[float, list[float]] = {}
     for slot in range(2 * HOUR + 30):
         present = slot % 7 not in (2, 3) and not 100 < slot < 140
@@ -76,29 +80,24 @@ def test_any_step_gives_the_mean_of_what_is_there(path: Path, step: float | None
             at = (T0 + slot * 10) // max(step or 0, 10) * max(step or 0, 10)
             want.setdefault(at, []).append(slot * 0.5)
     (found,) = read_series(path, LOSS, {"job": "a"}, step=step)
-    store.close()
     assert dict(found.points) == {at: pytest.approx(sum(values) / len(values)) for at, values in want.items()}
     assert [at for at, _ in found.points] == sorted(want)
 
 
-def test_counters_keep_every_digit_and_a_loss_may_explode(path: Path) -> None:
-    store = SeriesStore(path)
+def test_counters_keep_every_digit_and_a_loss_may_explode(store: SeriesStore, path: Path) -> None:
     for slot in range(HOUR + 1):
         sample = sampled(slot, a=(math.nan, math.inf, 1e300)[slot % 3])
         sample.put("host_disk_read_bytes_total", 2**52 + slot, host="h")
         store.add(sample)
     (read,), (loss,) = read_series(path, READ, until=T0 + 3599), read_series(path, LOSS, until=T0 + 3599)
-    store.close()
     assert [value for _, value in read.points] == [2.0**52 + slot for slot in range(HOUR)]
     assert {value for _, value in loss.points} == {math.inf, 1e300}
 
 
-def test_one_sample_in_ten_seconds_is_kept(path: Path) -> None:
-    store = SeriesStore(path)
+def test_one_sample_in_ten_seconds_is_kept(store: SeriesStore) -> None:
     assert store.add(Sample(T0 + 3.0))
     assert not store.add(Sample(T0 + 8.0))
     assert store.add(Sample(T0 + 13.0))
-    store.close()
 
 
 def test_only_the_last_day_is_kept_and_series_that_ended_are_forgotten(path: Path) -> None:
@@ -117,15 +116,13 @@ def store_count(path: Path) -> int:
     return store.count
 
 
-def test_a_clock_that_was_set_back_does_not_stop_the_history(path: Path) -> None:
-    store = SeriesStore(path)
+def test_a_clock_that_was_set_back_does_not_stop_the_history(store: SeriesStore, path: Path) -> None:
     for slot in range(5 * HOUR):
         store.add(sampled(slot, a=1))
     assert not store.add(sampled(5 * HOUR - 3, a=2)), "a small step is waited out"
     assert store.add(sampled(HOUR + 5, a=2))
     assert store.add(sampled(HOUR + 6, a=2))
     (found,) = read_series(path, LOSS)
-    store.close()
     times = [at for at, _ in found.points]
     assert times == sorted(set(times))
     assert found.points[-1] == (T0 + (HOUR + 6) * 10.0, 2.0)
@@ -169,8 +166,7 @@ def test_a_file_of_another_version_makes_room_too(path: Path) -> None:
     store.close()
 
 
-def test_a_write_that_fails_leaves_the_store_as_it_was(path: Path) -> None:
-    store = SeriesStore(path)
+def test_a_write_that_fails_leaves_the_store_as_it_was(store: SeriesStore, path: Path) -> None:
     store.add(sampled(0, a=1))
     store._conn.execute("PRAGMA query_only=1")
     with pytest.raises(sqlite3.OperationalError):
@@ -178,7 +174,6 @@ def test_a_write_that_fails_leaves_the_store_as_it_was(path: Path) -> None:
     store._conn.execute("PRAGMA query_only=0")
     assert store.add(sampled(2, a=1, new=2))
     assert [len(series.points) for series in read_series(path, LOSS)] == [2, 1]
-    store.close()
 
 
 def test_there_is_nothing_where_no_file_is_and_no_such_metric(path: Path) -> None:
@@ -188,10 +183,9 @@ def test_there_is_nothing_where_no_file_is_and_no_such_metric(path: Path) -> Non
         read_series(path, "gpu_recovery_nonsense")
 
 
-def test_a_day_of_64_busy_nodes_stays_small(path: Path) -> None:
+def test_a_day_of_64_busy_nodes_stays_small(store: SeriesStore) -> None:
     """Every number as noisy as in real life: some minutes of the whole fleet, scaled to a day."""
     chance, first = random.Random(7), 0
-    store = SeriesStore(path)
     for slot in range(61):
         sample = Sample(float(T0 + slot * RESOLUTION_S))
         for node in range(64):
@@ -199,7 +193,6 @@ def test_a_day_of_64_busy_nodes_stays_small(path: Path) -> None:
         store.add(sample)
         first = store.size() if slot == 0 else first
     series, day = store.count, first + (store.size() - first) / 60 * 24 * HOUR
-    store.close()
     print(f"{series} series, {day / 1e6:.0f} MB a day, {day / series / 24 / HOUR:.2f} bytes a number")
     assert day < 60e6
 
