@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from .core.edges import JOB
@@ -27,44 +28,36 @@ class Sentence:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
-STOPPING = "Stopping the gang: {left} of {all} tasks still run."
-ENDING = "The job is ending: {left} of {all} tasks still run."
-FIRST_CHECK = "Examining {all} nodes before the first start: {done} have answered."
-CHECKING = "Examining {all} nodes: {done} have answered."
-WAITS = "Waits for {left} of {all} nodes since {since}: {nodes}, or others that are free."
-HELD = "The repair of {nodes} {why}. To see and answer it: gpu-recovery permits."
-AWAITING = "Waiting for {nodes}. Then all {all} ranks start again from the last checkpoint."
-RESTARTING = "Starting all ranks again: {done} of {all} run."
-STARTING = "Starting: {done} of {all} ranks run."
-FINISHING = "Finishing: {done} of {all} ranks are done."
-TRAINING = "Training on {all} nodes."
-TRAINING_ALONE = "Training on one node."
-COMPLETE = "The job is complete."
-FAILED = "The job has failed. It needs a person."
-STOPPED = "A person has stopped the job."
-ENDS = {JobStatus.COMPLETE: COMPLETE, JobStatus.FAILED: FAILED, JobStatus.USER_STOPPED: STOPPED}
-#: What a person does next, here in the console.
-MEND_AND_RETRY = "Mend {nodes}: its page says how. Then run the job again."
-MEND = "Mend {nodes}: its page says how."
-FREE = "Free now: {free} of {all} nodes."
-READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
-SENTENCES = (
-    *(
-        STOPPING,
-        ENDING,
-        FIRST_CHECK,
-        CHECKING,
-        WAITS,
-        HELD,
-        AWAITING,
-        RESTARTING,
-        STARTING,
-        FINISHING,
-        TRAINING,
-    ),
-    *(TRAINING_ALONE, *ENDS.values()),
-    *(MEND_AND_RETRY, MEND, READ_AND_RETRY, FREE),
-)
+class Said(StrEnum):
+    """Whatever is said of a job. The texts are keys of the catalogues."""
+
+    STOPPING = "Stopping the gang: {left} of {all} tasks still run."
+    ENDING = "The job is ending: {left} of {all} tasks still run."
+    FIRST_CHECK = "Examining {all} nodes before the first start: {done} have answered."
+    CHECKING = "Examining {all} nodes: {done} have answered."
+    WAITS = "Waits for {left} of {all} nodes since {since}: {nodes}, or others that are free."
+    HELD = "The repair of {nodes} {why}. To see and answer it: gpu-recovery permits."
+    AWAITING = "Waiting for {nodes}. Then all {all} ranks start again from the last checkpoint."
+    RESTARTING = "Starting all ranks again: {done} of {all} run."
+    STARTING = "Starting: {done} of {all} ranks run."
+    FINISHING = "Finishing: {done} of {all} ranks are done."
+    TRAINING = "Training on {all} nodes."
+    TRAINING_ALONE = "Training on one node."
+    COMPLETE = "The job is complete."
+    FAILED = "The job has failed. It needs a person."
+    STOPPED = "A person has stopped the job."
+    # What a person does next, here in the console.
+    MEND_AND_RETRY = "Mend {nodes}: its page says how. Then run the job again."
+    MEND = "Mend {nodes}: its page says how."
+    FREE = "Free now: {free} of {all} nodes."
+    READ_AND_RETRY = "Read the logs, mend the cause, and run the job again."
+
+
+ENDS = {
+    JobStatus.COMPLETE: Said.COMPLETE,
+    JobStatus.FAILED: Said.FAILED,
+    JobStatus.USER_STOPPED: Said.STOPPED,
+}
 #: The way from a fault back to training, and the way to the first start.
 RECOVERY = ("Stop all ranks", "Check the nodes", "Repair", "Start again", "Train")
 FIRST_START = ("Check the nodes", "Start", "Train")
@@ -79,24 +72,24 @@ def now_doing(job: Job, nodes: Iterable[Node] = ()) -> Sentence:
     if job.status.final:
         return Sentence(ENDS[job.status])
     if job.ending is not None:
-        return Sentence(ENDING, {"left": live, "all": count})
+        return Sentence(Said.ENDING, {"left": live, "all": count})
     if job.status is JobStatus.PENDING_HEALTHCHECK:
         if job.preflight:
-            return Sentence(FIRST_CHECK, {"done": answered, "all": count})
+            return Sentence(Said.FIRST_CHECK, {"done": answered, "all": count})
         if live:
-            return Sentence(STOPPING, {"left": live, "all": count})
-        return Sentence(CHECKING, {"done": answered, "all": count})
+            return Sentence(Said.STOPPING, {"left": live, "all": count})
+        return Sentence(Said.CHECKING, {"done": answered, "all": count})
     if job.status is JobStatus.PENDING_RESTART:
         return _held(nodes) or _waiting(job)
     started = sum(rank.task_status is not None for rank in job.ranks)
     if job.status is JobStatus.RESTARTING:
-        return Sentence(RESTARTING, {"done": started, "all": count})
+        return Sentence(Said.RESTARTING, {"done": started, "all": count})
     if started < count:
-        return Sentence(STARTING, {"done": started, "all": count})
+        return Sentence(Said.STARTING, {"done": started, "all": count})
     done = sum(rank.task_status is TaskStatus.COMPLETE for rank in job.ranks)
     if done:
-        return Sentence(FINISHING, {"done": done, "all": count})
-    return Sentence(TRAINING, {"all": count}) if count > 1 else Sentence(TRAINING_ALONE)
+        return Sentence(Said.FINISHING, {"done": done, "all": count})
+    return Sentence(Said.TRAINING, {"all": count}) if count > 1 else Sentence(Said.TRAINING_ALONE)
 
 
 def _held(nodes: Iterable[Node]) -> Sentence | None:
@@ -108,7 +101,7 @@ def _held(nodes: Iterable[Node]) -> Sentence | None:
         if node.held and order.key == node.reboot_key and order.error.startswith("waits for ")
     }
     why = next(iter(waits.values()), "")
-    return Sentence(HELD, {"nodes": names(list(waits)), "why": why}) if waits else None
+    return Sentence(Said.HELD, {"nodes": names(list(waits)), "why": why}) if waits else None
 
 
 def _waiting(job: Job) -> Sentence:
@@ -117,9 +110,11 @@ def _waiting(job: Job) -> Sentence:
     handed = [rank.node for rank in job.ranks if rank.handed]
     if job.waiting_since is not None and handed:
         since = f"{job.waiting_since:%Y-%m-%d %H:%M} UTC"
-        return Sentence(WAITS, {"left": len(handed), "all": count, "since": since, "nodes": names(handed)})
+        return Sentence(
+            Said.WAITS, {"left": len(handed), "all": count, "since": since, "nodes": names(handed)}
+        )
     away = [rank.node for rank in job.ranks if rank.node_status is not NodeStatus.AVAILABLE]
-    return Sentence(AWAITING, {"nodes": names(away), "all": count})
+    return Sentence(Said.AWAITING, {"nodes": names(away), "all": count})
 
 
 def recovering(job: Job) -> bool:
@@ -173,8 +168,8 @@ def recoveries(moves: Iterable[Entry]) -> list[Recovery]:
 def next_step(job: str, nodes: Sequence[str]) -> Sentence | None:
     """What is asked of a person after a job or a node has failed; nothing else is known to be in their hands."""
     if nodes:
-        return Sentence(MEND_AND_RETRY if job else MEND, {"nodes": names(nodes)})
-    return Sentence(READ_AND_RETRY) if job else None
+        return Sentence(Said.MEND_AND_RETRY if job else Said.MEND, {"nodes": names(nodes)})
+    return Sentence(Said.READ_AND_RETRY) if job else None
 
 
 def names(found: Sequence[str]) -> str:
@@ -186,7 +181,7 @@ def names(found: Sequence[str]) -> str:
 def deadline(job: Job, nodes: Iterable[Node] = ()) -> datetime | None:
     """When the present wait ends at the latest; a job that trains or finishes waits for nothing that ends. A node that
     was handed over has the deadline of its repair in its own record."""
-    if now_doing(job).key == FINISHING:  # by then a rank must be seen again, and it is, again and again
+    if now_doing(job).key == Said.FINISHING:  # by then a rank must be seen again, and it is, again and again
         return None
     handed = {rank.node for rank in job.ranks if rank.handed}
     waits = [rank.deadline for rank in job.ranks] + [node.deadline for node in nodes if node.name in handed]

@@ -152,15 +152,8 @@ def read_node(item: Mapping[str, Any], reader: Codec = CODEC) -> Node:
 def read_line(item: Mapping[str, Any]) -> JobLine:
     name = item["job_id"]["S"]
     with _readable("job", name, item):
-        return JobLine(
-            id=name,
-            name=item["job_name"]["S"],
-            status=JobStatus(item["job_status"]["S"]),
-            attempt=int(item["retry"]["S"]),
-            nodes=int(item["num_nodes"]["S"]),
-            created_at=datetime.fromisoformat(item["created_at"]["S"]),
-            updated_at=datetime.fromisoformat(item["updated_at"]["S"]),
-        )
+        rest = ("job_name", "job_status", "retry", "num_nodes", "created_at", "updated_at")
+        return JobLine.read(name, *(item[key]["S"] for key in rest))
 
 
 @contextmanager

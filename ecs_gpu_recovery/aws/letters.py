@@ -34,6 +34,17 @@ class Letter:
     understood: str  #: what the event says, in a few words
     receipt: str = field(default="", repr=False, compare=False)  #: for as long as we hold it
 
+    def to_json(self) -> dict[str, str | None]:
+        """All but the event, which may hold variables of a job that are secret."""
+        return {
+            "id": self.id,
+            "at": self.at.isoformat() if self.at else None,
+            "sender": self.sender,
+            "function": self.function,
+            "error": self.error,
+            "understood": self.understood,
+        }
+
 
 def read_letter(message: Mapping[str, Any], *, cluster: str = "", check_family: str = "") -> Letter:
     """Whatever is in the queue, the answer is a letter; nothing raises or is guessed."""

@@ -6,19 +6,23 @@ Only the embedded mode is asked, or a console on the command line would be met w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from ..control.backend import Backend
 
 _NEWEST = 100
 
 
 def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    return _offered(ctx, incomplete, _job_ids)
+    return _offered(ctx, incomplete, lambda side: [line.id for line in side.jobs(None, _NEWEST, "").jobs])
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    return _offered(ctx, incomplete, _node_names)
+    return _offered(ctx, incomplete, lambda side: [node.name for node in side.nodes()])
 
 
 def faults(incomplete: str) -> list[str]:
@@ -27,32 +31,14 @@ def faults(incomplete: str) -> list[str]:
     return [fault for fault in (*FAULTS, "clear", "power-on") if fault.startswith(incomplete)]
 
 
-def _offered(ctx: typer.Context, incomplete: str, read: Callable[[Path | None], Iterable[str]]) -> list[str]:
+def _offered(ctx: typer.Context, incomplete: str, read: Callable[[Backend], Iterable[str]]) -> list[str]:
+    from ..control.backend import open_backend
     from ..core.errors import RecoveryError
 
     if ctx.params.get("backend", "local") != "local":
         return []
     try:
-        return [name for name in read(ctx.params.get("state")) if name.startswith(incomplete)]
+        with closing(open_backend("local", ctx.params.get("state"))) as side:
+            return [name for name in read(side) if name.startswith(incomplete)]
     except (RecoveryError, OSError):
         return []
-
-
-def _job_ids(state: Path | None) -> list[str]:
-    from ..control.backend import open_backend
-
-    side = open_backend("local", state)
-    try:
-        return [line.id for line in side.jobs(None, _NEWEST, "").jobs]
-    finally:
-        side.close()
-
-
-def _node_names(state: Path | None) -> list[str]:
-    from ..control.backend import open_backend
-
-    side = open_backend("local", state)
-    try:
-        return [node.name for node in side.nodes()]
-    finally:
-        side.close()

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .opened import opened, remark
 from .options import BackendOption, JsonOption, StateOption
+from .terminal import emit_json
 
 if TYPE_CHECKING:
     from ..control.backend import Backend, Bundle
@@ -37,8 +39,6 @@ def evidence(
     An archive for each repair, newest first. With --fetch they are brought into a folder. To look at one:
     tar -tzf ARCHIVE
     """
-    from . import render
-    from .opened import opened, remark
 
     with opened(backend, state) as side:
         found = _of(side, name)
@@ -48,7 +48,7 @@ def evidence(
             for one in found:
                 (fetch / one.name).write_bytes(side.fetch_evidence(one.node, one.name))
     if as_json:
-        render.emit_json({"evidence": [one.to_json() for one in found]})
+        emit_json({"evidence": [one.to_json() for one in found]})
         return
     for one in found:
         where = fetch / one.name if fetch is not None else one.name
@@ -71,8 +71,6 @@ def ticket(
     gpu-recovery ticket NODE > ticket.txt
     """
     from ..ticket import ticket as written
-    from . import render
-    from .opened import opened, remark
 
     with opened(backend, state) as side:
         node = side.node(name)
@@ -80,7 +78,7 @@ def ticket(
         archive = side.fetch_evidence(name, kept[0]) if kept else b""
         text = written(node, side.now(), kept, archive)
         remark(side)
-    render.emit_json({"node": name, "ticket": text}) if as_json else print(text, end="")
+    emit_json({"node": name, "ticket": text}) if as_json else print(text, end="")
 
 
 def _of(side: Backend, name: str) -> Sequence[Bundle]:

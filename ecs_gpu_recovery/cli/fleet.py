@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from . import complete
+from .opened import opened
 from .options import BackendOption, JsonOption, StateOption, WhyOption, refuse_lost_options
+from .terminal import emit_json
 
 fleet_app = typer.Typer(
     help="Whether nodes are repaired; freeze it all, or thaw it.",
@@ -75,7 +77,6 @@ def refuse(
 
 
 def _ask(ask: str, name: str, why: str, backend: str, state: Path | None) -> None:
-    from .opened import opened
 
     if ask != "allow" and not why.strip():
         raise typer.BadParameter("say why: --why '...'")
@@ -84,13 +85,11 @@ def _ask(ask: str, name: str, why: str, backend: str, state: Path | None) -> Non
 
 
 def _show(backend: str, state: Path | None, *, as_json: bool, each: bool = False) -> None:
-    from . import render
-    from .opened import opened
 
     with opened(backend, state) as side:
         found = side.fleet()
     if as_json:
-        render.emit_json(found)
+        emit_json(found)
     else:
         _say(found, each=each)
 

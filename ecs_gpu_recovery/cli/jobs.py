@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .job_options import merged, names, with_job_options
+from .opened import opened, remark
 from .options import BackendOption, JobArgument, JsonOption, StateOption, WhyOption, moment
+from .terminal import emit_json
 
 if TYPE_CHECKING:
     from ..control.backend import Backend
     from ..core.model import Job
     from ..jobfile import JobRequest
+    from .tail import Tail
 
 
 def register(app: typer.Typer) -> None:
@@ -59,28 +62,15 @@ def submit(
     On AWS:  gpu-recovery submit --backend aws --nodes i-0a1,i-0b2 --image IMAGE --mount /fsx:/fsx
     --checkpoint-dir /fsx/run7 --log-group /gpu/train -- torchrun train.py
     """
-    from .. import jobfile, own_script
-    from ..core.errors import RecoveryError, Refused
+    from ..core.errors import RecoveryError
     from . import render
-    from .opened import opened, remark
 
-    here = backend == "local"
-    try:
-        given = own_script.taken({**given, "command": command}, here=here)
-        asked = merged(jobfile.read_file(file) if file is not None else {}, given)
-        request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
-    except Refused as exc:
-        raise Refused(f"{exc}\nOptions, keys of a job file, examples:  gpu-recovery submit --help") from exc
-    if here and request.container != jobfile.ContainerRequest():
-        print(
-            "gpu-recovery: there are no containers here: image, mounts and the like do nothing",
-            file=sys.stderr,
-        )
+    request = _request(file, {**given, "command": command}, here=backend == "local")
     with opened(backend, state) as side:
         job = _submitted_when_free(side, request) if wait and request.any_nodes else side.submit(request)
         remark(side)
         if as_json and not wait:
-            render.emit_json(render.job_json(job, side.now()))
+            emit_json(render.job_json(job, side.now()))
         else:
             print(
                 f"submitted {job.id} on {', '.join(r.node for r in job.ranks)}",
@@ -94,8 +84,27 @@ def submit(
             _watch(side, job.id, quiet=as_json)
             job = side.job(job.id)
             if as_json:
-                render.emit_json(render.job_json(job, side.now()))
+                emit_json(render.job_json(job, side.now()))
             raise typer.Exit(render.final_code(job.status))
+
+
+def _request(file: Path | None, given: dict[str, Any], *, here: bool) -> JobRequest:
+    """What the file and the options ask for, with every problem at once."""
+    from .. import jobfile, own_script
+    from ..core.errors import Refused
+
+    try:
+        taken = own_script.taken(given, here=here)
+        asked = merged(jobfile.read_file(file) if file is not None else {}, taken)
+        request = jobfile.parse(asked, python=sys.executable if here else "python3", local_files=here)
+    except Refused as exc:
+        raise Refused(f"{exc}\nOptions, keys of a job file, examples:  gpu-recovery submit --help") from exc
+    if here and request.container != jobfile.ContainerRequest():
+        print(
+            "gpu-recovery: there are no containers here: image, mounts and the like do nothing",
+            file=sys.stderr,
+        )
+    return request
 
 
 def _submitted_when_free(side: Backend, request: JobRequest) -> Job:
@@ -143,7 +152,6 @@ def list_jobs(
     """List jobs, newest first."""
     from ..core.model import JobStatus
     from . import render
-    from .opened import opened
 
     if status and status.upper() not in list(JobStatus):
         raise typer.BadParameter(f"--status {status}: use one of {', '.join(JobStatus)}")
@@ -151,7 +159,7 @@ def list_jobs(
         wanted = JobStatus(status.upper()) if status else None
         page = side.jobs(wanted, limit, after)
         if as_json:
-            render.emit_json(render.jobs_json(page))
+            emit_json(render.jobs_json(page))
         else:
             render.print_jobs(page, side.now(), wanted)
 
@@ -168,7 +176,6 @@ def show_job(
     """Show one job: ranks, nodes, verdicts, and why every decision was taken."""
     from ..control.job_names import find_job, retries_of
     from . import render
-    from .opened import opened
 
     with opened(backend, state) as side:
         job = find_job(side, called)
@@ -177,7 +184,7 @@ def show_job(
             job = side.job(job.id)
         retries = retries_of(side, job)
         if as_json:
-            render.emit_json({**render.job_json(job, side.now()), "retried_as": list(retries)})
+            emit_json({**render.job_json(job, side.now()), "retried_as": list(retries)})
         elif not watch:
             handed = [side.node(rank.node) for rank in job.ranks if rank.handed and not job.status.final]
             render.print_job(job, side.now(), retries, handed)
@@ -237,7 +244,6 @@ def logs(  # noqa: PLR0913, PLR0917 (each is an option)
     """Print what the ranks wrote, each line with its rank. On AWS it comes from CloudWatch."""
     from ..control.job_names import find_job
     from ..core.errors import Refused
-    from .opened import opened
     from .tail import Tail
 
     with opened(backend, state) as side:
@@ -258,18 +264,23 @@ def logs(  # noqa: PLR0913, PLR0917 (each is an option)
             last=last,
             since=begin,
         )
-        found = tail.pump()
-        while job.status.final and not follow and tail.pump():
-            """A long log comes in parts."""
-        while follow:
-            over = side.job(job_id).status.final
-            found = tail.pump() or found
-            if over:
-                break
-            time.sleep(side.poll_s)
-        if not found and not follow:
+        if not _print_all(side, job, tail, follow=follow) and not follow:
             yet, more = ("", "; earlier attempts: --all") if job.status.final else (" yet", "")
             print(f"nothing was written{yet}{more if job.attempt and not every else ''}", file=sys.stderr)
+
+
+def _print_all(side: Backend, job: Job, tail: Tail, *, follow: bool) -> bool:
+    """Whether anything was written."""
+    found = tail.pump()
+    while job.status.final and not follow and tail.pump():
+        """A long log comes in parts."""
+    while follow:
+        over = side.job(job.id).status.final
+        found = tail.pump() or found
+        if over:
+            break
+        time.sleep(side.poll_s)
+    return found
 
 
 def stop(
@@ -283,7 +294,6 @@ def stop(
     """Stop a job in any state. It is USER_STOPPED once all its tasks have ended."""
     from ..control.job_names import find_job
     from . import render
-    from .opened import opened, remark
 
     with opened(backend, state) as side:
         job_id = find_job(side, called).id
@@ -294,7 +304,7 @@ def stop(
         if wait:
             _watch(side, job_id, quiet=as_json)
         if as_json:
-            render.emit_json(render.job_json(side.job(job_id), side.now()))
+            emit_json(render.job_json(side.job(job_id), side.now()))
 
 
 def retry(
@@ -309,7 +319,6 @@ def retry(
     from ..control.job_names import find_job
     from ..control.submission import retry as run_again
     from . import render
-    from .opened import opened, remark
 
     with opened(backend, state) as side:
         job_id = find_job(side, called).id
@@ -322,7 +331,7 @@ def retry(
         )
         remark(side)
         if as_json:
-            render.emit_json(render.job_json(job, side.now()))
+            emit_json(render.job_json(job, side.now()))
         else:
             print(f"submitted {job.id}: the work of {job_id}, from its last checkpoint")
             _say_how_to_follow(job.id, backend, state)

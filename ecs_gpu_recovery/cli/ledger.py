@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .opened import opened, remark
 from .options import BackendOption, JsonOption, StateOption
+from .terminal import emit_json
 
 if TYPE_CHECKING:
     from ..ledger import Ledger
@@ -37,8 +39,6 @@ def report(
     from ..control.accounts import ledger_of, stretch
     from ..core.errors import Refused
     from ..ledger import view
-    from . import render
-    from .opened import opened, remark
 
     try:
         stretch(since)
@@ -47,7 +47,7 @@ def report(
     with opened(backend, state) as side:
         ledger = ledger_of(side, job_id, since)
         remark(side)
-    render.emit_json(view(ledger, write_s)) if as_json else _tell(ledger, write_s)
+    emit_json(view(ledger, write_s)) if as_json else _tell(ledger, write_s)
 
 
 def _tell(ledger: Ledger, write_s: float) -> None:

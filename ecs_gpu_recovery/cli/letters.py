@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import Refused
+from .opened import opened
 from .options import BackendOption, JsonOption, refuse_lost_options
+from .terminal import emit_json, printable
 
 if TYPE_CHECKING:
     from ..control.backend import Letter, Sent
@@ -29,15 +31,8 @@ def register(app: typer.Typer) -> None:
 
 
 def letter_json(letter: Letter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "at": letter.at.isoformat() if letter.at else None,
-        "from": letter.sender,
-        "function": letter.function,
-        "error": letter.error,
-        "understood": letter.understood,
-        "event": letter.event,
-    }
+    told = {"from" if key == "sender" else key: value for key, value in letter.to_json().items()}
+    return {**told, "event": letter.event}
 
 
 @letters_app.callback()
@@ -48,21 +43,19 @@ def list_letters(
 ) -> None:
     """List the events that no function could handle: who left them, the error, and what the event says."""
     from . import render
-    from .opened import opened
-    from .terminal import printable
 
     if ctx.invoked_subcommand is not None:
         refuse_lost_options(ctx)
         return
     if backend == "local":
-        render.emit_json({"letters": [], "more": 0, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        emit_json({"letters": [], "more": 0, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
     with opened(backend, None) as side:
         seen = side.letters()
         if seen is None:
             raise Refused(NONE_HERE)
         if as_json:
-            render.emit_json({"letters": [letter_json(one) for one in seen.letters], "more": seen.more})
+            emit_json({"letters": [letter_json(one) for one in seen.letters], "more": seen.more})
             return
         for one in seen.letters:
             left = render.ago(one.at, side.now()) if one.at else "at an unknown time"
@@ -94,13 +87,11 @@ def resend(
 
     It is safe: an event that was applied already changes nothing. The exit code is 1 if a function failed.
     """
-    from . import render
-    from .opened import opened
 
     if bool(names) is everything:
         raise typer.BadParameter("give the ids of letters, or --all")
     if backend == "local":
-        render.emit_json({"sent": [], "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        emit_json({"sent": [], "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
     with opened(backend, None) as side:
         sent = side.send_letters_again(*(names or ()))
@@ -109,15 +100,13 @@ def resend(
 
 
 def _tell(sent: Sequence[Sent], as_json: bool) -> None:
-    from . import render
-    from .terminal import printable
 
     if as_json:
         told = [
             {"id": one.letter.id, "function": one.letter.function, "done": one.done, "said": one.said}
             for one in sent
         ]
-        render.emit_json({"sent": told})
+        emit_json({"sent": told})
         return
     for one in sent:
         print(f"{one.letter.id}  {'done, ' if one.done else 'kept: '}{printable(one.said)}")
@@ -136,17 +125,15 @@ def discard(
 
     The letter is printed, since nothing else keeps it; with its event, unless it came through a console.
     """
-    from . import render
-    from .opened import opened
 
     if not why.strip():
         raise typer.BadParameter("--why: the person who misses the event will ask for the reason")
     if backend == "local":
-        render.emit_json({"discarded": None, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
+        emit_json({"discarded": None, "hint": NONE_HERE}) if as_json else print(NONE_HERE)
         return
     with opened(backend, None) as side:
         by = side.who()
         gone = letter_json(side.discard_letter(name, by=by, why=why))
     if not as_json:
         print(f"{gone['id']}  discarded by {by}: {why}. It said:")
-    render.emit_json({"discarded": gone, "by": by, "why": why} if as_json else gone)
+    emit_json({"discarded": gone, "by": by, "why": why} if as_json else gone)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import complete
+from .opened import opened, remark
 from .options import BackendOption, JsonOption, NodeArgument, StateOption, WhyOption, refuse_lost_options
+from .terminal import emit_json
 
 if TYPE_CHECKING:
     from ..core.node_record import Node
@@ -39,7 +41,6 @@ def list_nodes(
 ) -> None:
     """List the nodes: state, who holds them, why they are out of use."""
     from . import render
-    from .opened import opened, remark
 
     if ctx.invoked_subcommand is not None:
         refuse_lost_options(ctx)
@@ -48,7 +49,7 @@ def list_nodes(
         found = side.nodes()
         remark(side)
         if as_json:
-            render.emit_json({"nodes": [render.node_json(node) for node in found]})
+            emit_json({"nodes": [render.node_json(node) for node in found]})
         elif not found and side.name == "aws":
             print("No nodes: the cluster has no container instances. Add some: docs/deployment.md")
         else:
@@ -69,7 +70,6 @@ def check_nodes(
     from ..core.errors import Refused
     from ..core.model import NodeStatus
     from . import render
-    from .opened import opened, remark
 
     if not all_idle:
         raise typer.BadParameter("say --all-idle; one node by its name: gpu-recovery node check NAME")
@@ -89,13 +89,12 @@ def check_nodes(
             time.sleep(side.poll_s)
             asked = [side.node(node.name) for node in asked]
     if as_json:
-        render.emit_json({"nodes": [render.node_json(node) for node in asked]})
+        emit_json({"nodes": [render.node_json(node) for node in asked]})
     elif not asked:
         print("no node is free: nothing was asked for")
     for node in [] if as_json else asked:
-        since = (
-            node.timeline[-1].why if wait else "check asked for"
-        )  # a repaired node has no verdict any more
+        # A repaired node has no verdict any more.
+        since = node.timeline[-1].why if wait else "check asked for"
         verdict = node.verdict.value if node.verdict else since
         print(f"{node.name}: {verdict}{f': {node.findings}' if node.findings else ''}")
     raise typer.Exit(1 if wait and any(node.status is NodeStatus.FAILED for node in asked) else 0)
@@ -141,12 +140,11 @@ def show(
 ) -> None:
     """Show one node and its history."""
     from . import render
-    from .opened import opened
 
     with opened(backend, state) as side:
         node = side.node(name)
         if as_json:
-            render.emit_json(render.node_json(node))
+            emit_json(render.node_json(node))
         else:
             render.print_node(node, side.now())
 
@@ -165,7 +163,6 @@ def _ask(
     from ..control.records import lacks_reason
     from ..core.model import NodeStatus
     from . import render
-    from .opened import opened, remark
 
     if lacks_reason(ask, why):
         raise typer.BadParameter(f"--why: give a reason; the next person who looks at {name} will ask for it")
@@ -181,7 +178,7 @@ def _ask(
             time.sleep(side.poll_s)
             node = side.node(name)
         if as_json:
-            render.emit_json(render.node_json(node))
+            emit_json(render.node_json(node))
         elif wait:
             news = tuple(line for line in node.timeline if line not in old.timeline)
             render.print_node(replace(node, timeline=news), side.now())
@@ -277,15 +274,11 @@ def inject(
 ) -> None:
     """Break a simulated node on purpose, to see it heal. Embedded mode only."""
     from ..control.local_backend import FAULTS, LocalBackend
-    from . import render
-    from .opened import opened
 
     if fault == "list":
         if as_json:
-            render.emit_json({"faults": FAULTS})
-        for known, sentence in () if as_json else FAULTS.items():
-            print(f"{known:13} {sentence}")
-        for known, sentence in () if as_json else _TAKEN_BACK.items():
+            emit_json({"faults": FAULTS})
+        for known, sentence in () if as_json else (FAULTS | _TAKEN_BACK).items():
             print(f"{known:13} {sentence}")
         return
     if xid is not None and fault != "xid":
@@ -296,4 +289,4 @@ def inject(
             side.inject(name, fault, gpu=gpu, xid=xid)
         except ValueError as exc:
             raise typer.BadParameter(str(exc)) from exc
-        render.emit_json({"node": name, "done": fault}) if as_json else print(f"{name}: {fault} done")
+        emit_json({"node": name, "done": fault}) if as_json else print(f"{name}: {fault} done")

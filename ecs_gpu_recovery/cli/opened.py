@@ -6,13 +6,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..control.backend import Backend, open_backend
+if TYPE_CHECKING:
+    from ..control.backend import Backend
 
 
 @contextmanager
 def opened(backend: str, state: Path | None) -> Iterator[Backend]:
     """The backend a command asked for; its warning, if any, goes to standard error."""
+    from ..control.backend import open_backend  # not needed to explain a command, and not loaded for that
+
     side = open_backend(backend, state)
     try:
         if text := side.warning():

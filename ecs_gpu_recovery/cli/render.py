@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -52,10 +51,6 @@ def console() -> Console:
     # Into a file or a pipe nothing is folded: a name that is cut in two can't be searched for.
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     return Console(highlight=False, soft_wrap=True, width=width)
-
-
-def emit_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def styled(text: str) -> str:

@@ -15,7 +15,7 @@ from ..fleet_model import plots
 from ..fleet_model.fleet import KINDS, Estimate, Scenario
 from ..fleet_model.policies import described
 from ..fleet_model.rates import RATES
-from ..fleet_model.study import Agreement, Line, best, by_size, compare, unattended, validate
+from ..fleet_model.study import Line, best, by_size, compare, unattended, validate
 
 #: For how long a job is to run without a person.
 ALONE_DAYS = 30.0
@@ -30,11 +30,6 @@ def study(base: Scenario, *, runs: int, plot: Path | None, as_json: bool) -> Non
         typer.echo(json.dumps(_as_data(base, lines, pictures, alone), indent=2))
     else:
         _show(base, lines, pictures, alone)
-
-
-def agreement(as_json: bool) -> None:
-    """The model beside what was published."""
-    _show_agreement(validate(), as_json)
 
 
 def rate_of(text: str) -> float:
@@ -153,7 +148,9 @@ def advice(lines: list[Line]) -> str:
     return f"Best single change: {found.title} ({gain}).{idle}{luck}"
 
 
-def _show_agreement(found: list[Agreement], as_json: bool) -> None:
+def agreement(as_json: bool) -> None:
+    """The model beside what was published."""
+    found = validate()
     if as_json:
         typer.echo(
             json.dumps([{**asdict(one), "error": one.error, "holds": one.holds} for one in found], indent=2)

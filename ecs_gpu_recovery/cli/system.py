@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .opened import opened
 from .options import BackendOption, JsonOption, StateOption, length
+from .terminal import emit_json, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +39,6 @@ def explain_event(
     """
     from ..control.explain import explain_file, explain_text, rules_of
     from ..core.errors import Refused
-    from . import render
-    from .terminal import printable
 
     rules = rules_of(os.environ, backend)
     try:
@@ -45,7 +46,7 @@ def explain_event(
     except UnicodeDecodeError as exc:
         raise Refused("what was piped in is not UTF-8 text; save the event as JSON in UTF-8") from exc
     if as_json:
-        render.emit_json(found)
+        emit_json(found)
         return
     for one in found if isinstance(found, list) else [found]:
         mine = "ours" if one["ours"] else "not ours"
@@ -63,14 +64,11 @@ def notices(
     state: StateOption = None,
 ) -> None:
     """Messages to people, newest first."""
-    from . import render
-    from .opened import opened
-    from .terminal import printable
 
     with opened(backend, state) as side:
         found = side.notices(limit)
         if as_json:
-            render.emit_json({"notices": list(found)})
+            emit_json({"notices": list(found)})
         elif not found:
             print("No messages: nobody is needed.")
         for message in [] if as_json else found:
@@ -94,16 +92,12 @@ def prune(
     """Let go of old jobs of the embedded mode: records, logs and messages. It may run beside the control plane."""
     from ..control.backend import default_state
     from ..control.local_backend import LocalBackend
-    from . import render
 
     age = length("--older-than", older_than)
-    side = LocalBackend((state or default_state()).resolve())
-    try:
+    with closing(LocalBackend((state or default_state()).resolve())) as side:
         done = side.prune(side.now() - age, checkpoints=checkpoints, really=yes)
-    finally:
-        side.close()
     if as_json:
-        render.emit_json({"jobs": done.jobs, "bytes": done.bytes, "done": yes})
+        emit_json({"jobs": done.jobs, "bytes": done.bytes, "done": yes})
         return
     size = f"{done.bytes / (1 << 20):.1f} MiB"
     jobs = "1 job" if done.jobs == 1 else f"{done.jobs} jobs"
@@ -118,11 +112,10 @@ def doctor(as_json: JsonOption = False, backend: BackendOption = "local", state:
     """Check that this machine and this state folder can do the work; exit 1 if something is wrong."""
     from ..control.backend import default_state
     from ..control.doctor import examine
-    from . import render
 
     findings = examine((state or default_state()).resolve(), backend)
     if as_json:
-        render.emit_json(
+        emit_json(
             {
                 "ok": all(f.ok for f in findings),
                 "checks": [{"name": f.name, "ok": f.ok, "found": f.found, "do": f.do} for f in findings],

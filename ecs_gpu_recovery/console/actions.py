@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,9 @@ from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from ..core.model import Job
 from ..core.node_record import Node
 from . import dead_letters, forms
+from .access.audit import AuditEntry
 from .access.auth import Identity
-from .context import Console, ConsoleArg, IdentityArg, note
+from .context import Console, ConsoleArg, IdentityArg, address_of
 from .problems import BadField
 
 T = TypeVar("T")
@@ -40,7 +42,17 @@ class Actions:
         return result
 
     async def _note(self, action: str, subject: str, why: str, outcome: str) -> None:
-        await note(self._console, self._who, self._request, action, subject, why=why, outcome=outcome)
+        """Every action is written down with who, what, why and how it ended."""
+        entry = AuditEntry(
+            who=self._who.name,
+            role=self._who.role,
+            action=action,
+            subject=subject,
+            why=why,
+            outcome=outcome,
+            address=address_of(self._request),
+        )
+        await asyncio.to_thread(self._console.audit.note, entry)
 
     async def submit(self, data: Mapping[str, Any], key: str = "") -> tuple[Job, bool]:
         """The job, and whether it is new. The same key with the same request is the same job.

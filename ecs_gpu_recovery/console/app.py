@@ -19,7 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from .. import __version__
 from ..control.console_link import ConsoleLink
@@ -169,12 +169,8 @@ def create_app(factory: Callable[[], RecordsBackend], settings: Settings) -> Fas
     _document(app)
     problems.install(app, pages.error_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
-    app.add_middleware(_guarded, door=door)
+    app.add_middleware(Guard, door=door)
     return app
-
-
-def _guarded(app: ASGIApp, door: Door) -> ASGIApp:
-    return Guard(app, door)
 
 
 def _document(app: FastAPI) -> None:
@@ -201,7 +197,6 @@ class Served:
     socket: socket.socket
     link: ConsoleLink
     thread: threading.Thread | None = None
-    failed: list[BaseException] = field(default_factory=list)
 
     def start(self) -> Served:
         self.thread = threading.Thread(target=self._run, name="console", daemon=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from fastapi import Depends, Request
 
 from ..control.log_search import SearchLimits
 from ..control.logs import Logs
-from .access.audit import Audit, AuditEntry
+from .access.audit import Audit
 from .access.auth import Identity
 from .access.guard import Door
 from .backend_pool import BackendPool
@@ -86,26 +85,3 @@ async def _identity(request: Request) -> Identity:
 
 ConsoleArg = Annotated[Console, Depends(_console)]
 IdentityArg = Annotated[Identity, Depends(_identity)]
-
-
-async def note(
-    console: Console,
-    who: Identity,
-    request: Request,
-    action: str,
-    subject: str,
-    *,
-    why: str = "",
-    outcome: str = "done",
-) -> None:
-    """Every action is written down with who, what, why and how it ended."""
-    entry = AuditEntry(
-        who=who.name,
-        role=who.role,
-        action=action,
-        subject=subject,
-        why=why,
-        outcome=outcome,
-        address=address_of(request),
-    )
-    await asyncio.to_thread(console.audit.note, entry)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, StrictStr
 
@@ -19,9 +19,6 @@ from ..control.records import RecordsBackend
 from ..core.errors import NotFound, RecoveryError, Refused, Transient
 from .api.bodies import Body
 from .api.models import Answer
-
-if TYPE_CHECKING:
-    from ..control.backend import Letter
 
 #: How long a look at the queue is good for.
 LOOK_AGAIN_S = 60.0
@@ -108,18 +105,7 @@ def _look(side: RecordsBackend) -> Look:
         return Look(has_queue=True, trouble=exc)
     if seen is None:
         return Look()
-    return Look(has_queue=True, letters=[_view(letter) for letter in seen.letters], more=seen.more)
-
-
-def _view(letter: Letter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "at": letter.at.isoformat() if letter.at else None,
-        "sender": letter.sender,
-        "function": letter.function,
-        "error": letter.error,
-        "understood": letter.understood,
-    }
+    return Look(has_queue=True, letters=[letter.to_json() for letter in seen.letters], more=seen.more)
 
 
 def send_again(side: RecordsBackend, letter_id: str) -> dict[str, str]:
@@ -136,7 +122,7 @@ def discard(side: RecordsBackend, letter_id: str, *, by: str, why: str) -> dict[
     _must_be_named(letter_id)
     if not why.strip():
         raise Refused("give a reason: the person who misses the event will ask for it")
-    return _view(side.discard_letter(letter_id, by=by, why=why))
+    return side.discard_letter(letter_id, by=by, why=why).to_json()
 
 
 def _must_be_named(letter_id: str) -> None:

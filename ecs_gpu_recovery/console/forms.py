@@ -203,9 +203,8 @@ def preview(side: RecordsBackend, data: Mapping[str, Any], desktop: Desktop) -> 
         names, refusal = choose_nodes(request, list(nodes.values())), ""
     except Refused as exc:
         names, refusal = request.nodes, refusal_of(exc)
-    shown = [masked_command(request.spec.command)]
     return {
-        "command": shown[0],
+        "command": masked_command(request.spec.command),
         "nodes": list(names),
         "refusal": refusal,
         "check": request.spec.check_level if request.check else "none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
@@ -13,36 +14,26 @@ from ..standing import BAD
 from ..status_text import Sentence, names, recovering
 from . import pulses
 
-WELL = "All is well. Active jobs: {count}."
-IDLE = "All is well. No job is active."
-RECOVERS = "{job} is recovering by itself."
-RECOVER = "{count} jobs are recovering by themselves."
-BROKEN = "Needs repair: {nodes}."
-SILENT = "Not heard from: {nodes}."
-FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
-FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
-STILL = "No GPU of {job} has worked since {time} UTC."
-HELD = "A repair waits for a permit: {nodes}."
-ICE = "The fleet is frozen, so no node is repaired: {why}"
-STUCK = "An order of {job} keeps failing: {error}"
-INCIDENTS = "Messages that nobody has acknowledged: {count}."
-NO_FLEET = "There are no nodes yet."
-SENTENCES = (
-    WELL,
-    IDLE,
-    RECOVERS,
-    RECOVER,
-    BROKEN,
-    SILENT,
-    FAULTY,
-    FROZEN,
-    STILL,
-    HELD,
-    ICE,
-    STUCK,
-    INCIDENTS,
-    NO_FLEET,
-)
+
+class News(StrEnum):
+    """Whatever it may say. The texts are keys of the catalogues."""
+
+    WELL = "All is well. Active jobs: {count}."
+    IDLE = "All is well. No job is active."
+    RECOVERS = "{job} is recovering by itself."
+    RECOVER = "{count} jobs are recovering by themselves."
+    BROKEN = "Needs repair: {nodes}."
+    SILENT = "Not heard from: {nodes}."
+    FAULTY = "A fault was reported, and no job has met it yet: {nodes}."
+    FROZEN = "No sign of life from a rank of {job} since a fatal GPU fault: {nodes}."
+    STILL = "No GPU of {job} has worked since {time} UTC."
+    HELD = "A repair waits for a permit: {nodes}."
+    ICE = "The fleet is frozen, so no node is repaired: {why}"
+    STUCK = "An order of {job} keeps failing: {error}"
+    INCIDENTS = "Messages that nobody has acknowledged: {count}."
+    NO_FLEET = "There are no nodes yet."
+
+
 #: Where on the overview the fleet is.
 FLEET = "#h-fleet"
 #: An order that has failed so often is no hiccup any more.
@@ -79,27 +70,27 @@ def _bad(seen: Seen, status: NodeStatus) -> list[Mapping[str, Any]]:
 
 
 def broken_nodes(seen: Seen) -> Iterator[Headline]:
-    yield from _of_nodes(_bad(seen, NodeStatus.FAILED), RED, BROKEN)
+    yield from _of_nodes(_bad(seen, NodeStatus.FAILED), RED, News.BROKEN)
 
 
 def silent_nodes(seen: Seen) -> Iterator[Headline]:
-    yield from _of_nodes(_bad(seen, NodeStatus.UNKNOWN), AMBER, SILENT)
+    yield from _of_nodes(_bad(seen, NodeStatus.UNKNOWN), AMBER, News.SILENT)
 
 
 def faulty_nodes(seen: Seen) -> Iterator[Headline]:
     """Free, and known to be bad: the next job would meet it."""
-    yield from _of_nodes(_bad(seen, NodeStatus.AVAILABLE), AMBER, FAULTY)
+    yield from _of_nodes(_bad(seen, NodeStatus.AVAILABLE), AMBER, News.FAULTY)
 
 
 def held_nodes(seen: Seen) -> Iterator[Headline]:
     """A reboot or a replacement that the fleet's guard, or a person who is asked, has yet to let go."""
-    for line in _of_nodes([n for n in seen.nodes if n["held"]], AMBER, HELD):
+    for line in _of_nodes([n for n in seen.nodes if n["held"]], AMBER, News.HELD):
         yield replace(line, href=FLEET)  # there it can be answered
 
 
 def frozen_fleet(seen: Seen) -> Iterator[Headline]:
     if seen.frozen:
-        yield Headline(AMBER, Sentence(ICE, {"why": seen.frozen}), FLEET)
+        yield Headline(AMBER, Sentence(News.ICE, {"why": seen.frozen}), FLEET)
 
 
 def frozen_ranks(seen: Seen) -> Iterator[Headline]:
@@ -107,9 +98,9 @@ def frozen_ranks(seen: Seen) -> Iterator[Headline]:
     for job in seen.jobs:
         where = f"/jobs/{quote(job.id)}"
         if nodes := pulses.frozen(job):
-            yield Headline(AMBER, Sentence(FROZEN, {"job": job.id, "nodes": names(nodes)}), where)
+            yield Headline(AMBER, Sentence(News.FROZEN, {"job": job.id, "nodes": names(nodes)}), where)
         elif job.id in seen.still:
-            said = Sentence(STILL, {"job": job.id, "time": f"{seen.still[job.id]:%H:%M:%S}"})
+            said = Sentence(News.STILL, {"job": job.id, "time": f"{seen.still[job.id]:%H:%M:%S}"})
             yield Headline(AMBER, said, where)
 
 
@@ -117,23 +108,23 @@ def stuck_orders(seen: Seen) -> Iterator[Headline]:
     for job in seen.jobs:
         for order in job.outbox:
             if order.tries >= _TRIES:
-                said = Sentence(STUCK, {"job": job.id, "error": order.error[:160]})
+                said = Sentence(News.STUCK, {"job": job.id, "error": order.error[:160]})
                 yield Headline(AMBER, said, f"/jobs/{quote(job.id)}")
                 break
 
 
 def open_incidents(seen: Seen) -> Iterator[Headline]:
     if seen.incidents:
-        yield Headline(AMBER, Sentence(INCIDENTS, {"count": seen.incidents}), "/alerts")
+        yield Headline(AMBER, Sentence(News.INCIDENTS, {"count": seen.incidents}), "/alerts")
 
 
 def mending_jobs(seen: Seen) -> Iterator[Headline]:
     mending = [job for job in seen.jobs if recovering(job)]
     if len(mending) == 1:
         job = mending[0]
-        yield Headline(job.status, Sentence(RECOVERS, {"job": job.id}), f"/jobs/{quote(job.id)}")
+        yield Headline(job.status, Sentence(News.RECOVERS, {"job": job.id}), f"/jobs/{quote(job.id)}")
     elif mending:
-        yield Headline(JobStatus.RESTARTING, Sentence(RECOVER, {"count": len(mending)}), "/jobs")
+        yield Headline(JobStatus.RESTARTING, Sentence(News.RECOVER, {"count": len(mending)}), "/jobs")
 
 
 #: All that can be wrong, the worst first. Whatever else is known to be wrong gets a line here.
@@ -153,9 +144,9 @@ CONCERNS: tuple[Callable[[Seen], Iterator[Headline]], ...] = (
 def headlines(seen: Seen) -> list[Headline]:
     """Is all well? If not: what mends itself, and what needs a person."""
     if not seen.nodes:
-        return [Headline(AMBER, Sentence(NO_FLEET))]
+        return [Headline(AMBER, Sentence(News.NO_FLEET))]
     found = [line for concern in CONCERNS for line in concern(seen)]
-    well = Sentence(WELL, {"count": seen.live}) if seen.live else Sentence(IDLE)
+    well = Sentence(News.WELL, {"count": seen.live}) if seen.live else Sentence(News.IDLE)
     return found or [Headline(GREEN, well)]
 
 

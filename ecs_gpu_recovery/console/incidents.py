@@ -111,20 +111,12 @@ def with_states(
     """The messages, and what became of each."""
     jobs = {job for notice in told if (job := job_of(notice["key"])) and not notice.get("node")}
     again = side.some_jobs([next_in_line(job) for job in sorted(jobs)])
-
-    def pending() -> set[str]:
-        holders = [holder for some in side.waiting() for holder in some]
-        return {order.key for holder in holders for order in holder.outbox}
-
-    def frozen() -> bool:
-        return bool(side.fleet()["frozen"])
-
     return judged(
         told,
-        frozen=frozen,
+        frozen=lambda: bool(side.fleet()["frozen"]),
         bad={node["name"] for node in nodes if node["standing"]["word"] == BAD},
         known={node["name"] for node in nodes},
         retried={job.spec.retry_of for job in again},
-        pending=pending,
+        pending=lambda: {order.key for some in side.waiting() for holder in some for order in holder.outbox},
         acknowledged=acknowledged.of([notice["key"] for notice in told]),
     )

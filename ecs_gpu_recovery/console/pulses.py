@@ -37,18 +37,10 @@ class RankPulse:
     still: tuple[datetime, datetime] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time that a chart shows."""
-
-    begin: datetime
-    end: datetime
-
-
-def span_of(job: Job, now: datetime) -> Span:
-    """Of a job that has ended its last time: what its nodes do now says nothing about it."""
+def span_of(job: Job, now: datetime) -> tuple[datetime, datetime]:
+    """The time that a chart shows. Of a job that has ended its last: what its nodes do now says nothing about it."""
     end = job.updated_at if job.status.final else now
-    return Span(max(job.created_at, end - LOOK_BACK), end)
+    return max(job.created_at, end - LOOK_BACK), end
 
 
 def of_ranks(

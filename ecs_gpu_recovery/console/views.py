@@ -48,15 +48,8 @@ def job_view(job: Job, now: datetime, earlier: Sequence[Entry] = ()) -> dict[str
         restarts_charged=job.spent.charged,
         command_line=command_line(data["spec"]["command"]),
         phases=[
-            {
-                "name": p.name,
-                "status": p.status.value,
-                "attempt": p.attempt,
-                "start": p.start.isoformat(),
-                "end": p.end.isoformat(),
-                "seconds": round(p.seconds, 1),
-            }
-            for p in phases(job, now, earlier)
+            {"name": phase.name, **whole(phase), "seconds": round(phase.seconds, 1)}
+            for phase in phases(job, now, earlier)
         ],
         progress=whole(done),
         effective=None if ratio is None else round(ratio, 4),
@@ -121,11 +114,6 @@ def in_care(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def entry_view(entry: Entry) -> dict[str, Any]:
-    data: dict[str, Any] = whole(entry)
-    return data
-
-
 def doing(job: Job, nodes: Iterable[Node] = ()) -> dict[str, Any]:
     """What the system is doing for this job right now, until when at the latest, and why: its last move."""
     moves = [e for e in job.timeline if e.subject == "job" and e.before != e.after]
@@ -146,5 +134,5 @@ def doing(job: Job, nodes: Iterable[Node] = ()) -> dict[str, Any]:
 
 def whole_timeline(job: Job, earlier: Sequence[Entry]) -> list[dict[str, Any]]:
     """What happened, oldest first, with what left the record; a move that stayed longer finds its place."""
-    entries = [entry_view(entry) for entry in (*earlier, *job.timeline)]
+    entries = [whole(entry) for entry in (*earlier, *job.timeline)]
     return sorted(entries, key=lambda entry: str(entry["at"])) if earlier else entries

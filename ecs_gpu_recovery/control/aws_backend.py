@@ -57,7 +57,6 @@ class AwsBackend(RecordsBackend):
     """Reads and writes the deployed tables. Whatever a command leaves undone is done by the deployed functions."""
 
     name = "aws"
-    local_files = False
     poll_s = 2.0  #: every look is a call
 
     def __init__(self) -> None:

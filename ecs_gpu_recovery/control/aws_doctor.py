@@ -28,28 +28,18 @@ DEPLOY = "deploy the stack again: cdk deploy (docs/deployment.md)"
 def examine(env: Mapping[str, str]) -> list[Finding]:
     """In the order in which one thing needs the other."""
     findings: list[Finding] = []
-
-    def made(name: str, look: Callable[[], Any]) -> Any:
-        """What a look gives, or nothing, and then it is a finding."""
-        try:
-            return look()
-        except RecoveryError as exc:
-            findings.append(Finding(name, False, str(exc)))
-            return None
-
-    session = made("region", lambda: aws_settings.session(env))
-    if session is None:
-        return findings
-    findings.append(Finding("region", True, str(session.region_name)))
-    who = made("credentials", lambda: _who(session))
-    if who is None:
-        return findings
-    findings.append(who)
-    settings = made("settings", lambda: aws_settings.settings(env, session))
-    if settings is None:
-        return findings
+    name = "region"
+    try:
+        session = aws_settings.session(env)
+        findings.append(Finding(name, True, str(session.region_name)))
+        name = "credentials"
+        findings.append(Finding(name, True, _who(session)))
+        name = "settings"
+        settings = aws_settings.settings(env, session)
+    except RecoveryError as exc:
+        return [*findings, Finding(name, False, str(exc))]
     said = f"cluster {settings.ECS_CLUSTER_NAME}, check {settings.DCGM_HEALTH_CHECK_TASK}"
-    findings.append(Finding("settings", True, said))
+    findings.append(Finding(name, True, said))
     checks = _Checks(session, aws_settings.stack_name(env), settings)
     looks: dict[str, Callable[[], list[Finding]]] = {
         "tables": checks.tables,
@@ -59,14 +49,17 @@ def examine(env: Mapping[str, str]) -> list[Finding]:
         "functions": checks.functions,
     }
     for name, look in looks.items():
-        findings += made(name, lambda look=look: checks.asked(look)) or []  # type: ignore[misc]
+        try:
+            findings += checks.asked(look)
+        except RecoveryError as exc:
+            findings.append(Finding(name, False, str(exc)))
     return findings
 
 
-def _who(session: Any) -> Finding:
+def _who(session: Any) -> str:
     with explained(Where(region=str(session.region_name))):
         found = session.client("sts").get_caller_identity()
-    return Finding("credentials", True, f"{found['Arn']} in account {found['Account']}")
+    return f"{found['Arn']} in account {found['Account']}"
 
 
 class _Checks:
@@ -76,7 +69,7 @@ class _Checks:
         self._session, self._stack, self.settings = session, stack, settings
         self._region = str(session.region_name)
 
-    def asked(self, look: Callable[[], Any]) -> Any:
+    def asked(self, look: Callable[[], list[Finding]]) -> list[Finding]:
         with explained(Where(region=self._region, cluster=self.settings.ECS_CLUSTER_NAME)):
             return look()
 

@@ -69,7 +69,6 @@ class Backend(Protocol):
     """What can be asked for, whichever side it is. Where `by` is left out, it is the person who runs this."""
 
     name: str
-    local_files: bool  #: whether scripts and folders of a job are on this machine
     poll_s: float  #: how long to wait between two looks
     remark: str  #: what a person should know beside the answer of the last call; empty most of the time
 

@@ -85,7 +85,6 @@ class LocalBackend(RecordsBackend):
     """On the state folder of an embedded control plane, whether its controller runs or not."""
 
     name = "local"
-    local_files = True
     poll_s = 0.3
 
     def __init__(self, state: Path) -> None:

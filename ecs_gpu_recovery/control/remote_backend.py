@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -58,7 +59,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 class RemoteBackend:
     """What the commands need, asked of a console."""
 
-    local_files = False
     poll_s = 1.0
 
     def __init__(
@@ -133,12 +133,12 @@ class RemoteBackend:
         """Sent with a key: an answer that got lost on the way does not become a second job."""
         if request.spec.retry_of:  # the console has the variables; here some are hidden
             path = f"/api/jobs/{quote(request.spec.retry_of, safe='')}/retry"
-            return _job(self._post(path, {"nodes": list(request.nodes)}))
+            return codec.told_job(self._post(path, {"nodes": list(request.nodes)}))
         key = {"Idempotency-Key": secrets.token_urlsafe(16)}
-        return _job(_patiently(lambda: self._post("/api/jobs", body_of(request), **key)))
+        return codec.told_job(_patiently(lambda: self._post("/api/jobs", body_of(request), **key)))
 
     def job(self, job_id: str) -> Job:
-        return _job(self._get(f"/api/jobs/{quote(job_id, safe='')}"))
+        return codec.told_job(self._get(f"/api/jobs/{quote(job_id, safe='')}"))
 
     def jobs(self, status: JobStatus | None, limit: int, after: str) -> Page:
         found: list[JobLine] = []
@@ -146,7 +146,7 @@ class RemoteBackend:
         while True:
             wanted = min(limit - len(found), 200)
             page = self._get("/api/jobs", status=status and status.value, limit=wanted, after=after)
-            found += [_line(line) for line in page["jobs"]]
+            found += [JobLine.read(*(line[each.name] for each in fields(JobLine))) for line in page["jobs"]]
             bad += [Unreadable("job", one["id"], one["why"]) for one in page.get("bad", ())]
             after = str(page["next"])
             if not after or len(found) >= limit:
@@ -156,7 +156,7 @@ class RemoteBackend:
         """The console knows who asks."""
         if (found := self.job(job_id)).status.final:
             return found
-        return _job(self._post(f"/api/jobs/{quote(job_id, safe='')}/stop", {"why": why}))
+        return codec.told_job(self._post(f"/api/jobs/{quote(job_id, safe='')}/stop", {"why": why}))
 
     def nodes(self) -> Sequence[Node]:
         return [codec.told_node(data) for data in self._pages("/api/nodes", "nodes", limit=1000)]
@@ -268,22 +268,6 @@ def _patiently(ask: Callable[[], Any]) -> Any:
         except Transient:
             time.sleep(wait_s)
     return ask()
-
-
-def _job(data: Mapping[str, Any]) -> Job:
-    return codec.told_job(data)
-
-
-def _line(data: Mapping[str, Any]) -> JobLine:
-    return JobLine(
-        id=data["id"],
-        name=data["name"],
-        status=JobStatus(data["status"]),
-        attempt=int(data["attempt"]),
-        nodes=int(data["nodes"]),
-        created_at=datetime.fromisoformat(data["created_at"]),
-        updated_at=datetime.fromisoformat(data["updated_at"]),
-    )
 
 
 def _letter(data: Mapping[str, Any]) -> Letter:

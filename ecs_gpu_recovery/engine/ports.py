@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..core.effects import Archive, CheckNode, Notify, RebootNode, ReplaceNode, StartTask, StopTask
 from ..core.errors import BadRecord
@@ -30,6 +30,32 @@ class JobLine:
     nodes: int
     created_at: datetime
     updated_at: datetime
+
+    @classmethod
+    def of(cls, job: Job) -> JobLine:
+        return cls(
+            id=job.id,
+            name=job.spec.name,
+            status=job.status,
+            attempt=job.attempt,
+            nodes=len(job.ranks),
+            created_at=job.created_at,
+            updated_at=job.updated_at,
+        )
+
+    @classmethod
+    def read(cls, *texts: Any) -> JobLine:
+        """From what a store or a console has of each field, in their order."""
+        job_id, name, status, attempt, nodes, created_at, updated_at = texts
+        return cls(
+            id=job_id,
+            name=name,
+            status=JobStatus(status),
+            attempt=int(attempt),
+            nodes=int(nodes),
+            created_at=datetime.fromisoformat(created_at),
+            updated_at=datetime.fromisoformat(updated_at),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -324,14 +324,6 @@ def _stamp(at: datetime | None) -> str | None:
 
 def _line(row: Sequence[Any]) -> JobLine:
     try:
-        return JobLine(
-            id=row[0],
-            name=row[1],
-            status=JobStatus(row[2]),
-            attempt=int(row[3]),
-            nodes=int(row[4]),
-            created_at=datetime.fromisoformat(row[5]),
-            updated_at=datetime.fromisoformat(row[6]),
-        )
+        return JobLine.read(*row)
     except (ValueError, TypeError) as exc:
         raise Unreadable("job", str(row[0]), str(exc)) from exc

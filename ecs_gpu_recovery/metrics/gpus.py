@@ -150,7 +150,7 @@ class RealGpus:
     """The child that asks the driver. It ends when our end of its pipe closes, so it does not outlive us."""
 
     def __init__(self, argv: list[str] | None = None, silent_s: float = _SILENT_S) -> None:
-        self._argv = argv or _reader_argv()
+        self._argv = argv or python_module("ecs_gpu_recovery.metrics.driver", packages=True)
         self._silent_s = silent_s
         self._child: subprocess.Popen[bytes] | None = None
         self._data = b""
@@ -205,7 +205,3 @@ class RealGpus:
 
     def close(self) -> None:
         self._end()
-
-
-def _reader_argv() -> list[str]:
-    return python_module("ecs_gpu_recovery.metrics.driver", packages=True)

@@ -114,13 +114,9 @@ class RecordReader:
 
     def _jobs(self, now: datetime) -> list[Job]:
         """Those that live, that ended a moment ago, or that still have something to send. Newest first."""
-        young = (now - _AFTERGLOW).isoformat(timespec="microseconds")
         open_jobs = {*self._store.live_jobs(), *self._store.due_jobs(now + _SOME_DAY)}
-        ended = [
-            line.id
-            for line in self._store.jobs(limit=_MOST_JOBS).jobs
-            if line.updated_at.isoformat(timespec="microseconds") >= young
-        ]
+        newest = self._store.jobs(limit=_MOST_JOBS).jobs
+        ended = [line.id for line in newest if line.updated_at >= now - _AFTERGLOW]
         jobs = self._reads.some_jobs(open_jobs.union(ended))
         return sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)
 

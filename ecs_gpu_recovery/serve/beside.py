@@ -85,23 +85,15 @@ class ConsoleBeside:
 
 
 def _listening(port: int, *, or_another: bool) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        try:
-            found.bind((HOST, port))
-            found.listen(100)
-        except OSError:
-            if not or_another:
-                raise
-            found.close()
-            return _listening(0, or_another=False)
+        return socket.create_server((HOST, port), backlog=100)
     except OSError as exc:
-        found.close()
+        if or_another:
+            return _listening(0, or_another=False)
+        why = os.strerror(exc.errno or 0)
         raise Refused(
-            f"the console can't listen on {HOST} port {port}: {exc.strerror}; choose another, or 0 for a free one"
+            f"the console can't listen on {HOST} port {port}: {why}; choose another, or 0 for a free one"
         ) from exc
-    return found
 
 
 def person_is_there(stdin_fd: int = 0, stdout_fd: int = 1) -> bool:

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from ..cli.render import console, emit_json, plain, styled
+from ..cli.render import console, plain, styled
+from ..cli.terminal import emit_json
 from ..control.local_backend import LocalBackend
 from ..core.errors import RecoveryError, Refused
 from ..core.model import Job, JobStatus, NodeStatus
@@ -30,7 +31,7 @@ from ..local.wiring import LOCAL_POLICY, Embedded, now
 from ..metrics.collector import Collector
 from ..progress import Progress, effective_ratio, progress_of
 from ..report import phases
-from ..status_text import WAITS, items_of, now_doing
+from ..status_text import Said, items_of, now_doing
 from . import free_node
 from .beside import ConsoleBeside, linger, person_is_there
 from .scenarios import SCENARIOS, WITHOUT_SPARES, Scenario
@@ -293,7 +294,7 @@ class _Show:
         for line in news(job, self._told):
             self._say(line)
         doing = now_doing(job)
-        left = int(str(doing.values["left"])) if doing.key == WAITS else 0
+        left = int(str(doing.values["left"])) if doing.key == Said.WAITS else 0
         if left and left != self._waits:
             self._say(doing.key.format(**doing.values), "cyan")
         self._waits = left

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..cli.options import JsonOption, StateOption
+from ..cli.terminal import emit_json
 
 FAULTS = (
     *("none", "app", "freeze", "gpu", "gpu-permanent", "hang", "idle-gpu"),
@@ -169,9 +170,8 @@ def down(as_json: JsonOption = False, state: StateOption = None) -> None:
 
     Jobs that ran there are lost ranks to the next `up`: they go on from their checkpoints, for one retry.
     """
-    from ..cli import render
     from ..control.backend import default_state
     from .foreground import power_off
 
     count = power_off((state or default_state()).resolve())
-    render.emit_json({"powered_off": count}) if as_json else print(f"nodes powered off: {count}")
+    emit_json({"powered_off": count}) if as_json else print(f"nodes powered off: {count}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..cli.render import emit_json, plain, styled
+from ..cli.render import plain, styled
+from ..cli.terminal import emit_json
 from ..core.errors import RecoveryError
 from ..core.model import NodeStatus
 from ..core.node_record import Node

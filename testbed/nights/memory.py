@@ -226,18 +226,7 @@ class MemoryStore:
         names = [f"{job.created_at.isoformat()} {job.id}" for job in found]
         begin = names.index(after) + 1 if after in names else 0
         shown = found[begin : begin + limit]
-        lines = tuple(
-            JobLine(
-                id=j.id,
-                name=j.spec.name,
-                status=j.status,
-                attempt=j.attempt,
-                nodes=len(j.ranks),
-                created_at=j.created_at,
-                updated_at=j.updated_at,
-            )
-            for j in shown
-        )
+        lines = tuple(map(JobLine.of, shown))
         return Page(jobs=lines, next=names[begin + limit - 1] if begin + limit < len(found) else "")
 
     def due_jobs(self, now: datetime, limit: int = 1000) -> Sequence[str]:

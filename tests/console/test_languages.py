@@ -44,13 +44,11 @@ def test_every_text_of_the_pages_has_its_chinese() -> None:
             {key.input.label, key.input.hint or None} if key.input else set()
         )
     said.add(routes.NO_FORM)
-    said |= {*labels.STANDINGS.values(), *standing.TEXTS, *headlines.SENTENCES}
+    said |= {*labels.STANDINGS.values(), *standing.TEXTS, *headlines.News}
     said |= {*pulses.MEANINGS, *pulses.MEANINGS.values()}
     said |= set(labels.VERDICTS.values()) | set(labels.ORDERS.values())
     said |= (
-        {chart.key for chart in charts.CHARTS}
-        | set(map(str, Exit))
-        | {*status_text.SENTENCES, *RUNS, *LEFT, NEXT}
+        {chart.key for chart in charts.CHARTS} | set(map(str, Exit)) | {*status_text.Said, *RUNS, *LEFT, NEXT}
     )
     said |= {edge.why for edge in JOB.values()} | set(PHASES.values()) | {FIRST_CHECK, EARLIER} | set(ROLES)
     said |= {*ledger.KINDS, *(cause for _, cause in ledger._CAUSES), "other"}

@@ -11,6 +11,7 @@ import pytest
 from ecs_gpu_recovery import status_text
 from ecs_gpu_recovery.console import incidents, views
 from ecs_gpu_recovery.console.pages import job_fragments, svg
+from ecs_gpu_recovery.core.codec import whole
 from ecs_gpu_recovery.core.model import Job, Verdict
 from ecs_gpu_recovery.report import lanes, phases
 from ecs_gpu_recovery.status_text import grouped, items_of, now_doing
@@ -147,7 +148,7 @@ def test_a_wait_has_an_end_and_a_training_has_none() -> None:
 
 def test_nodes_that_did_the_same_share_a_line_and_a_move_names_its_rule() -> None:
     job = a_job_under_test(nodes=3).job
-    lines = grouped([views.entry_view(entry) for entry in job.timeline])
+    lines = grouped([whole(entry) for entry in job.timeline])
     assert len(lines) < len(job.timeline)
     assert ["n0", "n1", "n2"] in [line["subjects"] for line in lines]
     rules = [line["rule"] for line in lines if line["subject"] == "job" and line["before"]]

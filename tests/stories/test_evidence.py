@@ -18,7 +18,7 @@ from ecs_gpu_recovery.core.events import NodePulse
 from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.engine import hangs as looks
-from ecs_gpu_recovery.status_text import FINISHING, deadline, now_doing
+from ecs_gpu_recovery.status_text import Said, deadline, now_doing
 from tests.stories.world import DOCUMENT, TRAIN, World, container
 
 BUCKET = "stack-evidence-1"
@@ -229,7 +229,7 @@ def test_a_rank_that_stands_still_is_told_of_though_another_has_finished(world: 
     (told,) = world.messages()
     assert "may hang" in told
     doing = deadline(world.job()), now_doing(world.job()).key
-    assert doing == (None, FINISHING), "no end is named that is put off again and again"
+    assert doing == (None, Said.FINISHING), "no end is named that is put off again and again"
 
 
 def test_a_look_that_can_not_be_ordered_is_no_trouble(world: World, caplog: pytest.LogCaptureFixture) -> None:

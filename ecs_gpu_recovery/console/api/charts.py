@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi import Path as InPath
 
 from ...control.backend import NotAllowed
 from ...control.records import RecordsBackend
@@ -23,9 +22,9 @@ from ...metrics.series import FILE, Series, read_series
 from ..context import ConsoleArg
 from ..problems import RESPONSES
 from .models import Answer
+from .routes import Name, _shape
 
 router = APIRouter(prefix="/api", responses=RESPONSES)
-Name = Annotated[str, InPath(min_length=1, max_length=128)]
 Seconds = Annotated[int, Query(ge=60, le=86_400, description="how far back to look")]
 #: A chart shows about so many points of each line.
 POINTS = 240
@@ -93,9 +92,6 @@ class ChartList(Answer):
 
     charts: list[ChartView]
     elsewhere: str
-
-
-_SHAPE: dict[str, Any] = {"response_model": None, "responses": {200: {"model": ChartList}}}
 
 
 Span = tuple[float, float | None]
@@ -198,7 +194,7 @@ def _on_aws(
     return {"charts": drawn, "elsewhere": ""}
 
 
-@router.get("/nodes/{name}/metrics", tags=["nodes"], **_SHAPE)
+@router.get("/nodes/{name}/metrics", tags=["nodes"], **_shape(ChartList))
 async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
     """GPU and host numbers of a node over the last time; one line per GPU where each GPU's are kept."""
     state = console.state
@@ -222,7 +218,7 @@ async def node_metrics(name: Name, console: ConsoleArg, seconds: Seconds = 3600)
     return await console.pool.ask(read)
 
 
-@router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_SHAPE)
+@router.get("/jobs/{job_id}/metrics", tags=["jobs"], **_shape(ChartList))
 async def job_metrics(job_id: Name, console: ConsoleArg, seconds: Seconds = 3600) -> dict[str, Any]:
     """GPU numbers of the job's nodes, one line per node: over the last time, or over the time of a job that ended."""
     state = console.state

@@ -17,15 +17,15 @@ from itertools import islice
 from typing import Any
 
 from ...control.records import RecordsBackend
+from ...core.codec import whole
 from ...core.errors import NotFound, RecoveryError
 from ...core.model import Job
 from ...engine.ports import JobLine
 from ..backend_pool import BackendPool
-from ..views import entry_view, job_line
+from ..views import job_line
 from .journal import RING, Event, Journal
-from .snapshot import Shared, Snapshots
+from .snapshot import Snapshots
 
-__all__ = ["CSRF", "Hub", "Part", "Shared", "digest", "frame", "page_stream"]
 #: A stream that says nothing for longer than this is taken for dead by proxies.
 BREATH_S = 15.0
 #: A stream ends after a while and is opened again, so that a viewer who may no longer look is asked for their name.
@@ -116,7 +116,7 @@ class Hub:
         if not self._looked:
             open_ids += side.live_jobs()
         for job in side.some_jobs([job_id for job_id in dict.fromkeys(open_ids) if job_id not in lines]):
-            lines[job.id] = job_line(_line_of(job))
+            lines[job.id] = job_line(JobLine.of(job))
         moved = [job_id for job_id, line in lines.items() if self._jobs.get(job_id) != line]
         wanted = [job_id for job_id in moved if self._looked or not lines[job_id]["final"]]
         return {
@@ -173,7 +173,7 @@ class Hub:
 
     def _news(self, job: Job) -> list[dict[str, Any]]:
         """The timeline entries since the last look: a quick pass through three states is told as three."""
-        entries = [entry_view(entry) for entry in job.timeline]
+        entries = [whole(entry) for entry in job.timeline]
         last = self._told.get(job.id)
         fresh = entries[entries.index(last) + 1 :] if last in entries else entries
         if entries:
@@ -286,18 +286,6 @@ class Patience:
             if not self._still():
                 return False
         return now < self._end
-
-
-def _line_of(job: Job) -> JobLine:
-    return JobLine(
-        id=job.id,
-        name=job.spec.name,
-        status=job.status,
-        attempt=job.attempt,
-        nodes=len(job.ranks),
-        created_at=job.created_at,
-        updated_at=job.updated_at,
-    )
 
 
 def _node_line(view: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from ... import status_text
 from ...control.backend import Bundle
 from ...control.records import RecordsBackend
+from ...core.codec import whole
 from ...core.errors import RecoveryError, Refused, Transient
 from ...core.model import Job, JobStatus, NodeStatus, Verdict
 from ...core.node_record import Node
@@ -161,7 +162,7 @@ async def new_job(console: Console, renderer: Renderer, args: Mapping[str, str])
         ),
     )
     free = status_text.Sentence(
-        status_text.FREE, {"free": sum(node["free"] for node in fleet.nodes), "all": len(fleet.nodes)}
+        status_text.Said.FREE, {"free": sum(node["free"] for node in fleet.nodes), "all": len(fleet.nodes)}
     )
     return {"picker": picker, "free": f'<p class="hint">{renderer.sentence(free)}</p>'}, {}
 
@@ -180,7 +181,7 @@ async def node(console: Console, renderer: Renderer, args: Mapping[str, str]) ->
             for line in lines
             if (record := records.get(line.id)) and name in lanes(record, record.updated_at)
         ]
-        moves = [views.entry_view(entry) for entry in (*earlier, *found.timeline)]
+        moves = [whole(entry) for entry in (*earlier, *found.timeline)]
         moves.sort(key=lambda entry: str(entry["at"]))
         return {
             "node": views.node_view(found),
@@ -248,7 +249,7 @@ async def alerts(console: Console, renderer: Renderer, args: Mapping[str, str]) 
     def read(side: RecordsBackend) -> dict[str, Any]:
         moves = []
         for found in side.some_jobs([line.id for line in side.jobs(None, 15, "").jobs]):
-            moves += [{**views.entry_view(e), "job": found.id} for e in found.timeline if e.subject == "job"]
+            moves += [{**whole(e), "job": found.id} for e in found.timeline if e.subject == "job"]
         moves.sort(key=lambda entry: str(entry["at"]), reverse=True)
         return {
             "messages": _notices(console, side, MOST_NOTICES, console.snapshots.fleet(side).nodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from ... import status_text
@@ -25,28 +26,29 @@ BLAMED = (Exit.SUSPECT, Exit.OUT_OF_MEMORY, Exit.FAULT, Exit.LOST, Exit.NEVER_ST
 MOST_PAST = 5
 
 
+def _read(console: Console, renderer: Renderer, side: RecordsBackend, job_id: str) -> dict[str, Any]:
+    """All that the page shows, in a handful of questions."""
+    found, now = side.job(job_id), side.now()
+    earlier = side.earlier_entries(job_id)
+    view = views.job_view(found, now, earlier)
+    view["timeline"] = views.whole_timeline(found, earlier)[-600:]
+    told = pulses.of_ranks(found, console.snapshots.fleet(side).nodes, side.policy, now)
+    return {
+        "job": found,
+        "handed": handed(side, found),
+        "view": view,
+        "earlier": earlier,
+        "phases": phases(found, now, earlier),
+        "lanes": lanes(found, now, earlier),
+        "logs": console.logs.sources(side, found),
+        "retries": retries_of(side, found),
+        "pulses": told,
+        "pictures": _pictures(console, side, renderer, found, told, pulses.span_of(found, now), earlier),
+    }
+
+
 async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> Fragments:
-    job_id = args["job_id"]
-
-    def read(side: RecordsBackend) -> dict[str, Any]:
-        found, now = side.job(job_id), side.now()
-        earlier = side.earlier_entries(job_id)
-        view = views.job_view(found, now, earlier)
-        view["timeline"] = views.whole_timeline(found, earlier)[-600:]
-        return {
-            "job": found,
-            "handed": handed(side, found),
-            "view": view,
-            "earlier": earlier,
-            "phases": phases(found, now, earlier),
-            "lanes": lanes(found, now, earlier),
-            "logs": console.logs.sources(side, found),
-            "retries": retries_of(side, found),
-            "pulses": (told := pulses.of_ranks(found, console.snapshots.fleet(side).nodes, side.policy, now)),
-            "pictures": _pictures(console, side, renderer, found, told, pulses.span_of(found, now), earlier),
-        }
-
-    data = await console.pool.ask(read)
+    data = await console.pool.ask(lambda side: _read(console, renderer, side, args["job_id"]))
     found, view = data["job"], data["view"]
     words = renderer.text
     diagram = svg.state_diagram(
@@ -103,21 +105,19 @@ def _pictures(
     renderer: Renderer,
     job: Job,
     told: Mapping[int, pulses.RankPulse],
-    shown: pulses.Span,
+    shown: tuple[datetime, datetime],
     earlier: Sequence[Entry],
 ) -> dict[int, str]:
     """By rank, what the GPUs of its node did over the last time, and when the job was seen to hang."""
-    power = charts.power(console.state, side, job, shown.begin, shown.end)
-    marks = [at for at in pulses.hangs_seen((*earlier, *job.timeline)) if shown.begin <= at <= shown.end]
+    power = charts.power(console.state, side, job, *shown)
+    marks = [at for at in pulses.hangs_seen((*earlier, *job.timeline)) if shown[0] <= at <= shown[1]]
     most = max((value for points in power.values() for value in points.values()), default=0.0)
     found: dict[int, str] = {}
     for rank in job.ranks[: pulses.MOST_CHARTS]:
         points, pulse = power.get(rank.node, {}), told.get(rank.index, pulses.RankPulse())
         if points or pulse.still or marks:
             title = f"{renderer.text('GPU power')}: {rank.node}"
-            found[rank.index] = svg.power_picture(
-                points, most, (shown.begin, shown.end), pulse.still, marks, title
-            )
+            found[rank.index] = svg.power_picture(points, most, shown, pulse.still, marks, title)
     return found
 
 

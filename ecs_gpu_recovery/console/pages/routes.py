@@ -93,15 +93,17 @@ async def show(
     return HTMLResponse(html, status_code=status)
 
 
+def still(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page that does not change by itself."""
+    html = renderer_of(request).render(template, regions={}, stream="", path=request.url.path, **values)
+    return HTMLResponse(html, status_code=status)
+
+
 def error_page(request: Request, status: int, detail: str) -> Response:
-    renderer = renderer_of(request)
     title = {404: "This page does not exist", 503: "The control plane does not answer"}.get(
         status, "It was refused" if status < 500 else "Something went wrong"
     )
-    html = renderer.render(
-        "error.html", page="", title=title, detail=detail, path=request.url.path, regions={}, stream=""
-    )
-    return HTMLResponse(html, status_code=status)
+    return still(request, "error.html", status=status, page="", title=title, detail=detail)
 
 
 # -- looking ----------------------------------------------------------------------------------------------
@@ -148,20 +150,9 @@ async def alerts(request: Request, console: ConsoleArg, before: str = "") -> Res
 @router.get("/report")
 async def report(request: Request, console: ConsoleArg, since: str = WEEK) -> Response:
     """Where the time went. Not live: it reads every job of the stretch."""
-    renderer = renderer_of(request)
     since = since if since in STRETCHES else WEEK
     found = view(await console.pool.ask(lambda side: ledger_of(side, since=since)), CHECKPOINT_S)
-    html = renderer.render(
-        "report.html",
-        page="report",
-        regions={},
-        stream="",
-        path=request.url.path,
-        ledger=found,
-        since=since,
-        stretches=STRETCHES,
-    )
-    return HTMLResponse(html)
+    return still(request, "report.html", page="report", ledger=found, since=since, stretches=STRETCHES)
 
 
 @router.get("/live/{page}")
@@ -327,17 +318,8 @@ async def sign_in_page(request: Request, console: ConsoleArg, next: str = "/") -
 
 
 def _sign_in(request: Request, next: str, problem: str, status: int, *, own: bool = False) -> Response:
-    html = renderer_of(request).render(
-        "signin.html",
-        page="signin",
-        next=_inside(next),
-        own=own,
-        problem=problem,
-        path="/signin",
-        regions={},
-        stream="",
-    )
-    return HTMLResponse(html, status_code=status)
+    shown = {"next": _inside(next), "own": own, "problem": problem}
+    return still(request, "signin.html", status=status, page="signin", **shown)
 
 
 @router.post("/signin")
