@@ -22,7 +22,8 @@ from ecs_gpu_recovery.core.model import Job, JobStatus, NodeStatus
 from ecs_gpu_recovery.local.views import TaskView
 from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded import helpers
-from tests.embedded.helpers import ControlPlane, control_plane, eventually, living, strays
+from tests.embedded.helpers import ControlPlane, control_plane, living, strays
+from tests.programs import eventually
 
 NODES, SPARES, RANKS, LANES = 16, 2, 4, 3
 STEPS, STEP_S = 30, 0.03

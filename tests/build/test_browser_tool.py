@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import a_program
 from tools import browser
 from tools.project import ProblemError
 
@@ -21,24 +22,17 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def a_program(path: Path, does: str = "") -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{does}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def test_the_named_one_comes_first_then_the_systems_then_a_fetched_one(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert browser.find() == ""
     fetched = a_program(bare / "browsers" / "chromium-1" / "chrome-linux64" / "chrome")
-    assert browser.find() == fetched
+    assert browser.find() == str(fetched)
     system = a_program(bare / "bin" / "chromium")
-    assert browser.find() == system
+    assert browser.find() == str(system)
     named = a_program(bare / "mine")
-    monkeypatch.setenv("CHROMIUM", named)
-    assert browser.find() == named
+    monkeypatch.setenv("CHROMIUM", str(named))
+    assert browser.find() == str(named)
     monkeypatch.setenv("CHROMIUM", str(bare / "nowhere"))
     assert browser.find() == "", "a wrong name is not passed over"
 

@@ -46,26 +46,25 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_a_finished_environment_is_left_alone(tmp_path: Path, installs: list[str]) -> None:
-    environment.ensure("dev", an_environment(tmp_path / "venv", DEV))
-    assert installs == []
-
-
-def test_a_development_environment_serves_the_demo(tmp_path: Path, installs: list[str]) -> None:
-    environment.ensure("runtime", an_environment(tmp_path / "venv", DEV))
-    assert installs == []
-
-
-def test_the_demo_environment_grows_into_a_development_one(tmp_path: Path, installs: list[str]) -> None:
-    environment.ensure("dev", an_environment(tmp_path / "venv", RUNTIME))
-    assert installs == ["dev"]
-
-
-def test_a_stale_development_environment_stays_one_when_the_demo_asks(
-    tmp_path: Path, installs: list[str]
+@pytest.mark.parametrize(
+    ("asked", "there", "changed", "installed"),
+    [
+        ("dev", DEV, {}, []),
+        ("runtime", DEV, {}, []),  # a development environment serves the demo
+        ("dev", RUNTIME, {}, ["dev"]),  # that of the demo grows
+        ("runtime", DEV, {"digest": "of yesterday"}, ["dev"]),  # a stale one stays what it is
+    ],
+)
+def test_an_environment_is_installed_when_it_is_not_enough(
+    tmp_path: Path,
+    installs: list[str],
+    asked: str,
+    there: Lock,
+    changed: dict[str, str],
+    installed: list[str],
 ) -> None:
-    environment.ensure("runtime", an_environment(tmp_path / "venv", DEV, digest="of yesterday"))
-    assert installs == ["dev"]
+    environment.ensure(asked, an_environment(tmp_path / "venv", there, **changed))
+    assert installs == installed
 
 
 def test_an_environment_that_was_moved_here_is_not_trusted(tmp_path: Path) -> None:

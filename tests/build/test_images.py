@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import a_program, ran
 from tools.installer import uv
 from tools.project import ProblemError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEALTH, CONSOLE = ROOT / "docker" / "Dockerfile", ROOT / "docker" / "console" / "Dockerfile"
 IMAGES = [HEALTH, CONSOLE]
+HADOLINT = Path(sys.executable).with_name("hadolint")
 SECRET = re.compile(
     r"secret|passw|token|api_?key|credential|BEGIN [A-Z ]*PRIVATE KEY|AKIA[0-9A-Z]{16}", re.IGNORECASE
 )
@@ -36,20 +38,13 @@ def instructions(image: Path) -> list[str]:
 
 @pytest.mark.parametrize("image", IMAGES, ids=["health", "console"])
 def test_the_linter_has_nothing_to_say(image: Path) -> None:
-    linter = Path(sys.executable).with_name("hadolint")
-    ran = subprocess.run(
-        [linter, "--no-color", image], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (ran.returncode, ran.stdout) == (0, "")
+    done = ran(HADOLINT, "--no-color", image)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_linter_would_say_something(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM debian\nRUN apt-get install curl\n")
-    linter = Path(sys.executable).with_name("hadolint")
-    ran = subprocess.run(
-        [linter, tmp_path / "Dockerfile"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ran.returncode != 0
+    assert ran(HADOLINT, tmp_path / "Dockerfile").returncode != 0
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=["health", "console"])
@@ -165,15 +160,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=env or {"PATH": os.environ["PATH"]},
-        cwd="/",
-    )
+    return ran(*command, env=env or {"PATH": os.environ["PATH"]}, cwd="/")
 
 
 def test_the_health_program_needs_nothing_but_python(installed: Path) -> None:
@@ -212,9 +199,7 @@ def task(tmp_path: Path) -> Path:
     """A container's programs: a gpu-health that tells how it was called, and the shell that the task needs."""
     for name in ("sh", "env", "true"):
         os.symlink(shutil.which(name) or f"/bin/{name}", tmp_path / name)
-    program = tmp_path / "gpu-health"
-    program.write_text('#!/bin/sh\nfor a in "$@"; do echo "$a"; done\nexit ${ENDS_WITH:-0}\n')
-    program.chmod(0o755)
+    a_program(tmp_path / "gpu-health", 'for a in "$@"; do echo "$a"; done\nexit ${ENDS_WITH:-0}')
     return tmp_path
 
 
@@ -248,8 +233,7 @@ def test_the_task_passes_on_what_it_is_told(task: Path) -> None:
 
 def test_the_watches_of_an_engine_of_its_own_are_switched_on(task: Path) -> None:
     for name in ("nv-hostengine", "dcgmi"):
-        (task / name).write_text(f'#!/bin/sh\necho "called: {name} $*"\n')
-        (task / name).chmod(0o755)
+        a_program(task / name, f'echo "called: {name} $*"')
     ran = call(task)
     assert [line for line in ran.stderr.splitlines() if line.startswith("called")] == [
         "called: nv-hostengine ",
@@ -259,8 +243,7 @@ def test_the_watches_of_an_engine_of_its_own_are_switched_on(task: Path) -> None
 
 
 def test_an_engine_that_does_not_start_costs_only_its_answers(task: Path) -> None:
-    (task / "nv-hostengine").write_text("#!/bin/sh\necho broken\nexit 1\n")
-    (task / "nv-hostengine").chmod(0o755)
+    a_program(task / "nv-hostengine", "echo broken\nexit 1")
     ran = call(task)
     assert ran.returncode == 0
     assert ran.stdout.split() == ["--json-line", "--level", "1"], "its words are not mixed into the report"

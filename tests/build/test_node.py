@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import a_program
 from tools import node, suite
 from tools.project import ProblemError
 
@@ -27,10 +28,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def an_npm(clone: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
     """The only program on the path."""
-    (clone / "bin").mkdir(exist_ok=True)
-    program = clone / "bin" / "npm"
-    program.write_text(f"#!/bin/sh\nPATH={os.defpath}\n{does}\n")
-    program.chmod(0o755)
+    a_program(clone / "bin" / "npm", f"PATH={os.defpath}\n{does}")
     monkeypatch.setenv("PATH", str(clone / "bin"))
 
 

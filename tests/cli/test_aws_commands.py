@@ -10,7 +10,6 @@ from ecs_gpu_recovery.control import aws_logs
 from ecs_gpu_recovery.core.model import JobStatus
 from tests.aws.event_builders import TRAIN, container, stopped
 from tests.cli.aws_person import LOG_GROUP, Person
-from tests.cli.conftest import run_command
 from tests.stories.memory import GUARDED
 from tests.stories.other_tool import OtherTool
 
@@ -279,10 +278,6 @@ def test_the_doctor_says_in_one_line_that_no_check_can_start_without_its_image(p
     assert "aws codebuild start-build --project-name EcsGpuRecoveryStack-image" in told.out
     person.images.append("latest")
     assert person("doctor").code == 0
-
-
-def test_the_doctor_names_the_backends_it_knows() -> None:
-    run_command("doctor", "--backend", "moon").refused("no backend 'moon'")
 
 
 # -- events --------------------------------------------------------------------------------------------------

@@ -173,9 +173,10 @@ def definitions_of(person: Person, family: str) -> list[dict[str, Any]]:
 def test_a_start_that_the_cluster_refuses_ends_the_job_and_the_command_says_so(person: Person) -> None:
     """All tasks or none: the rank that did start is stopped."""
     person.world.cloud.control.fail_call(action="StartTask", code="ClientException", status=400, times=1)
-    person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none").refused(
-        "j1 could not be started", "ClientException", code=1
-    )
+    told = person.submit("--nodes", "n0,n1", "--id", "j1", "--check", "none")
+    assert (told.code, told.out) == (1, "submitted j1 on n0, n1\n"), told
+    assert "j1 could not be started" in told.err
+    assert "ClientException" in told.err
     assert person.world.run().status is JobStatus.FAILED
     assert person.world.tasks(live=True) == []
     assert person.world.node_statuses() == {"n0": "AVAILABLE", "n1": "AVAILABLE"}

@@ -24,6 +24,7 @@ from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.infra import people
 from testbed.aws.server import ACCOUNT, REGION, Server, serve
 from tests.cli.conftest import Result, run_command
+from tests.programs import eventually
 from tests.stories.functions import Deployment, deployed
 
 pytestmark = pytest.mark.ministack
@@ -59,12 +60,12 @@ class Account:
 
     def until(self, holds: Callable[[], Any]) -> Any:
         """The functions hear of everything that happens, as the rules would tell them."""
-        deadline = time.monotonic() + 60
-        while not (found := holds()):
-            assert time.monotonic() < deadline, "it never came true"
+
+        def heard() -> Any:
             self.deployment.deliver()
-            time.sleep(0.05)
-        return found
+            return holds()
+
+        return eventually(heard)
 
     def job(self, job_id: str) -> Any:
         return self.deployment.side.store.job(job_id)

@@ -113,27 +113,28 @@ def test_wrong_usage_is_code_2_and_says_what_is_wrong(
     command(*args).refused(word, code=2)
 
 
-def test_a_backend_that_is_not_there_is_refused(command: Command) -> None:
-    command("jobs", "--backend", "moon").refused("no backend 'moon'")
+@pytest.mark.parametrize("name", ["jobs", "doctor"])
+def test_a_backend_that_is_not_there_is_refused(command: Command, name: str) -> None:
+    command(name, "--backend", "moon").refused("no backend 'moon'")
+
+
+def asked_by_a_shell(what: str, **words: str) -> str:
+    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
+    made = python("-c", program, env={**os.environ, "_GPU_RECOVERY_COMPLETE": what, **words}, check=True)
+    assert not made.stderr
+    return made.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_is_made(shell: str) -> None:
-    env = {**os.environ, "_GPU_RECOVERY_COMPLETE": f"source_{shell}"}
-    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
-    made = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
-    )
-    assert "complete" in made.stdout
-    assert "_GPU_RECOVERY_COMPLETE" in made.stdout
-    assert not made.stderr
+    made = asked_by_a_shell(f"source_{shell}")
+    assert "complete" in made
+    assert "_GPU_RECOVERY_COMPLETE" in made
 
 
 def test_completion_knows_the_commands() -> None:
-    words = {"COMP_WORDS": "gpu-recovery no", "COMP_CWORD": "1", "_GPU_RECOVERY_COMPLETE": "complete_bash"}
-    program = "import sys; sys.argv[0] = 'gpu-recovery'; from ecs_gpu_recovery.main import run; run()"
-    made = python("-c", program, env={**os.environ, **words}, check=True)
-    assert set(made.stdout.split()) == {"nodes", "node", "notices"}
+    found = asked_by_a_shell("complete_bash", COMP_WORDS="gpu-recovery no", COMP_CWORD="1")
+    assert set(found.split()) == {"nodes", "node", "notices"}
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
@@ -23,21 +22,11 @@ from ecs_gpu_recovery.control.records import RecordsBackend
 from ecs_gpu_recovery.local import wiring
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from tests.contract.worlds import a_node
+from tests.programs import eventually
 
-T = TypeVar("T")
 Plane = tuple[Controller, httpx.Client]
-PATIENCE_S = 60.0
 PASSWORD = "correct horse battery"
 USERS = f"olga:operator:{hash_password(PASSWORD)}\nvic:viewer:{hash_password(PASSWORD)}\n"
-
-
-def eventually(condition: Callable[[], T], what: str) -> T:
-    """Wait for something to come true, and give it back."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def still_state(folder: Path, nodes: int = 4) -> Path:

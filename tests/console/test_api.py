@@ -174,10 +174,13 @@ def _drain(client: httpx.Client, name: str) -> Callable[[], None]:
     return act
 
 
-def test_every_operation_documents_its_errors_as_problems(shared: httpx.Client) -> None:
-    described = shared.get("/api/openapi.json").json()
-    for path, operations in described["paths"].items():
+def test_every_operation_describes_its_answer_and_its_errors(shared: httpx.Client) -> None:
+    """Each names the shape of what it gives, not just `an object`, and every error is a problem document."""
+    for path, operations in shared.get("/api/openapi.json").json()["paths"].items():
         assert path.startswith("/api/")
         for operation in operations.values():
+            good = next(answer for status, answer in operation["responses"].items() if status < "300")
+            ((kind, answer),) = good["content"].items()
+            assert kind != "application/json" or "$ref" in answer["schema"], path
             for status in ("400", "405", "422", "503"):
                 assert "application/problem+json" in operation["responses"][status]["content"], path

@@ -67,6 +67,20 @@ def token(claims: Any = None, *, forge: bytes | None = None, **head: Any) -> str
     return f"{text}.{_b64(_sign(text.encode()) if forge is None else forge)}"
 
 
+def bent(place: int) -> str:
+    """A token with one bit of its signature changed."""
+    text, _, signature = token().rpartition(".")
+    changed = bytearray(base64.urlsafe_b64decode(signature))
+    changed[place] ^= 1
+    return f"{text}.{_b64(bytes(changed))}"
+
+
+def forged(claims: Any) -> str:
+    """A token that says something else than what was signed."""
+    head, _, signature = token().split(".")
+    return f"{head}.{_b64(json.dumps(claims).encode())}.{signature}"
+
+
 class Keys:
     """AWS's address for keys."""
 
@@ -100,15 +114,6 @@ def test_the_signature_of_another_key_is_wrong() -> None:
         Balancer(ARN, get=lambda _: _pem(_public(1))).claims(token())
 
 
-@pytest.mark.parametrize("place", [0, 31, 32, 63])
-def test_a_signature_with_one_bit_changed_is_wrong(place: int) -> None:
-    text, _, signature = token().rpartition(".")
-    bent = bytearray(base64.urlsafe_b64decode(signature))
-    bent[place] ^= 1
-    with pytest.raises(NotSigned, match="signature"):
-        Balancer(ARN, get=Keys()).claims(f"{text}.{_b64(bytes(bent))}")
-
-
 def test_a_signed_token_is_believed_and_its_key_asked_for_once() -> None:
     keys = Keys()
     balancer = Balancer(ARN, get=keys)
@@ -124,6 +129,8 @@ def test_a_signed_token_is_believed_and_its_key_asked_for_once() -> None:
         (token(forge=b""), "signature"),
         (token(forge=bytes(63)), "signature"),
         (token(forge=b"\xff" * 64), "signature"),
+        *((bent(place), "signature") for place in (0, 31, 32, 63)),
+        (forged({"sub": "1", "email": "root@example.com", "email_verified": True}), "signature"),
         (token(["a", "list"]), "not a token"),
         (token(alg="none", forge=b""), "ES256"),
         (token(alg="HS256"), "ES256"),
@@ -144,13 +151,6 @@ def test_a_signed_token_is_believed_and_its_key_asked_for_once() -> None:
 def test_every_other_token_is_not(made: str, why: str) -> None:
     with pytest.raises(NotSigned, match=why):
         Balancer(ARN, get=Keys()).claims(made)
-
-
-def test_what_was_signed_cannot_be_changed() -> None:
-    head, _, signature = token().split(".")
-    other = _b64(json.dumps({"sub": "1", "email": "root@example.com", "email_verified": True}).encode())
-    with pytest.raises(NotSigned, match="signature"):
-        Balancer(ARN, get=Keys()).claims(f"{head}.{other}.{signature}")
 
 
 def test_a_token_that_was_good_ends_with_its_time() -> None:

@@ -10,9 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -31,20 +30,12 @@ from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.views import NodeState, TaskView
 from ecs_gpu_recovery.local.wiring import DATABASE
 from tests.embedded.controller_program import POLICY
+from tests.programs import eventually
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
 CHECKPOINT_EVERY = 5
-
-
-def eventually(condition: Callable[[], T], what: str = "", patience_s: float = PATIENCE_S) -> T:
-    """Wait for something to come true, and give it back. The deadline is for a machine that is very busy."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never came true: {what or condition}"
-        time.sleep(0.02)
-    return found
 
 
 class Living(NamedTuple):

@@ -17,6 +17,7 @@ import pytest
 
 from ecs_gpu_recovery.examples import train
 from tests.examples.conftest import digest
+from tests.programs import eventually
 
 STEPS = "--steps 60 --checkpoint-every 10"
 
@@ -32,10 +33,8 @@ def progress(folder: Path) -> list[dict[str, Any]]:
 
 
 def wait_for_step(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 60
-    while not (folder / "progress.jsonl").exists() or not any(p["step"] >= step for p in progress(folder)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually((folder / "progress.jsonl").exists, "the first step")
+    eventually(lambda: any(p["step"] >= step for p in progress(folder)), f"step {step}")
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-import time
 from typing import Any
 
 import pytest
 
 from tests.examples.conftest import EXAMPLES, digest
+from tests.programs import eventually
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -33,10 +33,7 @@ def test_a_killed_rank_ends_the_others_and_the_restart_ends_like_an_undisturbed_
     undisturbed = digest(ranks.run("train_torch.py", 2, STEPS, CHECKPOINT_DIR=ranks.folder / "other")[0])
     place = {"WORLD_SIZE": 2, "MASTER_PORT": ranks.free_port(), "COLLECTIVE_TIMEOUT_S": 30}
     pair = [ranks.start("train_torch.py", rank, STEPS + " --step-seconds 0.1", **place) for rank in range(2)]
-    deadline = time.monotonic() + 120
-    while not (ranks.checkpoints / "checkpoint-00000010.pt").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually((ranks.checkpoints / "checkpoint-00000010.pt").exists, "the first checkpoint")
     pair[1].kill()
     assert pair[0].wait(timeout=120) == 1
     outputs = ranks.run("train_torch.py", 2, STEPS, JOB_ATTEMPT=1)

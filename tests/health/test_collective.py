@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ecs_gpu_recovery.health.collective import pairs, transfer
 from ecs_gpu_recovery.health.collective.pairs import PairResult
-from tests.embedded.helpers import eventually
+from tests.programs import eventually
 
 from .conftest import BUSY_MACHINE_S, ROOT
 

@@ -14,7 +14,7 @@ from ecs_gpu_recovery.engine.idle_checks import BY, IdleChecks, due
 from ecs_gpu_recovery.local.controller import Controller, NodeWish
 from tests.contract import worlds
 from tests.contract.worlds import T0
-from tests.embedded.helpers import eventually
+from tests.programs import eventually
 
 HOUR = timedelta(hours=1)
 

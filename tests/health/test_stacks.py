@@ -12,7 +12,7 @@ import pytest
 
 from ecs_gpu_recovery.health import main
 from ecs_gpu_recovery.health.collective import stacks
-from tests.embedded.helpers import eventually
+from tests.programs import eventually
 
 
 @pytest.fixture

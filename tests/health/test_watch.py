@@ -21,7 +21,7 @@ from ecs_gpu_recovery.health.sources import driver_events, follow
 from ecs_gpu_recovery.health.sources.probe import Emit
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Telling, Watch
-from tests.embedded.helpers import eventually
+from tests.programs import eventually
 
 from .conftest import BUSY_MACHINE_S, ROOT, Bus
 

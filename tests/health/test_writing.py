@@ -12,7 +12,7 @@ import pytest
 from ecs_gpu_recovery.health.watch import writing
 from ecs_gpu_recovery.health.watch.sinks import Event
 from ecs_gpu_recovery.health.watch.writing import MOST_TOLD, WHOLE_JOB, RankFiles, Writing, rank_files
-from tests.embedded.helpers import eventually
+from tests.programs import eventually
 
 EVERY_S = 0.05
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = ROOT / "node_modules" / ".bin" / "node"
@@ -65,6 +68,13 @@ class Made:
     def name(self, value: Mapping[str, Any]) -> str:
         """The logical name that a reference leads to."""
         return str(value["Ref"] if "Ref" in value else value["Fn::GetAtt"][0])
+
+
+def faults(*templates: Path) -> str:
+    """What cfn-lint says of them. W3005 is about dependencies that CDK writes twice."""
+    linter = Path(sys.executable).with_name("cfn-lint")
+    done = ran(linter, "--ignore-checks", "W3005", "--", *templates)
+    return done.stdout + done.stderr * bool(done.returncode)
 
 
 def synthesize(outdir: Path, env: Mapping[str, str], *, asset: Path | None = None, **context: Any) -> Made:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,10 @@ from ecs_gpu_recovery.config import Config, ConfigError
 from ecs_gpu_recovery.health.watch import node_metrics, sinks
 from ecs_gpu_recovery.infra import image_build
 from ecs_gpu_recovery.settings import lambda_settings
-from tests.infra.stacks import synthesize
-from tests.infra.test_permissions import fits, forms, statements
+from tests.infra.stacks import faults, synthesize
+from tests.infra.test_permissions import check_known, statements
 from tests.infra.test_rules import resolved, takers
+from tests.programs import python
 
 if TYPE_CHECKING:
     from tests.infra.stacks import Made
@@ -141,9 +140,8 @@ def test_the_watch_is_started_with_options_that_it_has(asked: Made, tmp_path: Pa
     assert command[0] == "gpu-health"
     env = {**os.environ, "GPU_HEALTH_SIMULATED": str(tmp_path)}
     state = str(tmp_path / "watch.json")
-    program = [sys.executable, "-m", "ecs_gpu_recovery.health", *command[1:-1], state, "--once"]
-    ran = subprocess.run(program, capture_output=True, text=True, timeout=60, env=env, check=False)
-    assert ran.returncode == 0, ran.stderr
+    done = python("-m", "ecs_gpu_recovery.health", *command[1:-1], state, "--once", env=env)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_watch_may_put_two_kinds_of_events_on_the_stacks_own_bus_and_nothing_else(asked: Made) -> None:
@@ -220,17 +218,8 @@ def test_every_role_of_the_watch_may_be_passed_on_by_the_sweeper(asked: Made) ->
 
 
 def test_every_right_exists_and_fits_its_resource_and_conditions(asked: Made) -> None:
-    for role, statement, actions, places in statements(asked):
-        for action in actions:
-            known = forms(action)
-            sorts = {form["resource_arn_format"] for form in known}
-            for place in places:
-                assert place == "*" or any(fits(place, sort) for sort in sorts), (
-                    f"{role}: {action} on {place}"
-                )
-            keys = {key for form in known for key in form["condition_keys"]}
-            for tests in statement.get("Condition", {}).values():
-                assert all(key in keys or key.startswith("ssm:resourceTag/") for key in tests), (role, action)
+    for _, statement, actions, places in statements(asked):
+        check_known(statement, actions, places)
 
 
 def test_a_gpu_fault_goes_to_the_instance_monitor_and_is_not_lost(stack: Made) -> None:
@@ -270,15 +259,7 @@ def test_people_hear_of_unhealthy_nodes_stuck_jobs_and_dead_letters(stack: Made,
 
 @pytest.mark.slow
 def test_the_template_has_no_mistake_that_a_linter_knows(asked: Made) -> None:
-    linter = Path(sys.executable).with_name("cfn-lint")
-    ran = subprocess.run(
-        [linter, "--ignore-checks", "W3005", "--", asked.path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert faults(asked.path) == ""
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,23 +99,27 @@ def fits(place: str, form: str) -> bool:
     return re.fullmatch(re.sub(r"\\\$\\\{\w+\\\}", ".+", pattern), place) is not None
 
 
+def check_known(statement: dict[str, Any], actions: Iterable[str], places: Iterable[str]) -> None:
+    """AWS has each action, for such places, and with such conditions."""
+    for action in actions:
+        known = forms(action)
+        for place in places:
+            assert place == "*" or any(fits(place, form["resource_arn_format"]) for form in known), (
+                f"{action} on {place}"
+            )
+        keys = {key.replace("${TagKey}", "") for form in known for key in form["condition_keys"]}
+        for tests in statement.get("Condition", {}).values():
+            for key in tests:
+                documented = key in keys or any(k.endswith("/") and key.startswith(k) for k in keys)
+                assert documented, f"{action} knows no {key}"
+
+
 @pytest.mark.parametrize("which", ["stack", "everything"])
 def test_every_action_exists_and_fits_its_resources_and_conditions(
     which: str, request: pytest.FixtureRequest
 ) -> None:
-    for role, statement, actions, places in statements(request.getfixturevalue(which)):
-        for action in actions:
-            known = forms(action)
-            sorts = [form["resource_arn_format"] for form in known]
-            for place in places:
-                assert place == "*" or any(fits(place, sort) for sort in sorts), (
-                    f"{role}: {action} on {place}"
-                )
-            keys = {key.replace("${TagKey}", "") for form in known for key in form["condition_keys"]}
-            for tests in statement.get("Condition", {}).values():
-                for key in tests:
-                    documented = key in keys or any(k.endswith("/") and key.startswith(k) for k in keys)
-                    assert documented, f"{role}: {action} knows no {key}"
+    for _, statement, actions, places in statements(request.getfixturevalue(which)):
+        check_known(statement, actions, places)
 
 
 @pytest.mark.parametrize("which", ["stack", "everything"])

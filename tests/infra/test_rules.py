@@ -70,25 +70,27 @@ def task(**detail: Any) -> dict[str, Any]:
     return {"source": "aws.ecs", "detail-type": "ECS Task State Change", "detail": said}
 
 
-def test_a_training_task_goes_to_the_task_handler(rules: dict[str, Any]) -> None:
-    for status in ("RUNNING", "STOPPED"):
-        assert takers(rules, task(lastStatus=status)) == ["EcsTaskHandler"]
+CHECK = FAMILY + "gpu-dcgm-health-check:11"
+BETWEEN = ("PROVISIONING", "PENDING", "ACTIVATING", "DEACTIVATING", "STOPPING", "DEPROVISIONING")
 
 
-def test_a_status_between_wakes_nobody(rules: dict[str, Any]) -> None:
-    for status in ("PROVISIONING", "PENDING", "ACTIVATING", "DEACTIVATING", "STOPPING", "DEPROVISIONING"):
-        assert takers(rules, task(lastStatus=status)) == []
-
-
-def test_a_health_check_goes_to_its_monitor_alone(rules: dict[str, Any]) -> None:
-    check = FAMILY + "gpu-dcgm-health-check:11"
-    for group in ("family:gpu-dcgm-health-check", "whatever"):
-        assert takers(rules, task(taskDefinitionArn=check, group=group)) == ["DcgmTaskMonitor"]
-
-
-def test_a_neighbour_of_the_check_is_no_check(rules: dict[str, Any]) -> None:
-    for family in ("gpu-dcgm-health-check-2", "my-gpu-dcgm-health-check"):
-        assert takers(rules, task(taskDefinitionArn=f"{FAMILY}{family}:1")) == ["EcsTaskHandler"]
+@pytest.mark.parametrize(
+    ("detail", "takes"),
+    [
+        *(({"lastStatus": status}, "EcsTaskHandler") for status in ("RUNNING", "STOPPED")),
+        *(({"lastStatus": status}, "") for status in BETWEEN),
+        ({"taskDefinitionArn": CHECK, "group": "family:gpu-dcgm-health-check"}, "DcgmTaskMonitor"),
+        ({"taskDefinitionArn": CHECK, "group": "whatever"}, "DcgmTaskMonitor"),
+        ({"taskDefinitionArn": FAMILY + "gpu-dcgm-health-check-2:1"}, "EcsTaskHandler"),
+        ({"taskDefinitionArn": FAMILY + "my-gpu-dcgm-health-check:1"}, "EcsTaskHandler"),
+        ({"group": "service:web"}, ""),  # nobody's training
+        ({"group": None, "taskDefinitionArn": None}, "EcsTaskHandler"),  # an event may leave them out
+    ],
+)
+def test_a_task_goes_to_the_one_function_that_reads_it(
+    rules: dict[str, Any], detail: dict[str, Any], takes: str
+) -> None:
+    assert takers(rules, task(**detail)) == [takes] * bool(takes)
 
 
 def test_a_neighbour_of_the_cluster_is_not_the_cluster(rules: dict[str, Any]) -> None:
@@ -100,16 +102,6 @@ def test_a_neighbour_of_the_cluster_is_not_the_cluster(rules: dict[str, Any]) ->
         assert takers(rules, task(clusterArn=cluster)) == []
         instance = {"source": "aws.ecs", "detail-type": "ECS Container Instance State Change"}
         assert takers(rules, {**instance, "detail": {"clusterArn": cluster}}) == []
-
-
-def test_a_service_is_nobodys_training(rules: dict[str, Any]) -> None:
-    assert takers(rules, task(group="service:web")) == []
-
-
-def test_an_event_that_leaves_fields_out_still_arrives(rules: dict[str, Any]) -> None:
-    event = task()
-    del event["detail"]["group"], event["detail"]["taskDefinitionArn"]
-    assert takers(rules, event) == ["EcsTaskHandler"]
 
 
 def test_nodes_and_their_commands_go_to_the_instance_monitor(rules: dict[str, Any]) -> None:

@@ -246,13 +246,16 @@ def test_every_alarm_speaks_and_has_a_page_that_says_what_to_do(stack: Made) -> 
     assert [alarm["AlarmName"] for alarm in silent] == ["EcsGpuRecoveryStack-SweeperNotRunning"]
 
 
+def dashboard(stack: Made) -> str:
+    (page,) = stack.properties("AWS::CloudWatch::Dashboard")
+    return "".join(part for part in page["DashboardBody"]["Fn::Join"][1] if isinstance(part, str))
+
+
 def test_every_metric_of_ours_that_is_watched_is_counted_by_a_function(stack: Made) -> None:
     watched = {
         a["MetricName"] for a in stack.properties("AWS::CloudWatch::Alarm") if a["Namespace"] == NAMESPACE
     }
-    (dashboard,) = stack.properties("AWS::CloudWatch::Dashboard")
-    body = "".join(part for part in dashboard["DashboardBody"]["Fn::Join"][1] if isinstance(part, str))
-    watched |= set(re.findall(rf'"{NAMESPACE}","(\w+)"', body))
+    watched |= set(re.findall(rf'"{NAMESPACE}","(\w+)"', dashboard(stack)))
     assert len(watched) > 8
     counted = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "ecs_gpu_recovery/lambdas").glob("*.py")
@@ -262,9 +265,7 @@ def test_every_metric_of_ours_that_is_watched_is_counted_by_a_function(stack: Ma
 
 def test_the_dashboard_spells_operations_as_dynamodb_does(stack: Made) -> None:
     """A dimension that does not exist is no error; its line just stays empty."""
-    (page,) = stack.properties("AWS::CloudWatch::Dashboard")
-    body = "".join(part for part in page["DashboardBody"]["Fn::Join"][1] if isinstance(part, str))
-    operations = set(re.findall(r'"Operation","(\w+)"', body))
+    operations = set(re.findall(r'"Operation","(\w+)"', dashboard(stack)))
     assert operations == {"GetItem", "UpdateItem", "TransactWriteItems", "Query"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
-from tests.embedded.helpers import eventually as eventually
+from tests.programs import eventually
 
 
 def power_on(cluster: Cluster, *names: str, gpus: int = 2, boot_seconds: float = 0.0) -> None:

@@ -72,20 +72,6 @@ def test_every_external_node_runs_one_of_each_daemon(world: World, monkeypatch: 
         assert running(world, WATCH) == running(world, METRICS) == external
 
 
-def test_a_daemon_that_died_is_back_a_minute_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NODE_DAEMON_TASKS", WATCH)
-    names = world.add_nodes(2)
-    tick(world)
-    world.pass_time(30)
-    (task,) = [t for t in world.cloud.control.tasks() if t["startedBy"] == agents_token(CLUSTER, WATCH)]
-    world.cloud.client("ecs").stop_task(cluster=CLUSTER, task=task["taskArn"])
-    world.pass_time(60)
-    assert running(world, WATCH) == []
-    tick(world)
-    world.pass_time(30)
-    assert running(world, WATCH) == [names[1]]
-
-
 def test_events_of_daemons_are_nobodys_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_DAEMON_TASKS", WATCH)
     names = world.begin(2)
