@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +12,10 @@ from hypothesis import strategies as st
 from ecs_gpu_recovery.aws.explain import Rules, explain, explain_file, explain_text
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.policy import Policy
+from tests.aws.event_builders import CHECK, INSTANCE, TASK_ID, TRAIN, container, stopped
 from tests.aws.strangers import STRANGERS
 
-PREFIX = "arn:aws-us-gov:ecs:us-gov-west-1:111122223333"
+FAILED = stopped(container(1), env={**TRAIN, "JOB_ATTEMPT": "0"})
 FIELDS = {
     "ours",
     "kind",
@@ -39,42 +39,12 @@ FIELDS = {
 }
 
 
-def task_event(exit_code: int = 1, **env: str) -> dict[str, Any]:
-    marks = env or {"GPU_RECOVERY_KIND": "train", "JOB_ID": "j1", "JOB_ATTEMPT": "0", "NODE_RANK": "3"}
-    return {
-        "source": "aws.ecs",
-        "detail-type": "ECS Task State Change",
-        "time": "2026-11-15T02:00:00Z",
-        "detail": {
-            "clusterArn": f"{PREFIX}:cluster/gpu",
-            "taskArn": f"{PREFIX}:task/gpu/0f9de17a6465404e",
-            "containerInstanceArn": f"{PREFIX}:container-instance/gpu/5bb0e6b4",
-            "lastStatus": "STOPPED",
-            "desiredStatus": "STOPPED",
-            "stopCode": "EssentialContainerExited",
-            "stoppedReason": "Essential container in task exited",
-            "containers": [{"name": "main", "exitCode": exit_code}],
-            "overrides": {
-                "containerOverrides": [
-                    {"name": "main", "environment": [{"name": k, "value": v} for k, v in marks.items()]}
-                ]
-            },
-        },
-    }
-
-
 def test_a_failed_rank_is_explained_with_its_job_and_what_its_end_means() -> None:
-    said = explain(task_event())
+    said = explain(FAILED)
     assert set(said) == FIELDS
-    assert (said["ours"], said["kind"], said["job"], said["attempt"], said["rank"]) == (
-        True,
-        "task",
-        "j1",
-        0,
-        3,
-    )
-    assert (said["task"], said["at"]) == ("0f9de17a6465404e", "2026-11-15T02:00:00+00:00")
-    assert said["instance"] == f"{PREFIX}:container-instance/gpu/5bb0e6b4"
+    assert [said[name] for name in ("ours", "kind", "job", "attempt", "rank")] == [True, "task", "j1", 0, 2]
+    assert (said["task"], said["at"]) == (TASK_ID, "2026-11-15T02:00:00+00:00")
+    assert said["instance"] == INSTANCE
     assert said["exit"] == {
         "exit_code": 1,
         "meaning": "suspect",
@@ -82,33 +52,31 @@ def test_a_failed_rank_is_explained_with_its_job_and_what_its_end_means() -> Non
         "stop_code": "EssentialContainerExited",
     }
     assert (said["verdict"], said["node"], said["command"]) == (None, None, None)
-    assert said["why"].startswith("rank 3 of job j1, attempt 0, has ended")
+    assert said["why"].startswith("rank 2 of job j1, attempt 0, has ended")
 
 
 def test_what_an_exit_code_means_follows_the_policy() -> None:
-    said = explain(task_event(77), Rules(policy=Policy(healthcheck_exit_codes=frozenset({77}))))
+    said = explain(stopped(container(77)), Rules(policy=Policy(healthcheck_exit_codes=frozenset({77}))))
     assert said["exit"]["meaning"] == "suspect"
-    assert explain(task_event(77))["exit"]["meaning"] == "fault"
+    assert explain(stopped(container(77)))["exit"]["meaning"] == "fault"
 
 
 def test_a_check_is_explained_by_its_verdict() -> None:
-    said = explain(
-        task_event(2, GPU_RECOVERY_KIND="check", GPU_RECOVERY_NODE="node-a", GPU_RECOVERY_CHECK_TRY="1")
-    )
+    said = explain(stopped(container(2), env=CHECK))
     assert (said["kind"], said["node"], said["verdict"], said["job"]) == ("check", "node-a", "replace", None)
     assert (said["exit"]["exit_code"], said["exit"]["meaning"]) == (2, None)
 
 
 def test_another_cluster_is_explained_as_not_ours() -> None:
-    said = explain(task_event(), Rules(cluster="gpu-2"))
+    said = explain(FAILED, Rules(cluster="gpu-2"))
     assert (said["ours"], said["job"], said["exit"]) == (False, None, None)
     assert "cluster gpu, not in gpu-2" in said["why"]
 
 
 def test_one_event_gives_one_answer_and_many_give_a_list(tmp_path: Path) -> None:
-    one = json.dumps(task_event())
-    assert explain_text(one) == explain(task_event())
-    assert explain_text(f"\n  {json.dumps(task_event(), indent=2)}\n") == explain(task_event())
+    one = json.dumps(FAILED)
+    assert explain_text(one) == explain(FAILED)
+    assert explain_text(f"\n  {json.dumps(FAILED, indent=2)}\n") == explain(FAILED)
     for text in (f"[{one}, {one}]", f"{one}\n{one}\n", f"{one}\r\n\r\n{one}", f"[{one}]\n{one}"):
         answers = explain_text(text)
         assert isinstance(answers, list)
@@ -116,7 +84,7 @@ def test_one_event_gives_one_answer_and_many_give_a_list(tmp_path: Path) -> None
     assert explain_text("[]") == []
     file = tmp_path / "event.json"
     file.write_text("\ufeff" + one, encoding="utf-8")
-    assert explain_file(file) == explain(task_event())
+    assert explain_file(file) == explain(FAILED)
 
 
 def test_what_is_json_but_no_event_is_explained_as_malformed() -> None:

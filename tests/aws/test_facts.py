@@ -28,7 +28,7 @@ from ecs_gpu_recovery.core.keys import token
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.settings import lambda_settings
 from testbed.aws.cloud import Cloud
-from tests.aws.event_builders import AT, container, event, task_event
+from tests.aws.event_builders import AT, event, task_event
 from tests.aws.shell_host import Host
 from tests.stories.memory import error
 from tests.stories.plots import gpu_fault
@@ -216,15 +216,6 @@ def test_a_health_event_is_noted_once_however_often_it_comes(world: World, kind:
     faults = [entry.evidence for entry in node.timeline if entry.why == FAULT]
     assert faults == [f"{kind} IMPAIRED XID_46"]
     assert (node.status, node.verdict, node.check_try) == (status, None, int(status != "AVAILABLE"))
-
-
-def test_one_failure_tells_its_exit_code_twice_and_is_acted_on_once() -> None:
-    """DEPROVISIONING shows the code before STOPPED does; only the second frees the GPUs."""
-    ended = [container(1)]
-    early = parse_event(task_event(lastStatus="DEPROVISIONING", desiredStatus="STOPPED", containers=ended))
-    late = parse_event(task_event(lastStatus="STOPPED", desiredStatus="STOPPED", containers=ended))
-    assert (early.facts, early.end is not None and early.end.exit_code) == ((), 1)
-    assert len(late.facts) == 1
 
 
 def test_what_is_not_in_an_event_is_not_needed_and_what_is_new_is_tolerated() -> None:

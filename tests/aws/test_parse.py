@@ -93,6 +93,7 @@ def test_a_stopped_task_has_ended_with_its_exit_code_and_reasons() -> None:
 
 @pytest.mark.parametrize("status", ["DEACTIVATING", "STOPPING", "DEPROVISIONING"])
 def test_an_exit_code_before_stopped_is_noted_and_waited_for(status: str) -> None:
+    """One failure tells its exit code twice; only STOPPED frees the GPUs."""
     seen = parse_event(stopped(container(1), lastStatus=status))
     assert seen.ours
     assert seen.facts == ()
@@ -268,25 +269,24 @@ def test_the_task_may_be_named_by_the_envelope_alone() -> None:
 # -- which container -----------------------------------------------------------------------------------------
 
 
-def test_the_container_we_named_speaks_for_the_task() -> None:
-    env = {**TRAIN, "GPU_RECOVERY_CONTAINER": "worker"}
-    made = stopped(container(1, "helper", gpuIds=["GPU-0"]), container(0, "worker"), env=env)
-    assert ended(made).exit_code == 0
-
-
-def test_the_container_with_our_overrides_speaks_before_the_others() -> None:
-    made = stopped(container(2, "helper"), container(143, "main"))
-    assert ended(made).exit_code == 143
-
-
-def test_the_container_that_holds_gpus_speaks_where_nothing_is_marked() -> None:
-    made = stopped(container(1, "uploader"), container(0, "model", gpuIds=["GPU-0"]), env={})
-    assert ended(made).exit_code == 0
-
-
-def test_a_known_helper_does_not_speak() -> None:
-    made = stopped(container(1, "aws-otel-collector"), container(0, "model"), env={})
-    assert ended(made).exit_code == 0
+@pytest.mark.parametrize(
+    ("silent", "speaks", "env"),
+    [
+        (
+            container(1, "helper", gpuIds=["GPU-0"]),
+            container(0, "worker"),
+            {**TRAIN, "GPU_RECOVERY_CONTAINER": "worker"},
+        ),
+        (container(2, "helper"), container(143, "main"), TRAIN),
+        (container(1, "uploader"), container(0, "model", gpuIds=["GPU-0"]), {}),
+        (container(1, "aws-otel-collector"), container(0, "model"), {}),
+    ],
+    ids=["we named it", "has our overrides", "holds GPUs", "the other is a known helper"],
+)
+def test_one_container_speaks_for_the_task(
+    silent: dict[str, Any], speaks: dict[str, Any], env: dict[str, str]
+) -> None:
+    assert ended(stopped(silent, speaks, env=env)).exit_code == speaks["exitCode"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ from tests.aws.event_builders import (
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
+def sighting(**detail: object) -> NodeSeen:
+    (fact,) = parse_event(instance_event(**detail)).facts
+    assert isinstance(fact, NodeSeen)
+    return fact
+
+
 # -- nodes ---------------------------------------------------------------------------------------------------
 
 
@@ -49,24 +56,20 @@ def test_a_sighting_tells_agent_gpus_version_and_whose_registration_it_is() -> N
 
 
 def test_a_disconnected_agent_is_told_and_nothing_more() -> None:
-    (fact,) = parse_event(instance_event(agentConnected=False, ec2InstanceId="mi-0123456789abcdef0")).facts
-    assert isinstance(fact, NodeSeen)
+    fact = sighting(agentConnected=False, ec2InstanceId="mi-0123456789abcdef0")
     assert (fact.connected, fact.gone, fact.gpus, fact.version) == (False, False, 8, 41)
     assert (fact.host, fact.registered) == ("mi-0123456789abcdef0", None)
 
 
-@pytest.mark.parametrize(
-    ("status", "gone"), [("INACTIVE", True), ("DEREGISTERING", True), ("DRAINING", False)]
-)
-def test_an_instance_that_left_the_cluster_is_gone(status: str, gone: bool) -> None:
-    (fact,) = parse_event(instance_event(status=status)).facts
-    assert isinstance(fact, NodeSeen)
-    assert (fact.gone, status in fact.why) == (gone, True)
+@pytest.mark.parametrize("status", ["INACTIVE", "DEREGISTERING"])
+def test_an_instance_that_left_the_cluster_is_gone(status: str) -> None:
+    fact = sighting(status=status)
+    assert (fact.gone, status in fact.why) == (True, True)
 
 
 def test_an_instance_that_is_drained_is_to_be_taken_away() -> None:
-    (fact,) = parse_event(instance_event(status="DRAINING")).facts
-    assert isinstance(fact, NodeSeen)
+    fact = sighting(status="DRAINING")
+    assert (fact.gone, "DRAINING" in fact.why) == (False, True)
     assert fact.leave == Leave(notice=Notice.SEEN, why="the instance is DRAINING", at=AT)
 
 
@@ -112,9 +115,7 @@ def test_a_notice_that_names_no_instance_or_no_end_is_malformed(detail: dict[str
 def test_gpus_are_counted_as_registered_and_unknown_where_nothing_is_listed(
     resources: Any, gpus: int | None
 ) -> None:
-    (fact,) = parse_event(instance_event(registeredResources=resources)).facts
-    assert isinstance(fact, NodeSeen)
-    assert fact.gpus == gpus
+    assert sighting(registeredResources=resources).gpus == gpus
 
 
 @pytest.mark.parametrize("version", ["41", 4.5, True, -3, None, 10**40])
@@ -194,16 +195,11 @@ def test_other_events_and_other_sources_tell_us_nothing(source: str, detail_type
 
 
 @pytest.mark.parametrize(
-    ("text", "at"),
-    [
-        ("2026-11-15T02:00:00Z", AT),
-        ("2026-11-15T02:00:00.000Z", AT),
-        ("2026-11-15T03:00:00+01:00", AT),
-        ("2026-11-15T02:00:00", AT),
-    ],
+    "text",
+    ["2026-11-15T02:00:00Z", "2026-11-15T02:00:00.000Z", "2026-11-15T03:00:00+01:00", "2026-11-15T02:00:00"],
 )
-def test_time_is_read_as_utc(text: str, at: datetime) -> None:
-    assert parse_event({**task_event(), "time": text}).at == at
+def test_time_is_read_as_utc(text: str) -> None:
+    assert parse_event({**task_event(), "time": text}).at == AT
 
 
 @pytest.mark.parametrize(
