@@ -15,6 +15,15 @@ from tests.stories.world import CLUSTER, TRAIN, World, a_world
 OK, FAILED, STOPPED = JobStatus.COMPLETE, JobStatus.FAILED, JobStatus.USER_STOPPED
 
 
+def recovers(world: World, *, bad: str, failed: str) -> None:
+    """One node is bad, and one of their tasks fails."""
+    world.finish_attempt(1)
+    world.cloud.control.health(bad, 1)
+    world.cloud.control.exit_task(failed, 1)
+    world.run("t1")
+    check_end(world, OK, attempt=1, job_id="t1")
+
+
 def check_their_rows(world: World, tasks: list[str]) -> None:
     """What they wrote stays, and only what changed is changed."""
     rows = world.account.rows("task_table")
@@ -34,11 +43,7 @@ def check_their_rows(world: World, tasks: list[str]) -> None:
 @pytest.mark.parametrize("bad", [0, 1])
 def test_their_job_is_recovered_like_ours(world: World, lists: str, fails: int, bad: int) -> None:
     tasks = OtherTool(world, lists).submit()
-    world.finish_attempt(1)
-    world.cloud.control.health(NODES[bad], 1)
-    world.cloud.control.exit_task(tasks[fails], 1)
-    world.run("t1")
-    check_end(world, OK, attempt=1, job_id="t1")
+    recovers(world, bad=NODES[bad], failed=tasks[fails])
     check_their_rows(world, tasks)
     assert world.cloud.control.node(NODES[bad])["boots"] == 2
 
@@ -127,22 +132,14 @@ def test_nodes_that_are_known_to_us_are_taken_over_too(world: World) -> None:
         other.write_task(task, NODES[rank], rank, node_name=f"n{rank}")
     other.write_job(tasks, assigned_nodes=listed(["n0", "n1"], "list"))
     world.pass_time(2)
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.cloud.control.exit_task(tasks[0], 1)
-    world.run("t1")
-    check_end(world, OK, attempt=1, job_id="t1")
+    recovers(world, bad="n1", failed=tasks[0])
 
 
 def test_nodes_without_a_row_are_made(world: World) -> None:
     other = OtherTool(world)
     world.account._tables._rows["ecs_node"].clear()  # type: ignore[attr-defined]
     tasks = other.submit(node_status="")
-    world.finish_attempt(1)
-    world.cloud.control.health("gpu-a", 1)
-    world.cloud.control.exit_task(tasks[1], 1)
-    world.run("t1")
-    check_end(world, OK, attempt=1, job_id="t1")
+    recovers(world, bad="gpu-a", failed=tasks[1])
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -252,11 +249,7 @@ def test_a_row_that_makes_no_sense_is_nobody_s_job(
 
 def test_a_garbled_retry_counts_as_none(world: World) -> None:
     tasks = OtherTool(world).submit(retry=text("many"))
-    world.finish_attempt(1)
-    world.cloud.control.health("gpu-b", 1)
-    world.cloud.control.exit_task(tasks[0], 1)
-    world.run("t1")
-    check_end(world, OK, attempt=1, job_id="t1")
+    recovers(world, bad="gpu-b", failed=tasks[0])
 
 
 def test_instance_events_of_their_nodes_are_not_ours_until_then(world: World) -> None:

@@ -19,6 +19,7 @@ from ecs_gpu_recovery.core.model import Job, JobStatus
 from ecs_gpu_recovery.core.node_record import Wrote
 from ecs_gpu_recovery.engine import hangs as looks
 from ecs_gpu_recovery.status_text import Said, deadline, now_doing
+from tests.stories.plots import gpu_fault
 from tests.stories.world import DOCUMENT, TRAIN, World, container
 
 BUCKET = "stack-evidence-1"
@@ -249,9 +250,7 @@ def test_a_look_that_can_not_be_ordered_is_no_trouble(world: World, caplog: pyte
 def test_a_node_is_told_where_to_put_its_evidence_and_does_so_once(world: World) -> None:
     keeping(world)
     world.begin(2)
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
+    gpu_fault(world)
     world.run()
     (address,) = world.cloud.cluster.kept
     place = urlsplit(address)
@@ -288,8 +287,6 @@ def test_a_function_that_cannot_sign_reboots_all_the_same(world: World) -> None:
 
     world.side.fleet._reboots._evidence._s3 = NoSuchService()
     world.begin(2)
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
+    gpu_fault(world)
     assert world.run().status is JobStatus.COMPLETE
     assert world.cloud.cluster.kept == []

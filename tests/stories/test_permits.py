@@ -12,6 +12,7 @@ from ecs_gpu_recovery.core.guard import STOP, FleetGuard
 from ecs_gpu_recovery.core.model import JobStatus, NodeStatus
 from tests.stories.ends import check_end
 from tests.stories.memory import error
+from tests.stories.plots import gpu_fault
 from tests.stories.world import World, a_world, with_policy
 
 HELD = NodeStatus.PENDING_HEALTHCHECK
@@ -114,9 +115,7 @@ def test_everything_else_goes_on_in_a_frozen_fleet() -> None:
 def test_each_reboot_waits_for_a_yes_or_a_no_if_people_want_to_be_asked(answer: str) -> None:
     with a_world(policy=with_policy(repairs="ask")) as world:
         world.begin(2)
-        world.finish_attempt(1)
-        world.cloud.control.health("n1", 1)
-        world.fail_rank(0)
+        gpu_fault(world)
         world.until(lambda: bool(guard_of(world).waiting))
         world.pass_time(3600)
         assert reboots(world) == 0

@@ -13,10 +13,16 @@ from ecs_gpu_recovery.core.events import NodeAsked
 from ecs_gpu_recovery.core.messages import job_failed, node_failed
 from ecs_gpu_recovery.core.model import Job, NodeStatus, Verdict
 from tests.core.story import some_nodes
+from tests.stories.plots import gpu_fault
 from tests.stories.world import CHECK, TRAIN, World, container
 
 WHY = "Xid 79 on 0000:3b:00: the GPU has fallen off the bus"
 GET = ("logs", "get_log_events")
+
+
+def why_rebooted(world: World) -> str:
+    (ordered,) = [entry for entry in world.run().timeline if entry.after == "REBOOTING"]
+    return ordered.evidence
 
 
 def test_the_message_about_a_bad_node_names_the_fault_and_the_gpu(world: World) -> None:
@@ -33,12 +39,8 @@ def test_the_message_about_a_bad_node_names_the_fault_and_the_gpu(world: World) 
 
 def test_a_reboot_has_its_reason_in_the_timeline(world: World) -> None:
     world.begin(2)
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
-    job = world.run()
-    (ordered,) = [entry for entry in job.timeline if entry.after == "REBOOTING"]
-    assert WHY in ordered.evidence
+    gpu_fault(world)
+    assert WHY in why_rebooted(world)
 
 
 def test_the_log_is_read_once_for_each_node_that_is_not_healthy(world: World) -> None:
@@ -65,13 +67,9 @@ def test_the_check_of_a_free_node_tells_its_reason_too(world: World) -> None:
 )
 def test_a_report_that_cannot_be_read_holds_up_nothing(world: World, code: str) -> None:
     world.begin(2)
-    world.finish_attempt(1)
     world.wire.fail_all[GET] = code
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
-    job = world.run()
-    (ordered,) = [entry for entry in job.timeline if entry.after == "REBOOTING"]
-    assert "exit code 1" in ordered.evidence
+    gpu_fault(world)
+    assert "exit code 1" in why_rebooted(world)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +88,9 @@ def test_a_log_that_is_no_report_of_this_verdict_is_not_believed(world: World, l
     world.finish_attempt(1)
     world.cloud.control.script(family=CHECK, node="n1", exit_code=1, after_s=1.0, lines=(line,))
     world.fail_rank(0)
-    job = world.run()
-    (ordered,) = [entry for entry in job.timeline if entry.after == "REBOOTING"]
-    assert "exit code 1" in ordered.evidence
-    assert "believe me" not in ordered.evidence
+    why = why_rebooted(world)
+    assert "exit code 1" in why
+    assert "believe me" not in why
 
 
 def killed(world: World, progress: object, *, check: bool = False) -> Job:

@@ -148,9 +148,7 @@ def test_a_check_waits_for_gpus_that_are_still_held(world: World) -> None:
 
 def test_a_restart_waits_for_gpus_that_are_still_held(world: World) -> None:
     world.begin(2)
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
+    gpu_fault(world)
     ecs, node = world.cloud.client("ecs"), world.cloud.control.node("n0")
     world.until(lambda: world.job().status is JobStatus.PENDING_RESTART)
     world.cloud.control.script(node="n0", env={"MINE": "1"}, exit_code=0, after_s=200)
@@ -170,9 +168,7 @@ def test_the_container_with_the_gpus_is_the_one_that_counts(world: World) -> Non
     )
     names = world.add_nodes(2)
     world.submit(names, task_def=f"{TRAIN}:2", container_name="")
-    world.finish_attempt(1)
-    world.cloud.control.health("n1", 1)
-    world.fail_rank(0)
+    gpu_fault(world)
     world.run()
     check_end(world, OK, attempt=1)
     overridden = {
