@@ -36,6 +36,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
 CHECKPOINT_EVERY = 5
+FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
 
 
 class Living(NamedTuple):
@@ -325,6 +326,10 @@ class LiveController:
         assert not [node for node in self.side.nodes() if node.job_id == job_id]
         eventually(lambda: not strays(self.cluster), "no stray process")
         return job
+
+    def stop(self, job_id: str) -> None:
+        self.side.stop(job_id, why="enough")
+        self.ends(job_id, JobStatus.USER_STOPPED)
 
     def trains_to(self, job_id: str, step: int) -> None:
         eventually(lambda: last_step(self.job(job_id)) >= step, f"{job_id} at step {step}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ import pytest
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.local.files import read_json
 from tests.embedded.helpers import (
+    FOREVER,
     LiveController,
     check_that_every_rank_ran_once,
     check_the_steps,
@@ -27,24 +26,17 @@ from tests.embedded.helpers import (
     training,
     undisturbed_digest,
 )
-
-FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
-
-
-def kill_9(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+from tests.local.helpers import kill_9
 
 
-def rank_pid(live: LiveController, job_id: str, rank: int) -> int:
+def rank_pid(live: LiveController, job_id: str, rank: int, named_in: str = "running.json") -> int:
     place = live.job(job_id).ranks[rank]
-    running = live.cluster.task(place.node, place.task_id).folder / "running.json"
-    return int(eventually(lambda: read_json(str(running)), f"rank {rank} runs")["pid"])
+    file = live.cluster.task(place.node, place.task_id).folder / named_in
+    return int(eventually(lambda: read_json(str(file)), f"{named_in} of rank {rank}")["pid"])
 
 
 def shim_pid(live: LiveController, job_id: str, rank: int) -> int:
-    place = live.job(job_id).ranks[rank]
-    claim = live.cluster.task(place.node, place.task_id).folder / "claim"
-    return int(eventually(lambda: read_json(str(claim)), f"rank {rank} is claimed")["pid"])
+    return rank_pid(live, job_id, rank, "claim")
 
 
 def test_agents_may_die_while_their_tasks_train_on(

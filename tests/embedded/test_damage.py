@@ -11,14 +11,12 @@ import pytest
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.model import JobStatus
 from ecs_gpu_recovery.jobfile import parse
-from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import DamagedFile
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.cli.conftest import run_command
-from tests.embedded.helpers import eventually, live_controller, living, training
-from tests.local.helpers import kill_9, power_on
+from tests.embedded.helpers import FOREVER, eventually, live_controller, training
+from tests.local.helpers import a_cluster, kill_9, power_on
 
-FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
 DAMAGE = {"half": '{"boot_id": "a', "a list": "[]", "another type": '{"boot_id": 5}', "no text": "\udcff"}
 
 
@@ -29,8 +27,7 @@ DAMAGE = {"half": '{"boot_id": "a', "a list": "[]", "another type": '{"boot_id":
 def test_a_damaged_node_does_not_keep_the_agents_of_later_ones_from_coming_back(
     tmp_path: Path, file: str, damage: str
 ) -> None:
-    cluster = Cluster(tmp_path)
-    try:
+    with a_cluster(tmp_path) as cluster:
         power_on(cluster, "a", "b")
         bad = tmp_path / "nodes" / "a" / file
         bad.write_text(DAMAGE[damage], errors="surrogateescape")
@@ -45,14 +42,10 @@ def test_a_damaged_node_does_not_keep_the_agents_of_later_ones_from_coming_back(
         assert str(bad) in (view.why_off or "")
         assert set(trouble) <= {"a"}
         assert [v.name for v in cluster.nodes()] == ["a", "b"]
-    finally:
-        cluster.shutdown()
-    assert living(cluster) == []
 
 
 def test_an_agent_writes_its_own_file_again_whoever_damaged_it(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    try:
+    with a_cluster(tmp_path) as cluster:
         power_on(cluster, "a")
         before, own = cluster.node("a"), tmp_path / "nodes" / "a" / "agent.json"
         own.write_text("{half")
@@ -66,13 +59,10 @@ def test_an_agent_writes_its_own_file_again_whoever_damaged_it(tmp_path: Path) -
         cluster.tend()
         eventually(lambda: cluster.node("a").connected, "the next agent starts afresh")
         assert cluster.node("a").boot_id == before.boot_id
-    finally:
-        cluster.shutdown()
 
 
 def test_a_damaged_order_does_not_stop_the_other_tasks_of_its_node(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    try:
+    with a_cluster(tmp_path) as cluster:
         power_on(cluster, "a")
         spoiled = tmp_path / "nodes" / "a" / "tasks" / "spoiled"
         spoiled.mkdir()
@@ -89,8 +79,6 @@ def test_a_damaged_order_does_not_stop_the_other_tasks_of_its_node(tmp_path: Pat
         eventually(lambda: cluster.task("a", "good").state is TaskState.ENDED, "the good one ran")
         assert cluster.task("a", "good").exit_code == 0
         assert cluster.node("a").pid == agent
-    finally:
-        cluster.shutdown()
 
 
 def test_damaged_faults_do_not_end_a_task(tmp_path: Path) -> None:
@@ -140,9 +128,7 @@ def test_two_running_jobs_may_not_keep_their_checkpoints_in_one_folder(tmp_path:
         ):
             live.side.submit(same)
         assert live.side.node("node-2").claimable
-        live.side.stop("first", why="enough")
-        live.ends("first", JobStatus.USER_STOPPED)
+        live.stop("first")
         taken_over = live.side.submit(same)
         assert taken_over.spec.checkpoint_dir == str(folder), "an ended job's work may be taken over"
-        live.side.stop(taken_over.id, why="enough")
-        live.ends(taken_over.id, JobStatus.USER_STOPPED)
+        live.stop(taken_over.id)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,11 @@ from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
 from tests.cli.conftest import run_command
 from tests.console.helpers import PASSWORD, USERS, console, control_plane, csrf_of, sign_in, still_state
 from tests.console.helpers import training as a_training
-from tests.embedded.helpers import eventually, live_controller, living, training
+from tests.embedded.helpers import FOREVER, eventually, live_controller, living, training
 from tests.embedded.writer_program import a_node
+from tests.local.helpers import a_cluster, power_on
 
 SIZE = "4m"
-FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
 
 
 @pytest.fixture
@@ -166,12 +167,12 @@ def test_an_order_that_finds_the_disk_full_is_sent_again(
     assert next(refusals, None) is None
 
 
-def a_node_on(disk: Path) -> Cluster:
-    cluster = Cluster(disk / "state")
-    cluster.create("n1", 2, boot_seconds=0)
-    cluster.power_on("n1")
-    eventually(lambda: cluster.node("n1").connected, "n1 is ready")
-    return cluster
+@contextmanager
+def a_node_on(disk: Path) -> Iterator[Cluster]:
+    """Even a full disk keeps nothing alive."""
+    with a_cluster(disk / "state") as cluster:
+        power_on(cluster, "n1")
+        yield cluster
 
 
 def wait_for(sign: Path, code: int) -> tuple[str, ...]:
@@ -182,8 +183,7 @@ def wait_for(sign: Path, code: int) -> tuple[str, ...]:
 
 def test_a_task_that_ends_on_a_full_disk_keeps_its_exit_code(small_disk: Path, tmp_path: Path) -> None:
     """Nobody but its supervisor knows the code, so the room for it was taken before the start."""
-    cluster = a_node_on(small_disk)
-    try:
+    with a_node_on(small_disk) as cluster:
         for number in range(3):
             cluster.start_task(
                 "n1", TaskSpec(task_id=f"t{number}", argv=wait_for(tmp_path / "go", 40 + number))
@@ -194,9 +194,6 @@ def test_a_task_that_ends_on_a_full_disk_keeps_its_exit_code(small_disk: Path, t
         eventually(lambda: not cluster.tasks("n1", live_only=True), "they ended, on a full disk")
         assert [task.exit_code for task in cluster.tasks("n1")] == [40, 41, 42]
         assert not list(small_disk.rglob("*.room"))
-    finally:
-        cluster.shutdown()
-    assert living(cluster) == [], "a full disk keeps nothing alive"
 
 
 def runs(task: TaskView) -> bool:
@@ -206,23 +203,19 @@ def runs(task: TaskView) -> bool:
 def test_a_supervisor_killed_on_a_full_disk_leaves_its_room_to_the_agent(
     small_disk: Path, tmp_path: Path
 ) -> None:
-    cluster = a_node_on(small_disk)
-    try:
+    with a_node_on(small_disk) as cluster:
         cluster.start_task("n1", TaskSpec(task_id="t", argv=wait_for(tmp_path / "go", 4)))
         eventually(lambda: runs(cluster.task("n1", "t")), "it runs")
         fill(small_disk)
         os.kill(int((read_json(str(cluster.task("n1", "t").folder / "claim")) or {})["pid"]), signal.SIGKILL)
         eventually(lambda: cluster.task("n1", "t").state is TaskState.ENDED, "its end is told")
         assert "nobody knows" in (cluster.task("n1", "t").reason or "")
-    finally:
-        cluster.shutdown()
 
 
 def test_a_task_without_room_to_tell_its_end_waits_for_it_and_runs_once(
     small_disk: Path, tmp_path: Path
 ) -> None:
-    cluster = a_node_on(small_disk)
-    try:
+    with a_node_on(small_disk) as cluster:
         agent = cluster.node("n1").pid
         assert agent is not None
         os.kill(agent, signal.SIGSTOP)
@@ -238,8 +231,6 @@ def test_a_task_without_room_to_tell_its_end_waits_for_it_and_runs_once(
         assert cluster.task("n1", "t").exit_code == 6
         assert (tmp_path / "go.ran").read_text() == "ran\n"
         assert cluster.node("n1").pid == agent, "the agent lived through it"
-    finally:
-        cluster.shutdown()
 
 
 def test_only_a_full_disk_is_worth_waiting_for(tmp_path: Path) -> None:

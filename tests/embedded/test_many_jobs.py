@@ -17,7 +17,7 @@ from ecs_gpu_recovery.local.attic import AT_ONCE, KEEP_ENDED
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.embedded import helpers
 from tests.embedded.helpers import ControlPlane, control_plane, eventually, living
-from tests.local.helpers import power_on
+from tests.local.helpers import a_cluster, power_on
 
 #: JOBS=5000 pytest -m slow tests/embedded/test_many_jobs.py
 MANY = int(os.environ.get("JOBS", "2000"))
@@ -108,12 +108,9 @@ def test_thousands_of_jobs_are_neither_lost_nor_repeated_and_leave_little_behind
 def test_a_task_that_was_put_away_is_still_known_and_never_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ecs_gpu_recovery.local.cluster import Cluster
-
     monkeypatch.setattr(attic, "KEEP_ENDED", 2)
     monkeypatch.setattr(attic, "AT_ONCE", 1)
-    cluster = Cluster(tmp_path)
-    try:
+    with a_cluster(tmp_path) as cluster:
         power_on(cluster, "n1")
         ids = [f"t{number}" for number in range(4)]
         for number, task_id in enumerate(ids):
@@ -132,8 +129,6 @@ def test_a_task_that_was_put_away_is_still_known_and_never_runs_again(
         assert not (folder / "tasks" / "t0").exists()
         assert not (folder / "tasks" / "t1").exists()
         assert cluster.task("n1", "t0").log.read_text() == "t0\n"
-    finally:
-        cluster.shutdown()
 
 
 def test_of_the_tasks_that_were_put_away_the_oldest_go_for_good(

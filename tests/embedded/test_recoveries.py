@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -19,9 +18,8 @@ from ecs_gpu_recovery.local.controller import Controller
 from ecs_gpu_recovery.local.fleet import LocalFleet
 from ecs_gpu_recovery.local.wiring import now
 from tests.cli.conftest import run_command
-from tests.embedded.helpers import eventually, last_step, live_controller, training
+from tests.embedded.helpers import FOREVER, eventually, last_step, live_controller, training
 
-FOREVER = (sys.executable, "-c", "import time; time.sleep(3600)")
 QUICKLY = timedelta(seconds=1)
 
 
@@ -35,8 +33,7 @@ def test_an_answer_from_before_the_failure_is_no_verdict_on_it(tmp_path: Path) -
         assert live.cluster.task("node-1", old).exit_code == 0
         facts = LocalFleet(live.cluster, now).observe_job(job)
         assert not [fact for fact in facts if isinstance(fact, NodeChecked)]
-        live.side.stop("job", why="enough")
-        live.ends("job", JobStatus.USER_STOPPED)
+        live.stop("job")
 
 
 def test_the_end_of_a_task_that_was_never_named_is_seen_by_the_attempt_it_was_started_for(
@@ -47,8 +44,7 @@ def test_the_end_of_a_task_that_was_never_named_is_seen_by_the_attempt_it_was_st
         live.submit("job", FOREVER)
         job = live.started("job")
         task = job.ranks[0].task_id
-        live.side.stop("job", why="enough")
-        live.ends("job", JobStatus.USER_STOPPED)
+        live.stop("job")
         unnamed = replace(job.ranks[0], task_id="", task_status=None, node_status=NodeStatus.UNKNOWN)
         gone_on = replace(job, status=JobStatus.PENDING_RESTART, attempt=1, ranks=(unnamed, *job.ranks[1:]))
         seen = list(LocalFleet(live.cluster, now).observe_job(gone_on))
@@ -186,8 +182,7 @@ def test_a_task_that_vanished_with_its_node_is_lost_and_not_awaited_for_ever(tmp
         ended = [f for f in LocalFleet(live.cluster, now).observe_job(job) if isinstance(f, TaskEnded)]
         # The controller may have stopped the other rank by now.
         assert [fact.exit_code for fact in ended if fact.rank == 0] == [None]
-        live.side.stop("job", why="enough")
-        live.ends("job", JobStatus.USER_STOPPED)
+        live.stop("job")
 
 
 def test_a_record_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ecs_gpu_recovery.local.schema import SCHEMA_VERSION
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import LOCAL_POLICY, now
 from tests.embedded.helpers import ROOT, eventually
-from tests.embedded.writer_program import a_node
+from tests.embedded.writer_program import a_node, count
 
 PROGRAM = [sys.executable, "-m", "tests.embedded.writer_program"]
 THREADS = 3
@@ -93,18 +93,8 @@ def test_writers_of_two_processes_lose_no_change_of_each_other(tmp_path: Path) -
     store.add_node(a_node("shared"))
     writers = [start(database, tmp_path / f"notes-{i}", "count", "60") for i in range(2)]
 
-    def here() -> None:
-        for _ in range(20):
-            while True:
-                node = store.node("shared")
-                try:
-                    store.commit_node(replace(node, errands=node.errands + 1, version=node.version + 1))
-                    break
-                except VersionConflict:
-                    continue
-
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: here(), range(3)))
+        list(pool.map(lambda _: count(store, "shared", 20), range(3)))
     for writer in writers:
         _, said = writer.communicate(timeout=60)
         assert writer.returncode == 0, said.decode()

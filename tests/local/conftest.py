@@ -12,14 +12,10 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the embedded cluster supervises processes through Linux's /proc", allow_module_level=True)
 
 from ecs_gpu_recovery.local.cluster import Cluster
-from tests.embedded.helpers import living
+from tests.local.helpers import a_cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path / "state")
-    try:
+    with a_cluster(tmp_path / "state") as made:
         yield made
-    finally:
-        made.shutdown()
-    assert living(made) == []

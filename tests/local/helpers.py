@@ -5,12 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.files import read_json
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState, TaskView
+from tests.embedded.helpers import living
 from tests.programs import eventually
+
+
+@contextmanager
+def a_cluster(state: Path) -> Iterator[Cluster]:
+    """It leaves no process behind."""
+    made = Cluster(state)
+    try:
+        yield made
+    finally:
+        made.shutdown()
+    assert living(made) == []
 
 
 def power_on(cluster: Cluster, *names: str, gpus: int = 2, boot_seconds: float = 0.0) -> None:

@@ -19,7 +19,7 @@ from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.views import NodeRefused, TaskState
 from tests.embedded.helpers import living, strays
 from tests.local import controller_program as program
-from tests.local.helpers import eventually, kill_9, lines, power_on, shell, shim_pid
+from tests.local.helpers import a_cluster, eventually, kill_9, lines, power_on, shell, shim_pid
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 16
@@ -33,8 +33,7 @@ def test_a_controller_killed_at_random_loses_and_repeats_nothing(
     ran = tmp_path / "ran"
     state = tmp_path / "state"
     argv = [sys.executable, "-m", "tests.local.controller_program", str(state), str(ran)]
-    cluster = Cluster(state)
-    try:
+    with a_cluster(state) as cluster:
         kills = 0
         for _ in range(KILLS):
             controller = subprocess.Popen(argv, cwd=ROOT)
@@ -59,9 +58,6 @@ def test_a_controller_killed_at_random_loses_and_repeats_nothing(
         for node in program.NODES:
             assert len(list(cluster.node(node).folder.glob("kmsg.*"))) == 1, "booted exactly twice"
         eventually(lambda: len(living(cluster)) == len(program.NODES), "only the agents are left")
-    finally:
-        cluster.shutdown()
-    assert living(cluster) == []
 
 
 def test_agents_killed_at_random_lose_and_repeat_no_task(
