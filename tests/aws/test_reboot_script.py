@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from ecs_gpu_recovery.aws import last_look, reboot_document
 from testbed.aws.documents import Documents
 from testbed.aws.requests import ApiError
+from tests.answering import Answer, answering
 from tests.aws.shell_host import BUCKET, DOCUMENT, Host
 
 KEY = "j1/1/0/reboot"
@@ -30,24 +29,12 @@ class Bucket:
     """What was put where."""
 
     def __init__(self) -> None:
-        kept: dict[str, bytes] = {}
+        self.kept: dict[str, bytes] = {}
+        self.address = ""
 
-        class Put(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                kept[self.path] = self.rfile.read(int(self.headers["content-length"]))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
-
-        self.kept, self.server = kept, ThreadingHTTPServer(("127.0.0.1", 0), Put)
-
-    @property
-    def address(self) -> str:
-        return (
-            f"http://127.0.0.1:{self.server.server_port}/{BUCKET}/evidence/n1/a.tar.gz?X-Amz-Signature=ab%2F1"
-        )
+    def put(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        self.kept[path] = body
+        return 200, b""
 
     def files(self) -> dict[str, str]:
         (body,) = self.kept.values()
@@ -62,12 +49,9 @@ class Bucket:
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
     made = Bucket()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with answering(made.put) as url:
+        made.address = f"{url}/{BUCKET}/evidence/n1/a.tar.gz?X-Amz-Signature=ab%2F1"
+        yield made
 
 
 def test_what_the_reboot_would_wipe_is_sent_away_first(tmp_path: Path, bucket: Bucket) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
@@ -18,6 +16,7 @@ from ecs_gpu_recovery.config import Config
 from ecs_gpu_recovery.core.effects import CheckNode
 from ecs_gpu_recovery.core.errors import Transient
 from ecs_gpu_recovery.core.node_record import Node
+from tests.answering import Answer, answering
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ARN = "arn:aws:ecs:us-east-1:123456789012:"
@@ -38,34 +37,17 @@ class Service:
 
     def __init__(self) -> None:
         self.starts: list[tuple[int, dict[str, Any]] | None] = []
-        self.started = 0
-        service = self
+        self.started, self.url = 0, ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers["X-Amz-Target"].endswith("StartTask"):
-                    service.started += 1
-                    answer = service.starts.pop(0) if service.starts else (200, STARTED)
-                else:
-                    answer = (200, DEFINITION)
-                if answer is None:
-                    self.close_connection = True
-                    return
-                body = json.dumps(answer[1]).encode()
-                self.send_response(answer[0])
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing on the screen."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
+    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        said: tuple[int, dict[str, Any]] | None = (200, DEFINITION)
+        if headers["X-Amz-Target"].endswith("StartTask"):
+            self.started += 1
+            said = self.starts.pop(0) if self.starts else (200, STARTED)
+        return said and (said[0], json.dumps(said[1]).encode())
 
     def fleet(self, monkeypatch: pytest.MonkeyPatch) -> EcsFleet:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{self.server.server_port}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", self.url)
         session = boto3.session.Session(
             aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
         )
@@ -80,11 +62,8 @@ class Service:
 @pytest.fixture
 def service() -> Iterator[Service]:
     made = Service()
-    made.thread.start()
-    yield made
-    made.server.shutdown()
-    made.thread.join()
-    made.server.server_close()
+    with answering(made.answer) as made.url:
+        yield made
 
 
 def start(fleet: EcsFleet) -> object:

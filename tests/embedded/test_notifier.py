@@ -6,10 +6,9 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from ecs_gpu_recovery.local.notify import LocalNotifier
 from ecs_gpu_recovery.local.reads import SqliteReads
 from ecs_gpu_recovery.local.store import SqliteStore
 from ecs_gpu_recovery.local.wiring import now
+from tests.answering import Answer, answering
 from tests.console.test_fleet import a_storm
 from tests.embedded.helpers import eventually, live_controller
 
@@ -32,45 +32,26 @@ MESSAGE = Notify(
 )
 
 
-class Hook(HTTPServer):
+class Hook:
     """A webhook that answers with these codes, one after the other, and then with 200."""
 
     def __init__(self, codes: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.codes = codes
+        self.codes, self.url = codes, ""
         self.got: list[dict[str, str]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Hook
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        code = self.server.codes.pop(0) if self.server.codes else 200
+    def take(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        code = self.codes.pop(0) if self.codes else 200
         if code == 200:
-            self.server.got.append(body)
-        self.send_response(code)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+            self.got.append(json.loads(body))
+        return code, b""
 
 
 @contextmanager
 def webhook(*codes: int) -> Iterator[Hook]:
     hook = Hook(list(codes))
-    thread = threading.Thread(target=hook.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with answering(hook.take) as address:
+        hook.url = f"{address}/hook"
         yield hook
-    finally:
-        hook.shutdown()
-        thread.join()
-        hook.server_close()
 
 
 @pytest.fixture

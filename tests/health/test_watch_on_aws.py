@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from ecs_gpu_recovery.core.node_record import Node
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.watch import sinks
 from ecs_gpu_recovery.health.watch.watcher import Watch
+from tests.answering import answering
 from tests.aws import event_builders
 from tests.stories.arrivals import Event
 from tests.stories.malformed import spoiled
@@ -216,37 +215,17 @@ def test_an_event_is_explained_without_touching_anything(world: World) -> None:
     assert "saw a program at fault: Xid 31" in seen.why
 
 
-class Agent(BaseHTTPRequestHandler):
-    """The ECS agent's own address on its host: it joins a cluster after a while."""
-
-    said = b"{}"
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(type(self).said)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
-
-
 def test_the_ecs_agent_tells_which_node_this_is_once_it_knows() -> None:
-    server = HTTPServer(("127.0.0.1", 0), Agent)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    agent = sinks.EcsAgent(f"http://127.0.0.1:{server.server_port}/v1/metadata")
-    try:
-        for said in (b"", b"[]", b"{}", b'{"Cluster": "gpus", "ContainerInstanceArn": ""}'):
-            Agent.said = said
+    """It joins a cluster after a while."""
+    arn = f"{INSTANCE}/gpus/abc"
+    early = [b"", b"[]", b"{}", b'{"Cluster": "gpus", "ContainerInstanceArn": ""}']
+    says = [*early, json.dumps({"Cluster": "gpus", "ContainerInstanceArn": arn, "Version": "v1"}).encode()]
+    with answering(lambda *_: (200, says.pop(0))) as host:
+        agent = sinks.EcsAgent(f"{host}/v1/metadata")
+        for _ in early:
             with pytest.raises(sinks.NotTold):
                 agent()
-        arn = f"{INSTANCE}/gpus/abc"
-        Agent.said = json.dumps({"Cluster": "gpus", "ContainerInstanceArn": arn, "Version": "v1"}).encode()
         assert agent() == {"cluster": "gpus", "containerInstanceArn": arn}
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert agent()["cluster"] == "gpus", "asked once, and remembered"
     with pytest.raises(sinks.NotTold):
-        sinks.EcsAgent(f"http://127.0.0.1:{server.server_port}/v1/metadata")()
+        sinks.EcsAgent(f"{host}/v1/metadata")()
