@@ -145,7 +145,6 @@ SCANNER = {
 PLANTED: dict[tuple[str, str], str] = {
     ("*", "tests/build/test_security.py"): "made up, to see that they are found",
     ("*", "tests/console/test_secrets.py"): "made up, to see that they are not shown",
-    ("*", "tests/console/test_security.py"): "made up, to see that they are not shown",
     ("AWS Access Key", "tests/cli/test_aws_wire.py"): "the one of AWS's own documentation",
     ("Basic Auth Credentials", "tests/cli/test_remote.py"): "made up, to see that it is refused",
 }
