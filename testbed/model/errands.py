@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode
+from ecs_gpu_recovery.core.effects import CheckNode, Notify, Order, RebootNode, ReplaceNode
 from ecs_gpu_recovery.core.errors import Refused
 from ecs_gpu_recovery.core.events import (
     CheckStarted,
@@ -17,6 +17,7 @@ from ecs_gpu_recovery.core.events import (
     FaultSeen,
     NodeAsked,
     NodeChecked,
+    NodeReplaced,
     NodeSeen,
     OrdersClaimed,
     OrderSent,
@@ -24,7 +25,7 @@ from ecs_gpu_recovery.core.events import (
     RebootProven,
     Tick,
 )
-from ecs_gpu_recovery.core.guard import Answer
+from ecs_gpu_recovery.core.guard import Answer, open_fault
 from ecs_gpu_recovery.core.model import NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.node_record import Node
@@ -50,6 +51,7 @@ class Scene:
     reboots: tuple[tuple[str, bool], ...] = ()  #: key, and whether it has happened
     faults: int = 0  #: GPU faults that may still happen
     seen: tuple[tuple[datetime, int], ...] = ()  #: faults that were not told yet: when, and in which boot
+    ordered: datetime | None = None  #: when the last reboot got through
     known_boot: int = 0  #: of which the record has had proof
     cause: bool = False  #: somebody or something asked for what follows; a reboot uses it up
     told: int = 0
@@ -57,6 +59,12 @@ class Scene:
     flaps: int = 0
     crashes: int = 0  #: a process that dies between a commit and its orders
     holds: int = 0  #: a reboot that gets no permit
+    comers: int = 0  #: machines that may still come for one that is gone
+    life: int = 0  #: how many machines have had its name before
+    taken: str = ""  #: the order by which its group takes the machine away
+    gone: bool = False
+    proof: str = ""  #: what its checks have found last, as far as a repair goes by it
+    came: bool = False  #: another machine has come for it, under its own name
 
 
 class Errands:
@@ -72,8 +80,9 @@ class Errands:
         holds: int = 1,
         faults: int = 0,
         fresh: bool = False,
+        verdicts: Sequence[Verdict] = VERDICTS,
     ) -> None:
-        self.policy = policy
+        self.policy, self._verdicts = policy, verdicts
         node = Node(
             name="n0",
             cluster="c",
@@ -84,6 +93,8 @@ class Errands:
             connected=True,
             status=NodeStatus.AVAILABLE,
             fresh=fresh,
+            instance="i0",
+            host="i0",
         )
         self.first = Scene(
             node,
@@ -92,6 +103,7 @@ class Errands:
             crashes=crashes,
             holds=holds,
             faults=faults,
+            comers=int(policy.may_replace),
             cause=fresh,  # a new node is examined: that may be cause enough
         )
         self._rests: set[object] = set()
@@ -135,27 +147,65 @@ class Errands:
             yield from self._hear(told, [fault])
         yield from self._world(s)
 
-    @staticmethod
-    def _world(s: Scene) -> Iterator[Scene]:
+    def _world(self, s: Scene) -> Iterator[Scene]:
         """What the node does by itself."""
         if s.flaps and s.connected:
             yield replace(s, connected=False, flaps=s.flaps - 1)
-        if not s.connected:
+        if not s.connected and not s.gone:
             yield replace(s, connected=True)
-        if s.faults:
+        yield from Errands._group(s)
+        if s.faults and not s.gone:
             boot = sum(done for _, done in s.reboots)
             yield replace(s, faults=s.faults - 1, seen=(*s.seen, (s.now, boot)))
         for k, (check_try, verdict) in enumerate(s.checks):
-            if not verdict:
-                for found in VERDICTS:
-                    yield replace(s, checks=(*s.checks[:k], (check_try, found.value), *s.checks[k + 1 :]))
+            if not verdict and not s.gone:
+                for found in self._verdicts:
+                    answered = (*s.checks[:k], (check_try, found.value), *s.checks[k + 1 :])
+                    last = k + 1 == len(s.checks)  # nobody waits for an earlier one any more
+                    yield replace(s, checks=answered, proof=Errands._proven(s, found) if last else s.proof)
         for k, (key, done) in enumerate(s.reboots):
-            if not done:
+            if not done and not s.gone:
                 yield replace(s, reboots=(*s.reboots[:k], (key, True), *s.reboots[k + 1 :]))
+
+    @staticmethod
+    def _group(s: Scene) -> Iterator[Scene]:
+        """It takes a machine away, and another one comes, under the old name or its own, or none."""
+        if s.taken and not s.gone:
+            yield replace(s, gone=True, connected=False)
+        if s.gone and s.comers and not s.came:
+            left = replace(s, comers=s.comers - 1, seen=())
+            new = replace(left, gone=False, connected=True, life=s.life + 1, taken="", proof="", cause=True)
+            yield replace(new, checks=(), reboots=(), ordered=None, known_boot=0)
+            yield replace(left, came=True)
+
+    @staticmethod
+    def _proven(s: Scene, found: Verdict) -> str:
+        """A reboot that has happened, and cured nothing, asks for more."""
+        if found is Verdict.INCONCLUSIVE:
+            return s.proof
+        again = s.proof == "replace" or any(done for _, done in s.reboots)
+        more = found is Verdict.REPLACE or (found is Verdict.REBOOT and again)
+        return "replace" if more else ""
 
     def _facts(self, s: Scene) -> Iterator[Fact]:
         """What was ever true may be told at any time."""
-        yield NodeSeen(at=s.now, node="n0", connected=s.connected, gpus=8 if s.connected else None)
+        if s.life:
+            before = f"i{s.life - 1}"
+            yield NodeSeen(at=s.now, node="n0", connected=False, gone=True, instance=before, host=before)
+        name = f"i{s.life}"
+        gpus = 8 if s.connected else None
+        yield NodeSeen(
+            at=s.now,
+            node="n0",
+            called="n0",
+            connected=s.connected,
+            gpus=gpus,
+            gone=s.gone,
+            instance=name,
+            host=name,
+        )
+        if s.came and s.node.being_replaced:
+            yield NodeReplaced(at=s.now, node="n0", by="n1")
         for check_try, verdict in s.checks:
             name = f"c{check_try}"
             yield CheckStarted(at=s.now, node="n0", check_id=name, check_try=check_try)
@@ -208,8 +258,7 @@ class Errands:
             s, orders = self._decide(s, facts)
         return s
 
-    @staticmethod
-    def _carry_out(s: Scene, order: Order) -> tuple[Scene, list[Fact]]:
+    def _carry_out(self, s: Scene, order: Order) -> tuple[Scene, list[Fact]]:
         effect, sent = order.effect, OrderSent(at=s.now, key=order.key)
         if isinstance(effect, CheckNode):
             if all(effect.check_try != check_try for check_try, _ in s.checks):
@@ -218,6 +267,8 @@ class Errands:
                 at=s.now, node="n0", check_id=f"c{effect.check_try}", check_try=effect.check_try
             )
             return s, [started]
+        if isinstance(effect, ReplaceNode):
+            return self._take_away(s, effect), [sent]
         if isinstance(effect, RebootNode):
             late = s.node.deadline is None or s.now >= s.node.deadline
             held = s.node.status is NodeStatus.PENDING_HEALTHCHECK and s.node.deadline is None
@@ -226,30 +277,54 @@ class Errands:
             if all(effect.key != key for key, _ in s.reboots):
                 if not s.cause:
                     raise Violation("rebooted, and nothing asked for it since the last time")
-                s = replace(s, reboots=(*s.reboots, (effect.key, False)), cause=False)
+                s = replace(s, reboots=(*s.reboots, (effect.key, False)), ordered=s.now, cause=False)
         if isinstance(effect, Notify):
             s = replace(s, told=s.told + 1)
         return s, [sent]
 
+    def _take_away(self, s: Scene, order: ReplaceNode) -> Scene:
+        """The order names the instance that the record knows, and that one goes once."""
+        if s.gone or s.taken == order.key or s.node.instance != f"i{s.life}":
+            return s
+        if s.taken:
+            raise Violation("replaced twice")
+        over = s.ordered is not None and s.now - s.ordered >= self.policy.reboot_timeout
+        if s.proof != "replace" and not over:
+            raise Violation("replaced, and no check asks for it")
+        if not s.node.being_replaced or s.node.status not in BUSY:
+            raise Violation(f"replaced while {s.node.status}")
+        return replace(s, taken=order.key)
+
     # -- what must hold ----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _judge(s: Scene, old: Node, new: Node) -> None:
+    def _judge(self, s: Scene, old: Node, new: Node) -> None:
         came_back = old.status is NodeStatus.REBOOTING and new.status not in (
             NodeStatus.REBOOTING,
             NodeStatus.FAILED,
         )
         waits = new.status is NodeStatus.PENDING_HEALTHCHECK and not new.rebooted  # for its permit
-        if came_back and not waits and (old.reboot_key, True) not in s.reboots:
+        leaves = new.being_replaced and new.status is NodeStatus.UNKNOWN
+        if leaves and old.status is not new.status and not (s.gone or s.life):
+            raise Violation("taken away, and its machine is still there")
+        if came_back and not waits and not leaves and (old.reboot_key, True) not in s.reboots:
             raise Violation("back from a reboot that never happened")
         failed = new.status is NodeStatus.FAILED and old.status is not new.status
         if failed and not any(isinstance(order.effect, Notify) for order in new.outbox):
             raise Violation("FAILED, and nobody will be told")
+        if failed and self.policy.may_replace and self._may_go_up(s, old):
+            raise Violation("given up after its reboot, and may be replaced")
         held = any(order.key == new.reboot_key for order in new.outbox)
         if new.status in BUSY and new.deadline is None and not held:
             raise Violation(f"{new.status} without a deadline")
-        if old.fresh and not new.fresh and old.verdict is None and new.verdict is None:
+        known = old.fresh and not new.fresh and not new.replaced_by
+        if known and old.verdict is None and new.verdict is None:
             raise Violation("a new node counts as known, and no check has answered")
+
+    @staticmethod
+    def _may_go_up(s: Scene, node: Node) -> bool:
+        """Its reboot for a fault got through, and it is not back."""
+        sent = node.status is NodeStatus.REBOOTING and node.reboot_key in dict(s.reboots)
+        return sent and open_fault(node) is not None and not node.being_replaced
 
     @staticmethod
     def _leaves_alone(old: Node, new: Node) -> None:
@@ -263,7 +338,8 @@ class Errands:
             swept = self._sweep(s)
             to = self._next(swept)
             unseen = swept.node.fresh and swept.node.status is NodeStatus.AVAILABLE and not swept.node.hold
-            resting = swept.node.status not in BUSY and not swept.node.outbox and not unseen
+            busy = swept.node.status in BUSY or swept.node.being_replaced
+            resting = not (busy or swept.node.outbox or unseen)
             if key in way or (to is None and not resting):
                 raise Violation(
                     f"{s.node.status} for ever, with {[order.key for order in s.node.outbox]} still to send"
@@ -282,8 +358,7 @@ class Errands:
             times.append(s.node.away_since + self.policy.node_lost_after)
         return min((at for at in times if at > s.now), default=None)
 
-    @staticmethod
-    def _key(s: Scene) -> object:
+    def _key(self, s: Scene) -> object:
         """Times count from now; versions don't count."""
 
         def ahead(at: datetime | None) -> int:
@@ -309,4 +384,13 @@ class Errands:
         )
         rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes, s.holds)
         faults = (s.faults, tuple(boot for _, boot in s.seen), s.known_boot, s.cause)
-        return (record, ahead(n.deadline), away, orders, rest, faults)
+        return (record, ahead(n.deadline), away, orders, rest, faults, self._rungs(s))
+
+    def _rungs(self, s: Scene) -> object:
+        """What counts only where a machine may be replaced."""
+        if not self.policy.may_replace:
+            return ()
+        n = s.node
+        had = -1 if s.ordered is None else min(self.policy.reboot_timeout, s.now - s.ordered) // STEP
+        record = (n.verdict, n.being_replaced, n.gone, n.instance, n.replaced_by)
+        return (record, s.comers, s.life, s.taken, s.gone, s.proof, s.came, had)

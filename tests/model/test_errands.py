@@ -33,6 +33,22 @@ def test_every_errand_of_a_node(check_after: bool, cause: dict[str, int]) -> Non
     assert Errands(quick_policy(post_reboot_check=check_after), **cause, flaps=0).run() > 300
 
 
+#: A machine may be replaced, and what a check says is one of the two that a rung follows from.
+RUNGS = quick_policy(post_reboot_check=True, repair_rungs="reboot,replace")
+ILL = {"asks": 0, "faults": 1, "flaps": 0, "verdicts": (Verdict.HEALTHY, Verdict.REBOOT)}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param({"crashes": 0}, id="no other"),
+        pytest.param({"crashes": 1}, id="a process dies, or it waits for a permit", marks=pytest.mark.slow),
+    ],
+)
+def test_every_errand_of_a_node_whose_machine_may_be_replaced(trouble: dict[str, int]) -> None:
+    assert Errands(RUNGS, **ILL, **trouble).run() > 2000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "causes",
@@ -84,6 +100,37 @@ def test_a_gate_that_fails_and_goes_round_is_found(
     monkeypatch.setattr(rules, "_examined", round_again)
     with pytest.raises(Violation, match="nothing asked for it since the last time"):
         Errands(quick_policy(post_reboot_check=True), asks=0, faults=1, flaps=0).run()
+
+
+def gives_up_what_does_not_come_back(d: NodeDraft, *, sent: bool) -> None:
+    d.fail(d.node.absence)
+
+
+def replaces_at_once(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
+    CONDEMN(d, key, Verdict.REPLACE, findings)
+
+
+CONDEMN = repair.condemn
+
+
+@pytest.mark.parametrize(
+    ("rule", "bug", "said"),
+    [
+        ("not_back", gives_up_what_does_not_come_back, "given up after its reboot, and may be replaced"),
+        ("condemn", replaces_at_once, "replaced, and no check asks for it"),
+    ],
+)
+def test_a_wrong_rung_is_found(
+    rule: str,
+    bug: Callable[..., None],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("mutants", 1)
+    monkeypatch.setattr(repair, rule, bug)
+    with pytest.raises(Violation, match=said):
+        Errands(RUNGS, **ILL, crashes=0).run()
 
 
 def test_a_reboot_sent_after_its_time_is_found(
