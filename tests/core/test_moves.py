@@ -387,6 +387,17 @@ def test_a_suspected_node_that_is_lost_before_its_check_answers_is_examined_when
     assert job.check_says(Verdict.HEALTHY, 0).status is JobStatus.RESTARTING
 
 
+def test_a_suspected_node_that_is_back_when_its_job_ends_is_not_examined_for_it() -> None:
+    """The job only waits for the end of a task that it has lost."""
+    job = Story(nodes=2).starts().loses(1).stops(0).check_starts(0).check_says(Verdict.HEALTHY, 0)
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    job.loses(0).hears(NodeGivenUp(at=job.now, node="n1", key="j/1/1/reboot", reason="did not come back"))
+    assert (job.status, job.job.ending is not None) == (JobStatus.PENDING_RESTART, True)
+    job.is_seen(0, boot_id="boot-1")
+    assert (job.rank(0).node_status, job.rank(0).handed) == (NodeStatus.AVAILABLE, "")
+    assert like(CheckNode) not in job.outbox
+
+
 def test_a_node_that_is_handed_over_in_the_step_that_ends_its_job_is_repaired_all_the_same() -> None:
     job = a_job_that_waits_for_n1()
     job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))

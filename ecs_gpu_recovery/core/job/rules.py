@@ -255,7 +255,7 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
     # It was taken or suspected, and lost before its check had answered; or a person has released it.
     unseen = (rank.suspect or not rank.start_try) and rank.verdict is Verdict.LOST
-    if unseen or draft.preflight or rank.node_status is NodeStatus.FAILED:
+    if draft.ending is None and (unseen or draft.preflight or rank.node_status is NodeStatus.FAILED):
         examine(draft, rank.index)
 
 
