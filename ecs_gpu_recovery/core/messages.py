@@ -5,7 +5,7 @@ Each ends with its page in docs/runbooks, as the alarms do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from . import keys
@@ -13,7 +13,7 @@ from .effects import Notify
 from .errors import NewerRecord, Unreadable
 from .guard import FleetGuard, Request, in_common
 from .model import Exit, NodeStatus, Rank, Verdict
-from .node_record import Node
+from .node_record import REPLACED_BY, Node
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
 LONGEST_SUBJECT = 100
@@ -32,7 +32,9 @@ def job_failed(
     job_id: str, attempt: int, why: str, ranks: Sequence[Rank], *, keeps_evidence: bool = True
 ) -> Notify:
     """The job has ended and a person is needed."""
-    bad = [r for r in ranks if r.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)]
+    came = {r.node: by for r in ranks if (by := _successor(r))}
+    out = (NodeStatus.FAILED, NodeStatus.UNKNOWN)
+    bad = [r for r in ranks if r.node_status in out and r.node not in came]
     told = [r for r in ranks if r.verdict is not None or r.exit_reason]
     evidence = [
         f"{r.node}: {_examined(r)}" for r in sorted(told, key=_innocent)
@@ -41,24 +43,33 @@ def job_failed(
     curable = [r.node for r in bad if r.verdict is Verdict.REBOOT and r.task_attempt == attempt]
     broken = [r.node for r in bad if r.node not in curable]
     advice = [_reboot(curable)] if curable else []
+    advice += [f"Wait until {by} is examined: gpu-recovery node show {by}." for by in came.values()]
     if broken:
         advice.append(f"Look at {', '.join(broken)}. {_mended(broken[0])}")
-    if keeps_evidence and broken and attempt:
+    if keeps_evidence and (broken or came) and attempt:
         advice.append(f"What nodes kept before a repair: gpu-recovery evidence {job_id}.")
     elif keeps_evidence and any(r.hung for r in ranks):
         advice.append(_stood(job_id))
-    if not bad:
+    if not bad and not came:
         advice.append(f"Read the logs: gpu-recovery logs {job_id}.")
-    advice.append(f"Then run the job again: gpu-recovery retry {job_id}.")
+    there = f" --nodes {','.join(came.get(r.node, r.node) for r in ranks)}" if came else ""
+    advice.append(f"Then run the job again: gpu-recovery retry {job_id}{there}.")
     return Notify(
         key=keys.job_failed(job_id),
         subject=headline(f"Job {job_id} failed: {why}"),
         happened=f"Job {job_id} failed in {f'attempt {attempt}' if attempt else 'its first run'}: {why}.",
         evidence="; ".join(evidence)[:4000],
-        done=_done(ranks),
+        done=_done(ranks, came),
         next=f"{' '.join(advice)} More: docs/runbooks/job-failed.md",
-        node=bad[0].node if bad else "",
+        node=(*(r.node for r in bad), *came.values(), "")[0],
     )
+
+
+def _successor(rank: Rank) -> str:
+    """The node whose machine came for its own, as its record has told the job; empty if none did."""
+    if rank.node_status is not NodeStatus.FAILED or not rank.findings.startswith(REPLACED_BY):
+        return ""
+    return rank.findings.removeprefix(REPLACED_BY).partition(": ")[0]
 
 
 def _reboot(nodes: Sequence[str]) -> str:
@@ -95,15 +106,15 @@ def _examined(rank: Rank) -> str:
     return ", ".join(parts)
 
 
-def _done(ranks: Sequence[Rank]) -> str:
-    said = []
+def _done(ranks: Sequence[Rank], came: Mapping[str, str]) -> str:
+    said = [f"{node} was {REPLACED_BY}{by}" for node, by in came.items()]
     for status, words in (
         (NodeStatus.AVAILABLE, "released"),
         (NodeStatus.FAILED, "marked failed"),
         (NodeStatus.UNKNOWN, "not heard from"),
         (NodeStatus.REBOOTING, "still in repair"),
     ):
-        names = [r.node for r in ranks if r.node_status is status]
+        names = [r.node for r in ranks if r.node_status is status and r.node not in came]
         if names:
             said.append(f"{', '.join(names)} {words}")
     return "All tasks were stopped; " + "; ".join(said) + "."
@@ -205,15 +216,18 @@ def node_failed(node: Node, why: str) -> Notify:
 
 
 def node_replaced(old: Node, by: str, evidence: str) -> Notify:
-    """For whoever pays for the machines, or knows the old one by name."""
+    """For whoever pays for the machines, or knows the old one by name. The new one may have that name too."""
     node = old.name
+    who, stays = by, f" The record of {node} stays for those who look for it."
+    if by == node:
+        who, stays = "another machine of the same name", ""
     kept = f" What {node} knew of its fault was kept: gpu-recovery evidence {node}." if old.kept else ""
     return Notify(
         key=keys.node_failed(node, old.errands),
-        subject=headline(f"Node {node} was replaced by {by}"),
-        happened=f"Node {node} had a fault that no reboot cured. Its instance was terminated, and {by} came for it.",
+        subject=headline(f"Node {node} was {REPLACED_BY}{who}"),
+        happened=f"Node {node} had a fault that no reboot cured. Its instance was terminated, and {who} came for it.",
         evidence=evidence,
-        done=f"{by} is examined before its first job. The record of {node} stays for those who look for it.",
+        done=f"The new machine is examined before its first job.{stays}",
         node=node,
         next=f"Nothing, unless such faults come often: gpu-recovery report.{kept}",
     )

@@ -215,7 +215,8 @@ def _let_go(node: Node, job: Job) -> Node:
     knew = rank is not None and rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
     if node.status is not NodeStatus.FAILED or (knew and job.status is JobStatus.FAILED):
         return node
-    message = messages.node_failed(node, node.findings)
+    by, told = node.replaced_by, node.findings
+    message = messages.node_replaced(node, by, told) if by else messages.node_failed(node, told)
     return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))
 
 

@@ -99,6 +99,25 @@ def test_who_is_told_of_a_reboot_in_vain_is_told_where_its_evidence_is() -> None
         assert "evidence" not in job_failed("j", 1, "why", [rank], keeps_evidence=False).next
 
 
+def test_a_job_whose_node_was_replaced_under_another_name_is_to_be_run_with_the_new_one() -> None:
+    old = Rank(
+        index=0,
+        node="n0",
+        node_status=NodeStatus.FAILED,
+        verdict=Verdict.REPLACE,
+        findings="replaced by i-2: Xid 48",
+        task_attempt=1,
+    )
+    fine = Rank(index=1, node="n1", node_status=NodeStatus.AVAILABLE)
+    told = job_failed("j", 2, "why", [old, fine])
+    assert (told.node, told.done) == ("i-2", "All tasks were stopped; n0 was replaced by i-2; n1 released.")
+    assert told.next == (
+        "Wait until i-2 is examined: gpu-recovery node show i-2. What nodes kept before a repair:"
+        " gpu-recovery evidence j. Then run the job again: gpu-recovery retry j --nodes i-2,n1."
+        " More: docs/runbooks/job-failed.md"
+    )
+
+
 def test_a_subject_is_cut_between_two_words() -> None:
     assert headline("Job j failed: out of memory") == "Job j failed: out of memory"
     assert headline("four " * 18 + "end, overlong last word") == "four " * 18 + "end…"

@@ -31,7 +31,7 @@ from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
 from ecs_gpu_recovery.core.node_record import Condemnation, Node
 from ecs_gpu_recovery.core.policy import Policy
-from ecs_gpu_recovery.core.rows import held_node
+from ecs_gpu_recovery.core.rows import held_node, left_node
 from tests.core.story import (
     MINUTE,
     POLICY,
@@ -268,6 +268,18 @@ def test_a_machine_that_comes_under_the_same_name_is_examined() -> None:
     seen = {"connected": True, "gpus": 8, "instance": "arn/2", "host": "i-2", "called": "n0"}
     node = heard(node, NodeSeen(at=T0, node="n0", registered=T0 + MINUTE, **seen))
     assert (node.status, node.host, node.verdict) == (NodeStatus.PENDING_HEALTHCHECK, "i-2", None)
+    told = [order.effect.subject for order in node.outbox if isinstance(order.effect, Notify)]
+    assert told == ["Node n0 was replaced by another machine of the same name"]
+
+
+def test_whose_job_is_over_or_has_moved_on_tells_people_itself_that_it_was_replaced() -> None:
+    job = a_running_job(nodes=1).job
+    node = replace(heard(being_replaced(), GONE), job_id=job.id, handed="j/1/0/reboot")
+    node = heard(node, NodeReplaced(at=T0, node="n0", by="i-2"))
+    assert (node.status, node.findings) == (NodeStatus.FAILED, "replaced by i-2")
+    left = left_node(node, job, "rank 0 of job j moved to n1")
+    told = [order.effect.subject for order in left.outbox if isinstance(order.effect, Notify)]
+    assert told == ["Node n0 was replaced by i-2"]
 
 
 @pytest.mark.parametrize("job", ["", "j"])

@@ -67,8 +67,11 @@ def succeeded(d: NodeDraft, ev: NodeReplaced) -> None:
 
 def taken_over(d: NodeDraft) -> None:
     """Another machine has its name. The fault went with the one before: whatever this one has is a new one."""
-    if d.node.being_replaced:
+    fault = open_fault(d.node)
+    if d.node.being_replaced and fault is not None:
         d.repair_ends("another machine has its name")
+        d.set(errands=d.node.errands + 1)
+        d.order(messages.node_replaced(d.node, d.name, fault.findings))
 
 
 def successors(nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
