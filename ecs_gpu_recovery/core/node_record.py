@@ -61,6 +61,9 @@ class Condemnation(Stored):
     findings: str = ""
     repair: str = ""  #: empty: none was tried any more
     outcome: str = ""  #: empty while it goes on
+    asked: bool = (
+        False  #: a person had it examined while it was out of use: it is known, and does not count again
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,7 @@ class Node(MachineRecord):
     booted_at: datetime | None = None  #: by then it had booted last, as far as is known
     suspected: str = ""  #: a grave fault that was seen on it, and for which it was not examined yet
     condemned: tuple[Condemnation, ...] = ()  #: the last of them, oldest first
+    asked: bool = False  #: a person has it examined, and it was FAILED before
     errands: int = 0  #: counts this node's own orders, so that each has its own key
     told: str = ""  #: the last message about permits that it has sent
     pulse: Pulse | None = None  #: a witness while it is fresh
@@ -116,14 +120,17 @@ class Node(MachineRecord):
         last = self.condemned[-1] if self.condemned else None
         if self.verdict is not Verdict.REBOOT or last is None:
             return self.verdict is Verdict.REBOOT
-        recent = [each for each in self.condemned if last.at - each.at < WITHIN]
-        return not last.repair and len(recent) < TOO_OFTEN
+        return not last.repair and self.faults(last.at) < TOO_OFTEN
 
     @property
     def retired(self) -> bool:
         """Its machine is gone, and no job waits for it: nobody has to do anything about it."""
         at_rest = self.status in (NodeStatus.UNKNOWN, NodeStatus.FAILED) and not self.being_replaced
         return at_rest and self.gone and not self.job_id
+
+    def faults(self, now: datetime) -> int:
+        """How many were found on it lately while it was in use."""
+        return sum(now - each.at < WITHIN and not each.asked for each in self.condemned)
 
     def with_fault(self, fault: Condemnation) -> tuple[Condemnation, ...]:
         """The condemnations that are remembered, with this one."""

@@ -379,7 +379,8 @@ class Errands:
             n.errands,
             bool(n.suspected),
             n.fresh,
-            len(n.condemned),
+            tuple(each.asked for each in n.condemned),
+            n.asked,
             n.booted_at is None,
         )
         rest = (s.connected, s.checks, s.reboots, min(s.told, 3), s.asks, s.flaps, s.crashes, s.holds)

@@ -197,9 +197,9 @@ def for_all_at_once(nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
     return [pair for some in alone for pair in _successors(some)]
 
 
-def top_rung_first(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
+def top_rung_first(d: NodeDraft, key: str, verdict: Verdict, findings: str, **about: bool) -> None:
     """A new machine cures everything."""
-    _condemn(d, key, Verdict.REPLACE if d.policy.may_replace else verdict, findings)
+    _condemn(d, key, Verdict.REPLACE if d.policy.may_replace else verdict, findings, **about)
 
 
 def round_again(d: NodeDraft, verdict: Verdict) -> None:

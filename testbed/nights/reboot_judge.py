@@ -24,6 +24,7 @@ class RebootJudge:
         self._asked: set[str] = set()  #: nodes whose reboot a person asked for
         self._used: set[tuple[str, int, str]] = set()  #: job, attempt and node of every reboot
         self._repairs: Counter[str] = Counter()  #: of each node, since a person released it
+        self._looked_at: set[str] = set()  #: nodes that were out of use, and that a person has examined
         self.by_person: set[str] = set()  #: keys of reboots that a person asked for
         self._proofs: set[str] = set()  #: checks of nodes on their own that led to a reboot
         self._round: set[str] = set()  #: nodes that were rebooted, and not let back or given up since
@@ -82,7 +83,8 @@ class RebootJudge:
         proof = [t.id for t in told if verdict_of(t) is Verdict.REBOOT]
         demand(bool(proof), f"{machine.name} is rebooted by {reboot.key}, and no check asks for it")
         self._proofs.update(proof)
-        self._repaired(machine)
+        if machine.name not in self._looked_at:
+            self._repaired(machine)
 
     def _repaired(self, machine: Machine) -> None:
         self._repairs[machine.name] += 1
@@ -111,6 +113,10 @@ class RebootJudge:
         last = node.timeline[-1] if node.timeline else None
         if last is not None and last.why.startswith("reboot asked for by"):
             self.by_person.add(node.reboot_key)
+        if last is not None and last.why.startswith("check asked for by"):
+            (self._looked_at.add if last.before == NodeStatus.FAILED else self._looked_at.discard)(node.name)
+        elif node.status is NodeStatus.AVAILABLE:
+            self._looked_at.discard(node.name)
         if last is not None and last.why.startswith("a fault was seen"):
             seen = float(last.evidence.rpartition(" ")[2])
             old = seen < self._booted.get(node.name, -1.0)

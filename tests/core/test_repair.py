@@ -172,6 +172,27 @@ def test_a_job_that_takes_any_nodes_gets_those_with_a_clean_record() -> None:
     assert choose_nodes(replace(request, any_nodes=2), [bad, good]) == (good.name, bad.name)
 
 
+@pytest.mark.parametrize(
+    ("status", "times"), [(NodeStatus.FAILED, 1), (NodeStatus.AVAILABLE, 3)], ids=["out of use", "in use"]
+)
+def test_what_a_person_finds_on_a_node_that_is_out_of_use_counts_no_second_time(
+    status: NodeStatus, times: int
+) -> None:
+    """Somebody repairs it by hand, and looks after each step."""
+    known = Condemnation(at=T0, verdict=Verdict.REPLACE, outcome="the check says replace")
+    node = replace(some_nodes(1)[0], condemned=(known,))
+    for _ in range(2):
+        ask = NodeAsked(at=T0, node="n0", ask="check", by="ann", why="new board")
+        node = heard(replace(node, status=status), ask, policy=GATED)
+        about = {"check_id": "c", "check_try": node.check_try, "findings": "Xid 48"}
+        found = NodeChecked(at=T0, node="n0", verdict=Verdict.REPLACE, **about)
+        node = heard(node, found, policy=GATED)
+    assert (node.status, len(node.condemned), node.faults(T0)) == (NodeStatus.FAILED, 3, times)
+    often = "condemned 3 times within 7 days" in [entry.why for entry in node.timeline]
+    assert often is (times == 3)
+    assert CODEC.node("n0", CODEC.text(node)) == node
+
+
 # -- the rung above ------------------------------------------------------------------------------------------------
 
 RUNGS = replace(GATED, repair_rungs="reboot,replace")

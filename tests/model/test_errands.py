@@ -106,8 +106,8 @@ def gives_up_what_does_not_come_back(d: NodeDraft, *, sent: bool) -> None:
     d.fail(d.node.absence)
 
 
-def replaces_at_once(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
-    CONDEMN(d, key, Verdict.REPLACE, findings)
+def replaces_at_once(d: NodeDraft, key: str, verdict: Verdict, findings: str, **about: bool) -> None:
+    CONDEMN(d, key, Verdict.REPLACE, findings, **about)
 
 
 CONDEMN = repair.condemn

@@ -30,23 +30,24 @@ def begin(d: NodeDraft) -> None:
     d.repair_ends("a worse fault was found")
     errand, node = d.node.errands + 1, d.node
     d.set(errands=errand)
-    condemn(d, keys.node_reboot(d.name, errand), node.verdict or Verdict.REBOOT, node.findings)
+    key = keys.node_reboot(d.name, errand)
+    condemn(d, key, node.verdict or Verdict.REBOOT, node.findings, asked=node.asked)
 
 
-def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str) -> None:
+def condemn(d: NodeDraft, key: str, verdict: Verdict, findings: str, *, asked: bool = False) -> None:
     """A fault was found. Whether a reboot may cure it, and whether that was tried in vain before, is remembered."""
-    recent = [each for each in d.node.condemned if d.now - each.at < WITHIN]
-    often = len(recent) + 1 >= TOO_OFTEN
+    times = d.node.faults(d.now) + (not asked)
+    often = times >= TOO_OFTEN
     curable = verdict is Verdict.REBOOT
     rung = "" if often else REBOOT if curable else REPLACE if d.policy.may_replace else ""
-    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair=rung)
+    entry = Condemnation(at=d.now, verdict=verdict, findings=findings[:300], repair=rung, asked=asked)
     d.set(condemned=d.node.with_fault(entry))
     if rung == REPLACE:
         replacement.begin(d, "the check found a GPU fault that no reboot cures", findings)
     elif not curable and not often:
         d.fail("GPU fault" if d.node.job_id else f"the check says {verdict}", findings)
     elif often:
-        d.fail(f"condemned {len(recent) + 1} times within {WITHIN.days} days", findings)
+        d.fail(f"condemned {times} times within {WITHIN.days} days", findings)
     else:
         d.move(NodeStatus.REBOOTING, "the check found a GPU fault that a reboot may cure", findings)
         order(d, key)

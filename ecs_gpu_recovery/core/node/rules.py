@@ -115,13 +115,15 @@ def _free(d: NodeDraft, ask: str) -> None:
 
 def _check(d: NodeDraft, ev: NodeAsked) -> None:
     _free(d, "check")
+    asked = d.node.status is NodeStatus.FAILED
     _examine(d, f"check asked for by {ev.by}", ev.why, ev.level)
+    d.set(asked=asked)
 
 
 def _examine(d: NodeDraft, why: str, evidence: str = "", level: str = "") -> None:
     """A new question: what a reboot of before did or did not cure is not what it asks."""
     d.move(NodeStatus.PENDING_HEALTHCHECK, why, evidence)
-    d.set(rebooted=False, suspected="", level=level)
+    d.set(rebooted=False, suspected="", level=level, asked=False)
     examination.begin(d)
 
 
