@@ -17,6 +17,8 @@ from .node_record import REPLACED_BY, Node
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
 LONGEST_SUBJECT = 100
+#: What ECS and embedded nodes write for every end; it says nothing.
+NO_NEWS = ("Essential container in task exited", "the program exited")
 
 
 def headline(text: str) -> str:
@@ -93,13 +95,21 @@ def _innocent(rank: Rank) -> bool:
     return rank.exit is Exit.STOPPED_BY_US and rank.verdict in (None, Verdict.HEALTHY)
 
 
+def without(reason: str, *words: str) -> str:
+    """What it says beyond these words, with which it may begin or end."""
+    for said in words:
+        reason = reason.removeprefix(said).removesuffix(said).strip(" ;:")
+    return reason
+
+
 def _examined(rank: Rank) -> str:
     parts = []
     if rank.verdict is not None:
         parts.append(f"verdict {rank.verdict}" + (f" ({rank.findings})" if rank.findings else ""))
     if rank.exit is not None:
         code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
-        why = "" if rank.exit is Exit.STOPPED_BY_US else rank.exit_reason  # our own words, said already
+        ours = rank.exit is Exit.STOPPED_BY_US  # and was said already
+        why = "" if ours else without(rank.exit_reason, *NO_NEWS)
         parts.append(f"rank {rank.index} {rank.exit}{code}" + (f" ({why})" if why else ""))
     if rank.last_words:
         parts.append(f"it wrote last: {rank.last_words}")

@@ -46,8 +46,8 @@ SLOW_PERIOD_S = 0.4
 MEMORY_CHECK_S = 0.25
 DEFAULT_STOP_TIMEOUT_S = 5.0
 
-ENDED = "Essential container in task exited"
-OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
+#: No container runs here. A reason of ECS that says as little is left out of messages in the same way.
+ENDED, OUT_OF_MEMORY = "the program exited", "out of memory"
 NODE_RESTARTED = "node restarted while the task ran"
 
 _WAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -281,7 +281,7 @@ class Shim:
                 self.status = status
 
     def how_it_ended(self) -> Json:
-        """The end in ECS's words: a fault of ours first, then a stop, then the task's own exit."""
+        """The end in ECS's form: a fault of ours first, then a stop, then the task's own exit."""
         if self.forced is not None:
             return end_record(*self.forced, "EssentialContainerExited", self.started_at)
         code = os.waitstatus_to_exitcode(self.status or 0)

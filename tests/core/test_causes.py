@@ -7,7 +7,7 @@ import pytest
 from ecs_gpu_recovery.core.job import causes
 from ecs_gpu_recovery.core.model import Exit, Rank, Verdict
 
-OOM = causes.OUT_OF_MEMORY
+OOM, EMBEDDED = causes.OUT_OF_MEMORY
 
 
 def rank(index: int = 1, **about: object) -> Rank:
@@ -54,7 +54,11 @@ def test_a_rank_that_fell_over_another_is_not_named() -> None:
 @pytest.mark.parametrize(
     ("reason", "limit", "words"),
     [
-        (f"{OOM}: it used 812 MiB, its limit is 512 MiB", 512, ": it used 812 MiB, its limit is 512 MiB"),
+        (
+            f"{EMBEDDED}: it used 812 MiB, its limit is 512 MiB",
+            512,
+            ": it used 812 MiB, its limit is 512 MiB",
+        ),
         (f"{OOM}; Essential container in task exited", 4096, ": its limit is 4096 MiB"),
         (OOM, 0, ""),
         ("oom-kill by the node", 0, ": oom-kill by the node"),

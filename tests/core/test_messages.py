@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from ecs_gpu_recovery.core.messages import headline, job_failed, node_failed
+from ecs_gpu_recovery.core.messages import NO_NEWS, headline, job_failed, node_failed
 from ecs_gpu_recovery.core.model import Exit, NodeStatus, Rank, Verdict
 from ecs_gpu_recovery.core.node_record import Condemnation
 from tests.core.story import T0, some_nodes
@@ -30,6 +30,21 @@ def test_the_rank_at_fault_comes_first_however_large_the_gang() -> None:
         "n200: rank 200 fault with exit code 9 (it fell over); n0: rank 0 stopped by us"
     )
     assert "another" not in message.evidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        *((said, "") for said in NO_NEWS),
+        *(
+            (f"CannotPullContainerError: no such image; {said}", " (CannotPullContainerError: no such image)")
+            for said in NO_NEWS
+        ),
+    ],
+)
+def test_what_is_said_of_every_end_is_no_evidence(reason: str, words: str) -> None:
+    died = Rank(index=0, node="n0", exit=Exit.SUSPECT, exit_code=1, exit_reason=reason)
+    assert job_failed("j", 0, "why", [died]).evidence == f"n0: rank 0 suspect with exit code 1{words}"
 
 
 def test_a_stopped_rank_on_a_bad_node_is_no_innocent() -> None:

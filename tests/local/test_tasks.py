@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from ecs_gpu_recovery.local import processes
+from ecs_gpu_recovery.core import messages
+from ecs_gpu_recovery.core.job import causes
+from ecs_gpu_recovery.local import processes, shim
 from ecs_gpu_recovery.local.cluster import Cluster
 from ecs_gpu_recovery.local.fleet import environment
-from ecs_gpu_recovery.local.shim import ENDED
 from ecs_gpu_recovery.local.views import TaskSpec, TaskState
 from tests.core.story import a_running_job
 from tests.embedded.helpers import strays
@@ -208,10 +209,15 @@ def test_a_task_over_its_memory_limit_is_killed_for_it(node: Cluster) -> None:
     node.start_task("n1", python("t", hungry, memory_mib=100))
     end = end_of(node, "n1", "t")
     assert end.exit_code == 137
-    why = r"OutOfMemoryError: Container killed due to memory usage: it used (\d+) MiB, its limit is 100 MiB"
+    why = rf"{shim.OUT_OF_MEMORY}: it used (\d+) MiB, its limit is 100 MiB"
     told = re.fullmatch(why, end.reason or "")
     assert told, end.reason
     assert int(told[1]) > 100
+
+
+def test_messages_leave_out_what_a_node_says_of_every_end() -> None:
+    assert shim.ENDED in messages.NO_NEWS
+    assert shim.OUT_OF_MEMORY in causes.OUT_OF_MEMORY
 
 
 # faults
@@ -220,10 +226,10 @@ def test_a_task_over_its_memory_limit_is_killed_for_it(node: Cluster) -> None:
 @pytest.mark.parametrize(
     ("fault", "code", "reason", "last_line"),
     [
-        ("ecc", 1, ENDED, "uncorrectable ECC error encountered"),
-        ("off-bus", 1, ENDED, "unspecified launch failure"),
-        ("app-xid", 1, ENDED, "an illegal memory access was encountered"),
-        ("oom", 137, "OutOfMemoryError: Container killed due to memory usage", "up"),
+        ("ecc", 1, shim.ENDED, "uncorrectable ECC error encountered"),
+        ("off-bus", 1, shim.ENDED, "unspecified launch failure"),
+        ("app-xid", 1, shim.ENDED, "an illegal memory access was encountered"),
+        ("oom", 137, shim.OUT_OF_MEMORY, "up"),
     ],
 )
 def test_a_fault_ends_training_but_not_a_check(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..messages import NO_NEWS, without
 from ..model import Exit, Marker, Rank, Verdict
 
 #: By the number that a shell adds to 128.
@@ -34,10 +35,8 @@ _SIGNALS = {
 }
 #: By SIGKILL, which leaves no time for last words.
 _KILLED = 137
-#: What ECS writes for every end; it says nothing.
-_NO_NEWS = "Essential container in task exited"
-#: How ECS begins the reason of a container that took too much memory.
-OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
+#: How ECS and embedded nodes begin the reason of one that took too much memory.
+OUT_OF_MEMORY = ("OutOfMemoryError: Container killed due to memory usage", "out of memory")
 #: As much of a rank's last words as fits into a headline.
 _WORDS = 160
 
@@ -84,7 +83,7 @@ def not_run(rank: Rank, limit_mib: int) -> str:
     """A rank that ran out of memory, or never started."""
     if rank.exit is not Exit.OUT_OF_MEMORY:
         return f"{_who(rank)} {rank.exit}: {rank.exit_reason}"
-    reason = rank.exit_reason.removeprefix(OUT_OF_MEMORY).strip(" ;:").removesuffix(_NO_NEWS).strip(" ;:")
+    reason = without(rank.exit_reason, *OUT_OF_MEMORY, *NO_NEWS)
     limit = f"its limit is {limit_mib} MiB" if limit_mib and "limit" not in reason else ""
     said = "; ".join(filter(None, (limit, reason)))
     return f"{_who(rank)} ran out of memory" + (f": {said}" if said else "")
@@ -167,7 +166,7 @@ def names(ranks: Iterable[Rank]) -> str:
 
 def say(texts: Iterable[str]) -> str:
     """Each once, and none that says nothing."""
-    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(_NO_NEWS)))[:2000]
+    return "; ".join(dict.fromkeys(text for text in texts if text and not text.startswith(NO_NEWS)))[:2000]
 
 
 def _who(rank: Rank) -> str:
