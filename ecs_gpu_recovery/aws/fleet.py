@@ -236,9 +236,9 @@ class EcsFleet:
         kept = self._replacements.send(self.host_of(node), node.name, order.key, self._now(), again=again)
         return [OrderSent(at=self._now(), key=order.key, kept=kept)]
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
         for rank in ranks:
-            key = keys.hang_look(job.id, job.attempt, since, rank.node)
+            key = keys.hang_look(job.id, job.attempt, rank.node, last=last)
             self._looks.send(key, rank.node, self.host_of(rank), rank.task_id)
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:

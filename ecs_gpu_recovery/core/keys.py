@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .model import Rank
     from .node_record import Node
 
-#: How the name of an archive ends.
-ARCHIVE = ".tar.gz"
+#: How the name of an archive ends, and that of one with what was seen of a hang.
+ARCHIVE, HANG_ARCHIVE = ".tar.gz", ".hang.tar.gz"
 
 
 def token(key: str, salt: str = "") -> str:
@@ -102,9 +102,9 @@ def hang_stop(job_id: str, attempt: int) -> str:
     return f"{job_id}/{attempt}/hang"
 
 
-def hang_look(job_id: str, attempt: int, since: datetime, node: str) -> str:
-    """Of the look at one rank that has stood still since then: an attempt may hang, go on, and hang again."""
-    return f"{hang_stop(job_id, attempt)}/{since:%Y%m%dT%H%M%S}/{node}"
+def hang_look(job_id: str, attempt: int, node: str, *, last: bool) -> str:
+    """Of a look at one rank. No time is in it: an attempt has a first look and a last one, whoever orders them."""
+    return f"{hang_stop(job_id, attempt)}/{node}" + ("/last" if last else "")
 
 
 def job_may_hang(job_id: str, attempt: int) -> str:
@@ -188,10 +188,11 @@ def check_stop(check_key: str) -> str:
     return f"{check_key}/stop"
 
 
-def evidence(reboot_key: str) -> str:
-    """The archive of what is kept before this reboot: a file name whatever the job is called."""
-    digest = hashlib.sha256(reboot_key.encode()).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9._-]', '_', reboot_key)[:80]}.{digest}{ARCHIVE}"
+def evidence(key: str) -> str:
+    """The archive of what is kept for this reboot or look: a file name whatever the job is called."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+    ending = HANG_ARCHIVE if re.match(r"[^/]+/\d+/hang/", key) else ARCHIVE
+    return f"{re.sub('[^A-Za-z0-9._-]', '_', key)[:80]}.{digest}{ending}"
 
 
 def stuck(key: str) -> str:

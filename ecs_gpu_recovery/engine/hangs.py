@@ -14,6 +14,7 @@ from ..core.job import hang
 from ..core.job.table import decide
 from ..core.model import Job, JobStatus, Rank
 from ..core.node_record import Node
+from ..core.policy import Policy
 from ..core.witness import Named, Silence, Stall
 from .runtime import Runtime
 
@@ -30,7 +31,7 @@ class Hangs:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._asked: dict[str, datetime] = {}
-        self._kept: dict[str, tuple[int, datetime]] = {}  #: attempt and beginning of what was looked at
+        self._kept: set[tuple[str, int, bool]] = set()  #: job, attempt, and whether it was the last look
 
     def due(self, live: Iterable[str], nodes: Sequence[Node], now: datetime) -> list[str]:
         """The jobs that are worth a closer look now."""
@@ -39,7 +40,7 @@ class Hangs:
         for node in nodes:
             by_job.setdefault(node.job_id, []).append(node)
         self._asked = {job_id: at for job_id, at in self._asked.items() if job_id in by_job}
-        self._kept = {job_id: kept for job_id, kept in self._kept.items() if job_id in by_job}
+        self._kept = {look for look in self._kept if look[0] in by_job}
         found = []
         for job_id in sorted(live):
             stall = witness.gang(by_job.get(job_id, ()), now, policy)
@@ -62,10 +63,13 @@ class Hangs:
         stall = witness.of_attempt(stall, job.spent.started)
         named = None
         if stall is not None:
-            self._keep(job, stall, now)
+            if now - stall.since >= self._runtime.policy.silent_after:
+                self._keep(job, stall, last=False)
             named = self._named(job, stall, now)
         since = stall.since if stall is not None else now - self._runtime.policy.first_progress
         silence = self._silence(job, ranks, held, since, now)
+        if stall is not None and _nearly_proven(stall, silence, now, self._runtime.policy):
+            self._keep(job, stall, last=True)
         if stall is None and silence is None:
             alarmed = hang.alarmed_at(job)
             if whole and alarmed is not None and witness.works(gang, alarmed):
@@ -102,20 +106,22 @@ class Hangs:
             return self._runtime.fleet.silence(job, since)
         return told if now - told.since >= self._runtime.policy.silent_after else None
 
-    def _keep(self, job: Job, stall: Stall, now: datetime) -> None:
-        """Before anything is stopped. It is evidence: where it can't be kept, everything else goes on."""
-        soon = self._runtime.policy.silent_after
-        early = now - stall.since < soon
-        attempt, since = self._kept.get(job.id, (-1, stall.since))
-        # Nobody looks earlier than that, so another hang begins later; clocks move the beginning of the same a little.
-        if early or not stall.spinning or (attempt == job.attempt and stall.since - since < soon):
+    def _keep(self, job: Job, stall: Stall, *, last: bool) -> None:
+        """Before anything is stopped. It is evidence: where it can't be kept, everything else goes on.
+
+        Twice in an attempt at most, however often a job that trains makes a pause: a look costs orders, and holds its
+        processes for a moment. The first pause may be no hang, so one look is left for when two witnesses have nearly
+        proven one. Where a process knows of no look it orders it again, and who is to look remembers.
+        """
+        look = (job.id, job.attempt, last)
+        if not stall.spinning or look in self._kept:
             return
         try:
-            self._runtime.fleet.keep_hang(job, _some(job, stall), stall.since)
+            self._runtime.fleet.keep_hang(job, _some(job, stall), last=last)
         except (Transient, ClusterRefused) as exc:
             log.warning("a hang was not looked at", extra={"job": job.id, "why": str(exc)})
         else:
-            self._kept[job.id] = (job.attempt, stall.since)
+            self._kept.add(look)
 
     def _named(self, job: Job, stall: Stall, now: datetime) -> Named | None:
         """Asked once it matters: what was ordered when the GPUs began to look suspicious has come back by then."""
@@ -141,6 +147,15 @@ class Hangs:
         key, since = keys.hang_stop(job.id, job.attempt), fact.still_until or now
         held = self._runtime.permits.stop_withheld(job, f"it hangs: {fact.what}", now, key=key, since=since)
         return fact if held is None else replace(fact, withheld=held.why, tell=held.tell)
+
+
+def _nearly_proven(stall: Stall, silence: Silence | None, now: datetime, policy: Policy) -> bool:
+    """Both have said so for three quarters of their time: what NCCL is asked now, it answers before the end."""
+    if silence is None:
+        return False
+    left = policy.hang_after / 4
+    lasted = stall.until - max(stall.since, silence.since)
+    return lasted + left >= policy.hang_after and now - silence.since + left >= silence.patience
 
 
 def _some(job: Job, stall: Stall) -> list[Rank]:

@@ -208,8 +208,8 @@ class Fleet(Protocol):
         """Since when no rank of a running job has written anything, if none has since `since`. None if one has, or
         where nobody can tell."""
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
-        """Have it kept where ranks that stand still since then wait, while they do. Done twice, it is kept once."""
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
+        """Have it kept where ranks that stand still wait: first, or for the last time. Done twice, it is kept once."""
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:
         """Whom the others wait for, as far as one of these ranks has told since then. Asked after `keep_hang`."""

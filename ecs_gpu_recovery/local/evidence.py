@@ -27,7 +27,7 @@ from .files import DamagedFile, read_json, say
 from .views import NodeView
 
 FOLDER, STACKS, RAS = "evidence", "stacks.txt", "ras.txt"
-#: Of each file only the end is kept, and of each node only the last archives.
+#: Of each file only the end is kept, and of each node only the last archives of repairs, and as many of hangs.
 _MOST_BYTES, KEPT = 4 << 20, 50
 #: How many of the tasks that ran last are looked at, and how long the driver may take to answer.
 _TASKS, _PATIENCE_S = 12, 10.0
@@ -56,13 +56,21 @@ def keep(node: NodeView, key: str) -> str:
                 archive.addfile(entry, io.BytesIO(data))
         draft.chmod(0o600)
         draft.replace(target)
-        for old in sorted(target.parent.glob("*.tar.gz"), key=os.path.getmtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
+        _forget(target)
     except OSError as exc:
         say(f"the evidence of {node.name} was not kept: {exc}")
         with suppress(OSError):
             draft.unlink()
     return target.name if target.exists() else ""
+
+
+def _forget(newest: Path) -> None:
+    """The oldest of its kind go: hangs never push out what was kept before a reboot."""
+    hang = newest.name.endswith(keys.HANG_ARCHIVE)
+    kept = newest.parent.glob(f"*{keys.ARCHIVE}")
+    alike = [path for path in kept if path.name.endswith(keys.HANG_ARCHIVE) == hang]
+    for old in sorted(alike, key=os.path.getmtime)[:-KEPT]:
+        old.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

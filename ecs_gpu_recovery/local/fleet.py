@@ -176,7 +176,7 @@ class LocalFleet:
         stopped = [rank.node for rank in ranks if self._is_stopped(rank)]
         return replace(found, odd=tuple(stopped) if len(stopped) < len(ranks) else ())
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
         """Where GPUs are simulated, so are collectives: nobody has an NCCL that could be asked. A node that does not
         answer costs its own evidence only: it is told of when that of the others is kept."""
         looks, silent = [], []
@@ -189,18 +189,20 @@ class LocalFleet:
                 silent.append(exc)
             else:
                 told = {**os.environ, **environment(job, rank)} if view.kind == "real" else {}
-                key = keys.hang_look(job.id, job.attempt, since, rank.node)
+                key = keys.hang_look(job.id, job.attempt, rank.node, last=last)
                 looks.append(evidence.Look(view, key, folder, told.get("NCCL_RAS_ADDR", "")))
         evidence.keep_hang(looks)
         if silent:
             raise silent[0]
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:
-        """As NCCL said when it was asked. That a program is stopped is seen here, and told with its silence."""
+        """As NCCL said when it was asked in this hang. That a program is stopped is seen here, and told with its
+        silence."""
         for rank in ranks:
             task = self._task(rank)
-            if task is not None and (task.folder / evidence.RAS).exists():
-                return named((task.folder / evidence.RAS).read_text(encoding="utf-8"), job.ranks)
+            said = task.folder / evidence.RAS if task is not None else None
+            if said is not None and said.exists() and said.stat().st_mtime >= since.timestamp():
+                return named(said.read_text(encoding="utf-8"), job.ranks)
         return None
 
     def _is_stopped(self, rank: Rank) -> bool:

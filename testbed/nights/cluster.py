@@ -225,7 +225,7 @@ class SimulatedCluster:
         self._night.before("look", f"what {job.id} wrote")
         return self._night.hangs.silence(job, since)
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
         self._night.hangs.looked_at(job)
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> Named | None:

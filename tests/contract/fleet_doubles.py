@@ -130,7 +130,7 @@ class ModelFleet:
     def silence(self, job: Job, since: datetime) -> None:
         """What ranks write is not modelled: the model tells at any moment that they are silent."""
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
         """The model has no evidence."""
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ from tests.core.story import T0, a_running_job
 from tests.health.test_ras import Server
 
 KEY = "job/with: odd name/1/0/reboot"
-LATER = T0 + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -85,9 +84,9 @@ def a_gang(made: Cluster, *names: str, kind: str = "simulated") -> Job:
     return job
 
 
-def of_hang(state: Path, job: Job, since: datetime) -> dict[str, bytes]:
+def of_hang(state: Path, job: Job, *, last: bool) -> dict[str, bytes]:
     """What was kept of it on n1, without the folders of tasks."""
-    found = kept(state, keys.hang_look(job.id, job.attempt, since, "n1"))
+    found = kept(state, keys.hang_look(job.id, job.attempt, "n1", last=last))
     return {Path(name).name: data for name, data in found.items()}
 
 
@@ -101,14 +100,15 @@ def test_what_the_nccl_of_a_rank_says_is_kept_once_and_names_the_process(tmp_pat
     fleet = LocalFleet(made, lambda: T0)
     assert fleet.waited_for(job, job.ranks, T0) is None, "nobody was asked yet"
     for _ in range(2):  # it listens once
-        fleet.keep_hang(job, job.ranks, T0)
-    assert of_hang(tmp_path, job, T0)[evidence.RAS].decode() == said, "for who asks for evidence"
+        fleet.keep_hang(job, job.ranks, last=False)
+    assert of_hang(tmp_path, job, last=False)[evidence.RAS].decode() == said, "for who asks for evidence"
     assert fleet.waited_for(job, job.ranks, T0) == Named(
         odd=(), what="NCCL: rank 1 (process 636 on 127.0.0.1) is 8 collectives behind"
     )
-    fleet.keep_hang(job, job.ranks, LATER)
-    assert evidence.RAS not in of_hang(tmp_path, job, LATER), "nobody has answered in the second hang"
-    assert fleet.waited_for(job, job.ranks, LATER) is None
+    assert fleet.waited_for(job, job.ranks, datetime.now(UTC) + timedelta(hours=1)) is None, "of another hang"
+    fleet.keep_hang(job, job.ranks, last=True)
+    assert evidence.RAS not in of_hang(tmp_path, job, last=True), "nobody has answered the last time"
+    assert fleet.waited_for(job, job.ranks, T0) is None
 
 
 RANK = """
@@ -128,7 +128,7 @@ time.sleep(600)
 """What PyTorch does with the pipe that it is told of."""
 
 
-def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_each_hang(tmp_path: Path) -> None:
+def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_each_look(tmp_path: Path) -> None:
     """The attempt goes on after the first one, and hangs again."""
     made = Cluster(tmp_path)
     job = a_gang(made, "n1")
@@ -139,11 +139,11 @@ def test_the_last_collectives_of_a_rank_are_asked_for_and_kept_with_each_hang(tm
     with subprocess.Popen([sys.executable, "-c", RANK], env=told, stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"ready\n"
-        for since in (T0, T0, LATER):  # the first is told twice
-            LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, since)
+        for last in (False, False, True):  # the first is told twice
+            LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, last=last)
         rank.kill()
-    for since, collectives in ((T0, b"the last collectives"), (LATER, b"newer collectives")):
-        recorded = {name: data for name, data in of_hang(tmp_path, job, since).items() if DUMP in name}
+    for last, collectives in ((False, b"the last collectives"), (True, b"newer collectives")):
+        recorded = {name: data for name, data in of_hang(tmp_path, job, last=last).items() if DUMP in name}
         assert recorded == {f"{DUMP}0": collectives}
 
 
@@ -152,8 +152,8 @@ def test_a_node_that_does_not_answer_costs_only_its_own_evidence_of_a_hang(tmp_p
     job = a_gang(made, "n0", "n1")
     shutil.rmtree(made.node("n0").folder)
     with pytest.raises(ClusterRefused, match="n0"):
-        LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, T0)
-    assert "gpus.json" in of_hang(tmp_path, job, T0)
+        LocalFleet(made, lambda: T0).keep_hang(job, job.ranks, last=False)
+    assert "gpus.json" in of_hang(tmp_path, job, last=False)
 
 
 def test_a_rank_without_an_nccl_costs_only_its_own_word(
@@ -171,15 +171,16 @@ def test_an_order_that_is_sent_twice_keeps_the_first_state(cluster: Cluster, tmp
     assert b"Xid" in kept(tmp_path)["kernel.log"]
 
 
-def test_the_archive_is_the_owners_alone_and_the_oldest_go(
+def test_the_archive_is_the_owners_alone_and_the_oldest_of_its_kind_go(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "KEPT", 3)
-    for number in range(5):
-        evidence.keep(cluster.node("n1"), f"j/{number}/0/reboot")
-        os.utime(tmp_path / evidence.FOLDER / "n1" / keys.evidence(f"j/{number}/0/reboot"), (number, number))
+    orders = [f"j/{number}/{what}" for what in ("0/reboot", "hang/n1") for number in range(5)]
+    for age, key in enumerate(orders):
+        evidence.keep(cluster.node("n1"), key)
+        os.utime(tmp_path / evidence.FOLDER / "n1" / keys.evidence(key), (age, age))
     files = sorted((tmp_path / evidence.FOLDER / "n1").iterdir())
-    assert [file.name[:3] for file in files] == ["j_2", "j_3", "j_4"]
+    assert {file.name for file in files} == {keys.evidence(key) for key in orders[2:5] + orders[7:]}
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 

@@ -50,7 +50,7 @@ def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(wor
     world.pass_time(60)
     began = world.now()
     for minute in range(8):
-        if minute == 7:
+        if minute == 6:
             world.new_process()  # which knows of no look: the hosts do
         since = began - timedelta(seconds=minute % 2)  # the nodes' clocks run ahead, and not evenly
         stands_still(world, since)
@@ -58,8 +58,7 @@ def test_a_gang_that_stands_still_is_looked_at_once_and_before_it_is_stopped(wor
         world.pass_time(60)
         assert len(world.cloud.cluster.kept) == (2 if minute >= 5 else 0), minute
     assert [urlsplit(address).path for address in world.cloud.cluster.kept] == [
-        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{since:%Y%m%dT%H%M%S}/{node}')}"
-        for node in ("n0", "n1")
+        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{node}')}" for node in ("n0", "n1")
     ]
     assert world.job().status is JobStatus.IN_PROGRESS
     assert not any(rank.hung for rank in world.job().ranks)
@@ -130,9 +129,26 @@ def test_a_second_hang_of_an_attempt_is_looked_at_by_itself(world: World) -> Non
         world.tick()
         world.pass_time(60)
     assert [urlsplit(address).path for address in world.cloud.cluster.kept[2:]] == [
-        f"/evidence/{node}/{keys.evidence(keys.hang_look('j1', 0, since, node))}" for node in ("n0", "n1")
+        f"/evidence/{node}/{keys.evidence(f'j1/0/hang/{node}/last')}" for node in ("n0", "n1")
     ]
     assert "the whole gang hung" in world.job().outcome, job.outcome
+
+
+def test_a_job_that_trains_is_looked_at_in_its_first_pause_alone(world: World) -> None:
+    """Rank 0 writes a checkpoint for nine minutes, again and again, and says so; the others wait for it."""
+    keeping(world)
+    world.begin(2)
+    for _ in range(4):
+        world.pass_time(600)
+        since = world.now()
+        for _ in range(9):
+            stands_still(world, since, wrote=world.now())
+            world.tick()
+            world.pass_time(60)
+        stands_still(world, world.now(), "moving")
+        world.new_process()
+    assert len(world.cloud.cluster.kept) == 2, "one of each node"
+    assert world.job().status is JobStatus.IN_PROGRESS
 
 
 def test_of_a_gang_with_more_ranks_than_are_looked_at_the_evidence_says_of_how_many(
@@ -140,7 +156,7 @@ def test_of_a_gang_with_more_ranks_than_are_looked_at_the_evidence_says_of_how_m
 ) -> None:
     monkeypatch.setattr(looks, "MOST_KEPT", 1)
     job = hangs(world, "", "")
-    assert len(world.cloud.cluster.kept) == 1
+    assert len(world.cloud.cluster.kept) == 2, "when it stood still, and before it was stopped"
     (seen,) = [entry for entry in job.timeline if entry.why.startswith("the job hangs: ")]
     assert "where they stand was kept of 1 of its 2 ranks" in seen.evidence
 

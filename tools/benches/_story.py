@@ -115,7 +115,7 @@ class SilentFleet:
     def silence(self, job: Job, since: datetime) -> None:
         return None
 
-    def keep_hang(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
+    def keep_hang(self, job: Job, ranks: Sequence[Rank], *, last: bool) -> None:
         """Nobody reads it here."""
 
     def waited_for(self, job: Job, ranks: Sequence[Rank], since: datetime) -> None:
