@@ -321,7 +321,7 @@ class EcsFleet:
             if waits and not (young or node.being_replaced):
                 for told in self.see_reboot(node):
                     yield node.name, told
-        replaced = [node for node in nodes if node.being_replaced and node.status is NodeStatus.REBOOTING]
+        replaced = [node for node in nodes if node.being_taken_away]
         yield from ((told.node, told) for told in self._machines.word_on_replaced(replaced, self._now()))
 
     def _is_young(self, absence: datetime | None) -> bool:

@@ -164,6 +164,11 @@ class Node(MachineRecord):
         return self.own and last is not None and not last.outcome and last.repair == "replace"
 
     @property
+    def being_taken_away(self) -> bool:
+        """Whether its machine is to be replaced and, as far as is known, is still there."""
+        return self.being_replaced and (self.status is NodeStatus.REBOOTING or self.held)
+
+    @property
     def missed(self) -> bool:
         """Whether its machine is to be replaced because it did not come back from its reboot."""
         return self.being_replaced and self.verdict is Verdict.LOST

@@ -149,7 +149,7 @@ class Sweeper:
         condemned = [node for node in nodes if node.name not in late and permits.condemnations(node, now)]
         if due or condemned:
             self._runtime.count([*due, *condemned], now)
-        if nodes and late:
+        if nodes:
             pending = [order.key for node in nodes for order in node.outbox]
             permits.forget(pending, now, STUCK_AFTER)
 

@@ -64,6 +64,8 @@ class ReplacementJudge:
         if last is not None and last.why == GONE:
             gone = self._world.machines[node.name].gone
             demand(gone, f"{node.name} counts as replaced, and its machine is still there")
+        needless = node.being_replaced and node.held and node.gone
+        demand(not needless, f"{node.name} waits for a permit to take away a machine that is gone")
         for each in node.condemned:
             if each.outcome.startswith(REPLACED_BY):
                 new = each.outcome.removeprefix(REPLACED_BY)

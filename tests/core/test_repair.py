@@ -407,6 +407,16 @@ def held_back() -> Node:
     return heard(node, held, now=LATER)
 
 
+def test_a_machine_that_goes_while_its_replacement_waits_needs_no_permit() -> None:
+    node = heard(held_back(), replace(GONE, at=LATER), now=LATER)
+    assert (node.status, node.outbox) == (NodeStatus.UNKNOWN, ())
+    later = LATER + RUNGS.replace_timeout
+    assert node.deadline == later
+    assert heard(node, Tick(at=later), now=later).status is NodeStatus.FAILED, "nobody waits for ever"
+    new = replace(some_nodes(1, kind="EC2 p5")[0], name="i-2", created_at=LATER)
+    assert successors([node, new]) == [(node, new)]
+
+
 def test_a_machine_that_is_back_while_its_replacement_waits_is_replaced_all_the_same() -> None:
     """Its reboot was not proven in time: it may yet begin, under the next task."""
     old, node = rebooting().reboot_key, held_back()

@@ -176,6 +176,26 @@ def test_no_machine_is_taken_away_in_a_frozen_fleet(world: World) -> None:
     world.until(lambda: replaced(world), minutes=60)
 
 
+@pytest.mark.parametrize("notices", ["ECS", "EC2"])
+def test_a_machine_that_goes_while_its_replacement_waits_is_not_waited_for(notices: str) -> None:
+    """ECS keeps one for ever whose agent was away when it went."""
+    with a_world(policy=with_policy(**RUNGS, repairs="ask")) as world:
+        joins(world, "n0")
+        breaks(world, "n0", 2)
+        world.until(lambda: node(world).being_replaced and node(world).held, minutes=30)
+        if notices == "EC2":
+            world.cloud.control.power_off("n0")
+            world.cloud.control.ec2_says("n0", "terminated")
+        else:
+            world.cloud.control.terminate("n0")
+        world.until(lambda: node(world).status is NodeStatus.UNKNOWN, minutes=10)
+        joins(world, "ip-new")
+        world.until(lambda: replaced(world), minutes=10)
+        assert node(world).replaced_by == "ip-new"
+        world.until(lambda: not guard_of(world).waiting, minutes=30)
+        assert not [action for service, action in world.wire.calls if service == "autoscaling"]
+
+
 def test_a_successor_that_never_comes_is_told_to_a_person(world: World) -> None:
     """There may be no capacity of this kind."""
     world.cloud.control.knobs(launch_s=-1.0)

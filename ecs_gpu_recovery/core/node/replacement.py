@@ -36,8 +36,9 @@ def order(d: NodeDraft, key: str) -> None:
 
 
 def gone(d: NodeDraft) -> None:
-    """The cluster does not have it any more. What was found on it is no fault of the one that comes."""
-    if d.node.status is NodeStatus.REBOOTING and d.node.being_replaced:
+    """The cluster does not have it any more. What was found on it is no fault of the one that comes. An order that
+    waits for its permit is not needed then: whoever took the machine away did not ask for one."""
+    if d.node.being_taken_away:
         d.drop(d.node.reboot_key)
         d.move(NodeStatus.UNKNOWN, GONE)
         d.set(deadline=d.now + d.policy.replace_timeout, verdict=None, fresh=True, task="")
