@@ -61,6 +61,7 @@ class Condemnation(Stored):
     findings: str = ""
     repair: str = ""  #: empty: none was tried any more
     outcome: str = ""  #: empty while it goes on
+    renewed: datetime | None = None  #: when it was last found to hold still, where no check could tell
     asked: bool = (
         False  #: a person had it examined while it was out of use: it is known, and does not count again
     )

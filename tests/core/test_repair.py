@@ -25,7 +25,7 @@ from ecs_gpu_recovery.core.events import (
     RebootProven,
     Tick,
 )
-from ecs_gpu_recovery.core.guard import Answer
+from ecs_gpu_recovery.core.guard import Answer, for_reboot
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, Verdict
 from ecs_gpu_recovery.core.node.replacement import successors
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -432,8 +432,12 @@ def test_a_machine_that_nobody_can_examine_again_waits_and_its_evidence_is_new()
     node, later = held_back(), LATER + 2 * MINUTE
     asked = PermitWithheld(at=later, key=node.reboot_key, answer=Answer.EXAMINE, why="old")
     node = heard(node, asked, now=later)
-    assert (node.held, node.condemned[-1].at, len(node.condemned)) == (True, later, 1)
+    assert (node.held, len(node.condemned)) == (True, 1)
+    assert for_reboot(node, node.reboot_key, later).since == later
     assert [order.effect for order in node.outbox] == [like(ReplaceNode)]
+    gone = heard(node, replace(GONE, at=later), now=later)
+    came = replace(some_nodes(1, kind="EC2 p5")[0], name="i-2", created_at=LATER + MINUTE)
+    assert successors([gone, came]) == [(gone, came)], "it may have come while the fleet was frozen"
 
 
 def test_a_job_that_waits_for_such_a_node_sees_what_it_sees_after_a_gate_that_failed() -> None:

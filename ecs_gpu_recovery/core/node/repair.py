@@ -91,7 +91,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
         if (
             ev.answer is Answer.EXAMINE
         ):  # no check can tell: what is held against it is that it was not back in time
-            _same_fault(d, at=d.now)
+            _same_fault(d, renewed=d.now)
         if ev.answer is Answer.BUSY:
             _in_company(d, ev.why)
         d.amend(replace(order, due=d.now + d.policy.backoff_first, tries=max(1, order.tries), error=ev.why))
