@@ -92,7 +92,7 @@ class FleetGuard(Stored):
 
 def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
     """The request for the reboot of a node, or for another machine. Without a fault that is being repaired, a person
-    has asked for it."""
+    has asked for it. Who is to say yes to another machine for one that was missed is told so."""
     fault = open_fault(node)
     found = node.findings if fault is None else fault.findings
     return Request(
@@ -102,7 +102,7 @@ def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
         job=node.job_id,
         at=now,
         since=now if fault is None else fault.renewed or fault.at,
-        why=found[:200],
+        why=(f"{node.absence}; {found}" if node.missed else found)[:200],
         driver=driver_of(found),
         image=image[:100],
         person=fault is None,

@@ -433,7 +433,8 @@ def test_a_machine_that_nobody_can_examine_again_waits_and_its_evidence_is_new()
     asked = PermitWithheld(at=later, key=node.reboot_key, answer=Answer.EXAMINE, why="old")
     node = heard(node, asked, now=later)
     assert (node.held, len(node.condemned)) == (True, 1)
-    assert for_reboot(node, node.reboot_key, later).since == later
+    request = for_reboot(node, node.reboot_key, later)
+    assert (request.since, request.why.partition("; ")[0]) == (later, "did not come back in time")
     assert [order.effect for order in node.outbox] == [like(ReplaceNode)]
     gone = heard(node, replace(GONE, at=later), now=later)
     came = replace(some_nodes(1, kind="EC2 p5")[0], name="i-2", created_at=LATER + MINUTE)
