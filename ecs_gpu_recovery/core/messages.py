@@ -13,7 +13,7 @@ from .effects import Notify
 from .errors import NewerRecord, Unreadable
 from .guard import FleetGuard, Request, in_common
 from .model import Exit, NodeStatus, Rank, Verdict
-from .node_record import REPLACED_BY, Node
+from .node_record import REPLACED_BY, Node, successor
 
 #: Amazon SNS takes 100 characters, and none beyond ASCII: there the mark of a cut is three dots.
 LONGEST_SUBJECT = 100
@@ -69,9 +69,7 @@ def job_failed(
 
 def _successor(rank: Rank) -> str:
     """The node whose machine came for its own, as its record has told the job; empty if none did."""
-    if rank.node_status is not NodeStatus.FAILED or not rank.findings.startswith(REPLACED_BY):
-        return ""
-    return rank.findings.removeprefix(REPLACED_BY).partition(": ")[0]
+    return successor(rank.findings) if rank.node_status is NodeStatus.FAILED else ""
 
 
 def _reboot(nodes: Sequence[str]) -> str:

@@ -52,6 +52,11 @@ TOO_OFTEN, WITHIN = 3, timedelta(days=7)
 REPLACED_BY = "replaced by "
 
 
+def successor(told: str) -> str:
+    """The machine that has come for another, if this is how its repair ended; empty if not."""
+    return told.removeprefix(REPLACED_BY).partition(": ")[0] if told.startswith(REPLACED_BY) else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condemnation(Stored):
     """A fault that was found on a node, what was done about it, and what became of that."""
@@ -181,9 +186,8 @@ class Node(MachineRecord):
 
     @property
     def replaced_by(self) -> str:
-        """The machine that has come for its own, which is gone; empty if none has."""
-        outcome = self.condemned[-1].outcome if self.condemned else ""
-        return outcome.removeprefix(REPLACED_BY) if outcome.startswith(REPLACED_BY) else ""
+        """The machine that has come for its own, which is gone; empty if none has, or its name has a machine again."""
+        return successor(self.condemned[-1].outcome) if self.condemned and self.gone else ""
 
     @property
     def claimable(self) -> bool:

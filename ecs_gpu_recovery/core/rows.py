@@ -13,7 +13,7 @@ from . import keys, messages
 from .effects import Order
 from .guard import open_fault
 from .model import Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
-from .node_record import Condemnation, Node
+from .node_record import Condemnation, Node, successor
 from .timeline import NODE_LINES, archive, shortened
 
 #: A claim this young may belong to a job that is being recorded right now.
@@ -215,7 +215,7 @@ def _let_go(node: Node, job: Job) -> Node:
     knew = rank is not None and rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN)
     if node.status is not NodeStatus.FAILED or (knew and job.status is JobStatus.FAILED):
         return node
-    by, told = node.replaced_by, node.findings
+    by, told = successor(node.findings), node.findings
     message = messages.node_replaced(node, by, told) if by else messages.node_failed(node, told)
     return replace(node, outbox=(*node.outbox, Order(effect=message, due=job.updated_at, own=False)))
 

@@ -303,6 +303,18 @@ def test_whose_job_is_over_or_has_moved_on_tells_people_itself_that_it_was_repla
     assert told == ["Node n0 was replaced by i-2"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_later_machine_of_the_same_name_that_is_given_up_was_replaced_by_nobody(gone: bool) -> None:
+    job = a_running_job(nodes=1).job
+    past = Condemnation(at=T0, verdict=Verdict.REPLACE, repair="replace", outcome="replaced by i-2")
+    (node,) = some_nodes(1, condemned=(past,), gone=gone, findings="did not come back in time")
+    node = replace(node, status=NodeStatus.FAILED, job_id=job.id, handed="j/1/0/wait")
+    left = left_node(node, job, "rank 0 of job j moved to n1")
+    told = [order.effect.subject for order in left.outbox if isinstance(order.effect, Notify)]
+    assert told == ["Node n0 failed: did not come back in time"]
+    assert gone or not node.replaced_by
+
+
 @pytest.mark.parametrize("job", ["", "j"])
 def test_the_fault_of_a_machine_goes_with_it(job: str) -> None:
     """What the next one under its name has is a new fault: a reboot is tried first, and needs a permit of its own."""
