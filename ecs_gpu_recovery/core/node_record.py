@@ -181,8 +181,9 @@ class Node(MachineRecord):
 
     @property
     def replaceable(self) -> bool:
-        """Whether another machine may come for it. None does for one of ECS Anywhere; one that is gone needs none."""
-        return not (self.gone or self.kind.startswith("EXTERNAL"))
+        """Whether another machine may come for it. None does for one of ECS Anywhere, which its host tells before its
+        kind is known; one that is gone needs none."""
+        return not (self.gone or self.kind.startswith("EXTERNAL") or self.host.startswith("mi-"))
 
     @property
     def replaced_by(self) -> str:

@@ -382,10 +382,11 @@ def test_a_machine_that_does_not_come_back_goes_one_rung_up(facts: tuple[Fact, .
     [
         (GATED, {}),
         (RUNGS, {"kind": "EXTERNAL H100 here"}),
+        (RUNGS, {"kind": "", "host": "mi-0123"}),
         (RUNGS, {"gone": True, "connected": False}),
         (RUNGS, {"condemned": ()}),
     ],
-    ids=["no such rung", "ECS Anywhere", "gone already", "a person asked for the reboot"],
+    ids=["no such rung", "ECS Anywhere", "of no kind yet", "gone already", "a person asked for the reboot"],
 )
 def test_where_no_other_machine_is_to_come_it_is_left_to_a_person(
     policy: Policy, about: dict[str, object]
