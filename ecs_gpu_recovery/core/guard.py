@@ -110,8 +110,9 @@ def for_reboot(node: Node, key: str, now: datetime, image: str = "") -> Request:
 
 
 def condemnations(node: Node, since: datetime) -> list[Request]:
-    """Faults that were found on a node and that nobody repairs. They wait for nothing, and count like the others."""
-    found = (each for each in node.condemned if not each.repair and each.at > since)
+    """Faults that were found on a node and that nobody repairs. They wait for nothing, and count like the others; but
+    not one that was known, and that a person had looked for again."""
+    found = (each for each in node.condemned if not (each.repair or each.asked) and each.at > since)
     return [
         Request(
             key=keys.node_condemned(node.name, each.at),

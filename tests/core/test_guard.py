@@ -88,6 +88,9 @@ def test_faults_that_nobody_repairs_count_beside_those_that_are() -> None:
 def test_what_is_repaired_or_long_ago_is_no_condemnation_that_counts() -> None:
     node = a_node("a", (T0, "reboot"), (T0 - 20 * MINUTE, ""))
     assert guard.condemnations(node, T0 - 10 * MINUTE) == []
+    (found,) = a_node("a", (T0, "")).condemned
+    again = replace(node, condemned=(replace(found, asked=True),))
+    assert guard.condemnations(again, T0 - 10 * MINUTE) == [], "a person looks at what has FAILED"
 
 
 def test_what_is_older_than_ten_minutes_does_not_count() -> None:
