@@ -9,11 +9,11 @@ from .errors import translated
 
 
 def pages(
-    doing: str, ask: Callable[..., Any], *, following: str = "nextToken", **question: Any
+    doing: str, ask: Callable[..., Any], *, following: str = "nextToken", sent: str = "", **question: Any
 ) -> Iterator[Mapping[str, Any]]:
     """Every page of an answer, asked for when it is wanted. `doing` says in errors what was asked.
 
-    `following` is what the service calls the name of the next page.
+    `following` is what the service calls the name of the next page; `sent`, what it wants it called in the question.
     """
     more: dict[str, Any] = {}
     while True:
@@ -22,4 +22,4 @@ def pages(
         yield page
         if not page.get(following):
             return
-        more = {following: page[following]}
+        more = {sent or following: page[following]}

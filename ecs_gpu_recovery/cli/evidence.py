@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.keys import HANG_ARCHIVE
 from .opened import opened, remark
 from .options import BackendOption, JsonOption, StateOption
 from .terminal import emit_json
@@ -74,7 +75,8 @@ def ticket(
 
     with opened(backend, state) as side:
         node = side.node(name)
-        kept = [one.name for one in side.evidence(name)]
+        names = [one.name for one in side.evidence(name)]
+        kept = [one for one in names if not one.endswith(HANG_ARCHIVE)] or names
         archive = side.fetch_evidence(name, kept[0]) if kept else b""
         text = written(node, side.now(), kept, archive)
         remark(side)

@@ -17,6 +17,7 @@ from ..aws.discover import Sighting, discover
 from ..aws.errors import ForeignRecord
 from ..aws.letters import put_away
 from ..aws.node_numbers import NodeNumbers, Numbers, Wanted
+from ..aws.pages import pages
 from ..aws.reads import DynamoReads
 from ..aws.shell_document import FOLDER
 from ..aws.task_definition import log_stream
@@ -300,16 +301,24 @@ class AwsBackend(RecordsBackend):
         return {measure: told[metric] for metric, measure in _MEASURES.items()}
 
     def evidence(self, node: str) -> Sequence[Bundle]:
-        """A page asks again and again, so a look is good for a minute. One list has room for a thousand reboots."""
+        """A page asks again and again, so a look is good for a minute."""
         looked, known = self._kept.get(node, (None, ()))
         if looked is not None and self.now() - looked < LOOK_AGAIN:
             return known
         bucket, prefix = self._bucket(), f"{FOLDER}/{node}/"
         with self.plainly():
-            listed = self.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix)
+            listed = pages(
+                f"listing what {node} kept",
+                self.client("s3").list_objects_v2,
+                following="NextContinuationToken",
+                sent="ContinuationToken",
+                Bucket=bucket,
+                Prefix=prefix,
+            )
+            kept = [one for page in listed for one in page.get("Contents", [])]
         found = [
             Bundle(node=node, name=one["Key"].removeprefix(prefix), at=one["LastModified"], size=one["Size"])
-            for one in listed.get("Contents", [])
+            for one in kept
         ]
         known = sorted(found, key=lambda bundle: bundle.at, reverse=True)
         self._kept[node] = (self.now(), known)

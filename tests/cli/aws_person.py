@@ -64,12 +64,13 @@ class Logs:
 
 
 class Archives:
-    """The bucket of evidence: one archive of one node."""
+    """The bucket of evidence: two archives of one node, one a page."""
 
-    def list_objects_v2(self, *, Bucket: str, Prefix: str) -> dict[str, Any]:
+    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = "a") -> dict[str, Any]:
         at = datetime(2026, 1, 1, tzinfo=UTC)
-        kept = [{"Key": "evidence/n3/a.tar.gz", "LastModified": at, "Size": 4}]
-        return {"Contents": [one for one in kept if str(one["Key"]).startswith(Prefix)]}
+        key = f"evidence/n3/{ContinuationToken}.tar.gz"
+        there = [{"Key": key, "LastModified": at, "Size": 4}] if key.startswith(Prefix) else []
+        return {"Contents": there, **({"NextContinuationToken": "b"} if ContinuationToken == "a" else {})}
 
     def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         return {"Body": io.BytesIO(b"kept")}

@@ -147,8 +147,12 @@ def test_a_ticket_has_the_machine_its_gpus_its_faults_and_what_was_tried() -> No
     assert "Driver Version" not in ticket(node, at, ["a.tar.gz"], b"damaged")
 
 
-def test_a_ticket_is_written_by_a_command(state: Path) -> None:
+def test_a_ticket_is_written_by_a_command_from_what_was_kept_before_a_repair(state: Path) -> None:
+    """A look at a hang is newer, and on AWS it has no kernel log."""
+    (state / "nodes" / "node-1" / "kmsg").write_text("NVRM: a line after the repair\n")
+    evidence.keep(Cluster(state).node("node-1"), keys.hang_look("j1", 1, "node-1", last=False))
     done = run_command("ticket", "node-1", "--state", str(state))
     assert done.code == 0
     assert done.out.startswith("GPU node node-1 (")
     assert f"  {NAME}  (gpu-recovery evidence node-1 --fetch FOLDER)\n" in done.out
+    assert "after the repair" not in done.out
