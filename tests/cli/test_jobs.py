@@ -135,9 +135,9 @@ def test_a_job_is_shown_in_words_and_as_json(here: Command, live: LiveController
     assert data["phases"][0]["name"] == "running"
     assert data["progress"]["steps"] == 0
     why = "seen [/bold] enough [of it]"  # brackets are text, not style
-    here("stop", job_id, "--why", why, "--wait").tells("USER_STOPPED: stopped by", why)
-    here("job", job_id).tells(why)
-    assert here("job", job_id, "--watch").code == 1, "only COMPLETE is a success"
+    assert here("stop", job_id, "--why", why).code == 0
+    here("job", job_id, "--watch").tells("USER_STOPPED", code=1)  # only COMPLETE is a success
+    here("job", job_id).tells("stopped by", why)
     here("stop", job_id).refused("already ended (USER_STOPPED)")
 
 
@@ -227,7 +227,7 @@ def test_an_ended_job_can_be_run_again(here: Command, live: LiveController, tmp_
 def test_a_running_job_is_not_run_again(here: Command, live: LiveController) -> None:
     job_id = here("submit", "--any", 1, "--check", "none", "--", *SLEEP).out.split()[1]
     here("retry", job_id).refused(f"gpu-recovery stop {job_id}")
-    assert here("stop", job_id, "--wait").code == 0
+    here("stop", job_id, "--why", "seen", "--wait").tells("USER_STOPPED: stopped by", "seen")
 
 
 @pytest.mark.parametrize("what", [("job", "nope"), ("logs", "nope"), ("stop", "nope"), ("retry", "nope")])

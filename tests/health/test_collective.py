@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Container, Iterator
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,15 @@ def blamed(
             break
     assert number <= most_rounds
     return [one.ranks for one in pairs.blame(results, pairs.limit_of(results, None))]
+
+
+@pytest.mark.parametrize("count", [2, 5, 8, 11])
+def test_over_all_rounds_every_pair_meets_once_and_nobody_has_two_partners_in_one(count: int) -> None:
+    rounds = pairs.schedule(range(count))
+    assert sorted(chain(*rounds)) == list(combinations(range(count), 2))
+    for a_round in rounds:
+        ranks = list(chain(*a_round))
+        assert len(ranks) == len(set(ranks))
 
 
 @given(count=st.integers(4, 64), data=st.data())
