@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from . import keys, messages
 from .effects import Order
+from .events import FAULT
 from .guard import open_fault
 from .model import Entry, Job, JobStatus, NodeStatus, Rank, TaskStatus, Verdict
 from .node_record import Condemnation, Node, successor
@@ -187,8 +188,17 @@ def held_node(node: Node, job: Job, lines: Sequence[Entry] | None = None) -> Nod
         rank=None,
         job_version=0,
         verdict=rank.verdict if failed else None,
+        suspected=_suspicion(rank, job),
         findings=rank.findings if rank.node_status in (NodeStatus.FAILED, NodeStatus.UNKNOWN) else "",
     )
+
+
+def _suspicion(rank: Rank, job: Job) -> str:
+    """What was seen on its node, if its job has ended before anybody looked."""
+    if not rank.suspect:
+        return ""
+    seen = [e.evidence for e in job.timeline if (e.subject, e.why) == (rank.node, FAULT)]
+    return seen[-1] if seen else "a GPU fault was seen while its job waited"
 
 
 def _still_new(node: Node, rank: Rank | None) -> bool:
@@ -237,7 +247,14 @@ def left_node(node: Node, job: Job, why: str, rank: Rank | None = None) -> Node:
         job=job.id,
     )
     free = _let_go(_told(replace(node, status=status), [line], job.updated_at), job)
-    return replace(free, deadline=node.deadline, anew=node.anew or bool(node.task), version=node.version + 1)
+    seen = _suspicion(rank, job) if rank is not None else ""
+    return replace(
+        free,
+        deadline=node.deadline,
+        anew=node.anew or bool(node.task),
+        suspected=node.suspected or seen,
+        version=node.version + 1,
+    )
 
 
 def _untold(node: Node, job: Job) -> tuple[Entry, ...]:

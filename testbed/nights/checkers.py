@@ -172,6 +172,11 @@ class Judge:
         # One that nobody could test is used, and marked.
         if any(why.startswith("not tested:") for why in news):
             self._released.pop(node.name, None)
+        asked = known is not None and known.asked and node.status is NodeStatus.AVAILABLE
+        healthy = any(why.startswith(("the check found no GPU fault", "released by")) for why in news)
+        demand(
+            not asked or healthy, f"{node.name} had FAILED, and is free again, though no check found it well"
+        )
         self._nodes[node.name] = node
         self.permits.found(node)
         held = False
@@ -229,8 +234,12 @@ class Judge:
                 given,
                 f"job {old.id}: {rank.node} counts as {rank.verdict}, which no check said",
             )
-        lost = rank.anew and old.ranks[rank.index].verdict in (None, Verdict.LOST)  # and examined at once
-        demand(lost or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}")
+        before = old.ranks[rank.index]
+        at_once = rank.anew and before.verdict in (None, Verdict.LOST)  # examined once more, in the same step
+        at_once = at_once or (before.suspect and before.verdict is not None)
+        demand(
+            at_once or rank.verdict is not None, f"job {old.id} decided without a verdict about {rank.node}"
+        )
 
     def _truly_frozen(self, old: Job, rank: Rank) -> None:
         """A gang is stopped under a living rank only after a fatal fault, and the time that it had to end."""

@@ -11,7 +11,7 @@ import pytest
 from ecs_gpu_recovery.core import handover
 from ecs_gpu_recovery.core.effects import CheckNode, Notify, RebootNode, StartTask
 from ecs_gpu_recovery.core.errors import NodesTaken
-from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodeGivenUp, NodesOffered
+from ecs_gpu_recovery.core.events import FaultSeen, NodeAsked, NodeGivenUp, NodeSeen, NodesOffered
 from ecs_gpu_recovery.core.job.table import decide
 from ecs_gpu_recovery.core.model import JobSpec, JobStatus, NodeStatus, TaskStatus, Verdict
 from ecs_gpu_recovery.core.node.table import decide_node
@@ -366,15 +366,53 @@ def test_the_story_of_a_job_that_waits_goes_on_when_the_fault_is_heard() -> None
 
 @pytest.mark.parametrize(
     "fault",
-    [{"grave": False}, {"boot_id": "boot-0"}, {"node": "n1"}],
+    [{"grave": False}, {"boot_id": "boot-0", "at": T0 - MINUTE}, {"node": "n1"}],
     ids=["harmless", "of an earlier boot", "on the node that is repaired"],
 )
 def test_no_other_fault_holds_a_waiting_job_up(fault: dict[str, Any]) -> None:
     job = a_job_that_waits_for_n1()
-    about = {"node": "n0", "evidence": "Xid 48", "grave": True, "boot_id": "boot-1"} | fault
-    job.hears(FaultSeen(at=job.now, **about))
+    about = {"at": job.now, "node": "n0", "evidence": "Xid 48", "grave": True, "boot_id": "boot-1"} | fault
+    job.hears(FaultSeen(**about))
     assert like(CheckNode, node="n0", rank=0) not in job.outbox
     assert job.reboots(1).status is JobStatus.RESTARTING
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"boot_id": ""}, {"boot_id": "boot-2"}],
+    ids=["where nobody tells of boots", "of a boot that nobody has seen yet"],
+)
+def test_a_fault_counts_though_its_node_was_away(fault: dict[str, Any]) -> None:
+    job = a_job_that_waits_for_n1().is_seen(0, connected=False)
+    job.now += MINUTE
+    job.is_seen(0, boot_id="" if fault["boot_id"] else "boot-1")
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, **fault))
+    assert like(CheckNode, node="n0", level=POLICY.check_level_after) in job.outbox
+
+
+def test_a_fault_on_a_node_that_was_examined_before_the_others_is_looked_at() -> None:
+    job = Story(nodes=2).starts().fails(1).stops().check_says(Verdict.HEALTHY, 0)
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    job.check_says(Verdict.REBOOT, 1)
+    assert (job.status, job.rank(0).node_status) == (JobStatus.PENDING_RESTART, NodeStatus.ASSIGNED)
+
+
+def test_a_lost_node_on_which_a_fault_is_seen_is_examined_before_its_job_has_it_back() -> None:
+    job = Story(nodes=2).starts().loses(1).stops(0).check_says(Verdict.HEALTHY, 0)
+    fault = FaultSeen(at=job.now, node="n1", evidence="Xid 79", grave=True)
+    job.nodes["n1"] = decide_node(job.node(1), fault, POLICY).node
+    job.is_seen(1, boot_id="boot-1").stops(1)
+    assert (job.status, job.node(1).status) == (JobStatus.PENDING_RESTART, NodeStatus.PENDING_HEALTHCHECK)
+
+
+def test_a_suspected_node_whose_job_is_stopped_is_examined_for_itself() -> None:
+    job = a_job_that_waits_for_n1()
+    job.hears(FaultSeen(at=job.now, node="n0", evidence="Xid 48", grave=True, boot_id="boot-1"))
+    job.person_stops_it()
+    node = job.node(0)
+    assert (job.status, node.job_id, node.suspected) == (JobStatus.USER_STOPPED, "", "Xid 48")
+    seen = decide_node(node, NodeSeen(at=job.now, node="n0", connected=True, boot_id="boot-1"), POLICY).node
+    assert seen.status is NodeStatus.PENDING_HEALTHCHECK
 
 
 def test_a_suspected_node_that_is_lost_before_its_check_answers_is_examined_when_it_is_back() -> None:

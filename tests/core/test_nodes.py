@@ -87,6 +87,13 @@ def test_a_person_can_have_a_free_node_checked(status: NodeStatus) -> None:
     assert node.node.deadline == T0 + POLICY.check_timeout
 
 
+def test_a_failed_node_whose_check_gives_no_answer_stays_failed() -> None:
+    node = Machine(status=FAILED).asked("check")
+    for _ in range(POLICY.check_tries):
+        node.check_says(Verdict.INCONCLUSIVE)
+    assert (node.status, node.node.claimable) == (FAILED, False)
+
+
 def test_a_lost_node_can_be_asked_for_a_check() -> None:
     assert Machine(status=UNKNOWN, connected=False).asked("check").status is UNDER_TEST
 

@@ -233,9 +233,16 @@ def _take(draft: Draft, rank: Rank, node: Node, *, examined: bool = False) -> No
 
 
 def examine(draft: Draft, index: int) -> None:
-    """A node that was taken is not used before it was examined."""
+    """A node that was taken, or is suspected, is not used before it was examined."""
     draft.node(index, NodeStatus.ASSIGNED, "examined before it is used")
     examination.begin(draft, index)
+
+
+def examine_suspects(draft: Draft) -> None:
+    """A fault was seen on a node that only waited for the others: it is handed over too if it must be."""
+    for rank in list(draft.ranks):
+        if rank.suspect and not rank.handed and rank.node_status is NodeStatus.AVAILABLE:
+            examine(draft, rank.index)
 
 
 def admit(draft: Draft) -> None:
@@ -249,6 +256,8 @@ def admit(draft: Draft) -> None:
             draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
         elif rank.verdict is not Verdict.LOST:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
+        if rank.verdict is not Verdict.LOST:
+            draft.set(rank.index, suspect=False)
 
 
 def under_test(rank: Rank) -> bool:

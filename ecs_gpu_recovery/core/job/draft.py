@@ -281,7 +281,7 @@ class Draft(RecordDraft):
 
     def check_order(self, index: int, level: str) -> CheckNode:
         rank, key = self.ranks[index], self.check_key(index)
-        after = self.status is JobStatus.PENDING_HEALTHCHECK and not self.preflight
+        after = (self.status is JobStatus.PENDING_HEALTHCHECK and not self.preflight) or rank.suspect
         usual = self.policy.check_level_after if after else self.policy.check_level_before
         level = level or self._job.spec.check_level or usual
         return CheckNode(

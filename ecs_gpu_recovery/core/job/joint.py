@@ -220,6 +220,7 @@ def awaited(draft: Draft) -> None:
     """
     if draft.ending is None:
         claim.admit(draft)
+        claim.examine_suspects(draft)
         for rank in list(draft.ranks):
             _look_at(draft, rank)
         failed = [r for r in draft.ranks if r.node_status is NodeStatus.FAILED]

@@ -253,8 +253,10 @@ def node_repaired(draft: Draft, ev: NodeRepaired) -> None:
     draft.set(rank.index, handed="", deadline=None, **(sighting.known(ev.machine) if newer else {}))
     if not rank.quiet:
         draft.set(rank.index, task_status=TaskStatus.TERMINATED)
-    # It was taken or suspected, and lost before its check had answered; or a person has released it.
-    unseen = (rank.suspect or not rank.start_try) and rank.verdict is Verdict.LOST
+    # It was taken, and lost before its check had answered; or a person has released it.
+    lost = rank.verdict is Verdict.LOST
+    unseen = lost and not rank.start_try
+    draft.set(rank.index, suspect=rank.suspect and lost)
     if draft.ending is None and (unseen or draft.preflight or rank.node_status is NodeStatus.FAILED):
         examine(draft, rank.index)
 

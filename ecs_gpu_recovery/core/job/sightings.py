@@ -7,7 +7,7 @@ from datetime import datetime
 from .. import examination, sighting
 from ..events import FaultSeen, NodeSeen
 from ..model import Exit, Job, JobStatus, NodeStatus, Rank, Verdict
-from .claim import examine, under_test
+from .claim import under_test
 from .draft import Draft
 
 
@@ -86,15 +86,14 @@ def fault_seen(draft: Draft, ev: FaultSeen) -> None:
     """Evidence for whoever reads the timeline, under the node's own time; the verdict stays with the check.
 
     After a fatal one the rank has a little time to end or to get further, also where the word that its task runs, or
-    that of others of its gang, has yet to come. One from before this attempt is settled. While the job waits for other
-    nodes, the node is examined once more before it is used, and handed over too if it must be.
+    that of others of its gang, has yet to come. One from before this attempt is settled. A node that was examined, and
+    waits for others, is suspected: see `claim.examine_suspects`.
     """
     rank = rank_on(draft, ev.node)
     if rank is None or not sighting.note_fault(draft, rank.node, rank.node_status, ev):
         return
-    if ev.grave and _only_waits(draft, rank) and not _before_it_came_back(rank, ev):
+    if ev.grave and _only_waits(draft, rank) and not _is_cured(draft, rank, ev):
         draft.set(rank.index, suspect=True)
-        examine(draft, rank.index)
     trains = draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     runs = not rank.quiet and trains and draft.ending is None
     if ev.fatal and runs and rank.frozen_at is None and ev.at >= (draft.budget.since or draft.created_at):
@@ -102,15 +101,17 @@ def fault_seen(draft: Draft, ev: FaultSeen) -> None:
 
 
 def _only_waits(draft: Draft, rank: Rank) -> bool:
-    waiting = draft.status is JobStatus.PENDING_RESTART and draft.ending is None
-    return waiting and rank.quiet and not rank.handed and rank.node_status is NodeStatus.AVAILABLE
+    if draft.ending is not None or draft.preflight or rank.handed or not rank.quiet:
+        return False
+    examined = draft.status is JobStatus.PENDING_HEALTHCHECK and rank.verdict is not None
+    ready = draft.status is JobStatus.PENDING_RESTART and rank.node_status is NodeStatus.AVAILABLE
+    return examined or ready
 
 
-def _before_it_came_back(rank: Rank, ev: FaultSeen) -> bool:
-    """Its reboot may have cured it."""
-    if ev.boot_id and rank.boot_id:
-        return ev.boot_id != rank.boot_id
-    return rank.back_at is not None and ev.at <= rank.back_at
+def _is_cured(draft: Draft, rank: Rank, ev: FaultSeen) -> bool:
+    """Whether it is of a boot before this one. Where nobody tells of boots, one check more does no harm."""
+    other = bool(ev.boot_id and rank.boot_id) and ev.boot_id != rank.boot_id
+    return other and ev.at < (rank.back_at or draft.budget.since or draft.created_at)
 
 
 def may_freeze(job: Job | Draft, rank: Rank) -> bool:

@@ -244,7 +244,8 @@ def fault_seen(d: NodeDraft, ev: FaultSeen) -> None:
     if news and not ev.application:
         d.set(passed_at=None)
     if news and ev.grave and not _before_the_boot(d, ev):
-        d.set(suspected=ev.evidence if not d.node.job_id else d.node.suspected)
+        missed = d.node.own and d.node.status is NodeStatus.UNKNOWN  # its job, if any, waits for it
+        d.set(suspected=ev.evidence if missed or not d.node.job_id else d.node.suspected)
 
 
 def _before_the_boot(d: NodeDraft, ev: FaultSeen) -> bool:
@@ -324,6 +325,8 @@ def settle(d: NodeDraft) -> None:
             d.set(verdict=None, findings="")
     elif node.status is NodeStatus.UNKNOWN and node.fit and node.anew:
         _examine(d, "registered again; examined before it is used")
+    elif node.status is NodeStatus.UNKNOWN and node.fit and node.job_id and node.suspected and not node.task:
+        _examine(d, "a fault was seen on it; examined before its job gets it", node.suspected)
     elif node.status is NodeStatus.UNKNOWN and node.fit and not node.task:
         d.well("heard from for the first time" if _never_met(node) else "heard from again")
     elif node.status is NodeStatus.PENDING_HEALTHCHECK and node.verdict is not None and not repair.held(d):
@@ -363,6 +366,8 @@ def _examined(d: NodeDraft, verdict: Verdict) -> None:
         repair.begin(d)
     elif open_fault(d.node) is not None:
         d.fail(repair.said(d, "it could not be examined again before its reboot"), found)
+    elif d.node.asked:
+        d.fail("the check gave no answer", found)
     elif d.node.anew:
         d.fail("it registered again, and its old task may still run there", found)
     elif d.node.fresh:
