@@ -14,6 +14,11 @@ from .model import Leave, MachineRecord, Verdict
 from .node_record import Node, Wrote
 
 
+def latest(at: datetime, now: datetime | None) -> datetime:
+    """What waits count from: the clock of whoever decides, unless that is behind. Late news is no reason to hurry."""
+    return at if now is None else max(at, now)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     at: datetime  #: the event's own time, never our clock
@@ -30,7 +35,7 @@ class WatchFact(Fact):
     __slots__ = ()
 
     def clock(self, stands: datetime, now: datetime | None = None) -> datetime:
-        return min(max(self.at, stands), stands if now is None else max(stands, now))
+        return min(max(self.at, stands), latest(stands, now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from .effects import Effect, Order
+from .events import latest
 from .policy import Policy
-
-
-def latest(at: datetime, now: datetime | None) -> datetime:
-    """What waits count from: the clock of whoever decides, unless that is behind. Late news is no reason to hurry."""
-    return at if now is None else max(at, now)
 
 
 class Outbox:

@@ -15,12 +15,11 @@ from datetime import datetime
 from ..core import handover, resolutions
 from ..core.effects import Notify, Order
 from ..core.errors import NotFound, Transient
-from ..core.events import Fact, FaultSeen, NodeSeen, OrdersClaimed, StopAsked, TaskEnded
+from ..core.events import Fact, FaultSeen, NodeSeen, OrdersClaimed, StopAsked, TaskEnded, latest
 from ..core.job.table import decide, submit
 from ..core.model import ANOTHER_TOOL, Job, JobSpec
 from ..core.node.table import decide_node
 from ..core.node_record import Node
-from ..core.outbox import latest
 from ..core.policy import Policy
 from .dispatch import AT_ONCE, Dispatcher, Spread, in_turn, moved_nodes, node_of, say
 from .offers import Offers

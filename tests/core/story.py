@@ -46,6 +46,8 @@ T0 = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 #: As in the original state graphs: a job ends when no node is at fault, and a node that rebooted is used again at once.
 #: `test_budget` has the jobs that go on, `test_repair` and `test_faults` have the gate.
 POLICY = Policy(restart_when_healthy="never", post_reboot_check=False)
+GATED = replace(POLICY, post_reboot_check=True)
+RUNGS = replace(GATED, repair_rungs="reboot,replace")
 MINUTE = timedelta(minutes=1)
 OOM = "OutOfMemoryError: Container killed due to memory usage"
 
@@ -389,3 +391,9 @@ def a_job_in_its_second_attempt(nodes: int = 4, bad: Iterable[int] = (0,), **abo
 
 def with_retries(count: int) -> Policy:
     return replace(POLICY, max_retries=count)
+
+
+def heard(node: Node, *facts: Fact, policy: Policy = RUNGS, now: datetime = T0) -> Node:
+    for fact in facts:
+        node = decide_node(node, fact, policy, now).node
+    return node

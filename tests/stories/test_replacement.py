@@ -113,26 +113,22 @@ def test_a_machine_that_can_tell_nothing_is_taken_away_all_the_same(world: World
     assert "gpu-recovery evidence" not in str(node(world).timeline) + str(world.messages())
 
 
-def test_a_gate_that_fails_goes_one_rung_up_and_never_round(world: World) -> None:
+def goes_one_rung_up(world: World, why: str, minutes: int, **reboot: bool) -> None:
     joins(world, "n0")
-    world.cloud.control.next_reboot("n0", cures=False)
+    world.cloud.control.next_reboot("n0", **reboot)
     breaks(world, "n0", 1)
-    world.until(lambda: replaced(world), minutes=60)
+    world.until(lambda: replaced(world), minutes=minutes)
     (fault,) = node(world).condemned
     assert fault.repair == "replace"
-    why = [entry.why for entry in node(world).timeline]
-    assert "the reboot did not cure it; its machine is replaced" in why
+    assert f"{why}; its machine is replaced" in [entry.why for entry in node(world).timeline]
+
+
+def test_a_gate_that_fails_goes_one_rung_up_and_never_round(world: World) -> None:
+    goes_one_rung_up(world, "the reboot did not cure it", minutes=60, cures=False)
 
 
 def test_a_machine_that_does_not_come_back_from_its_reboot_goes_one_rung_up(world: World) -> None:
-    joins(world, "n0")
-    world.cloud.control.next_reboot("n0", returns=False)
-    breaks(world, "n0", 1)
-    world.until(lambda: replaced(world), minutes=90)
-    (fault,) = node(world).condemned
-    assert fault.repair == "replace"
-    why = [entry.why for entry in node(world).timeline]
-    assert "did not come back in time; its machine is replaced" in why
+    goes_one_rung_up(world, "did not come back in time", minutes=90, returns=False)
     orders = [action for _, action in world.wire.calls if action in ("send_command", TERMINATE)]
     assert orders == ["send_command", TERMINATE], "a reboot, and then another machine"
     (told,) = world.messages()

@@ -248,16 +248,15 @@ def examine_suspects(draft: Draft) -> None:
 def admit(draft: Draft) -> None:
     """A node that was taken is as good as the others once its check says so; one that is bad is handed over too."""
     for rank in list(draft.ranks):
-        if not under_test(rank) or rank.verdict is None:
+        if not under_test(rank) or rank.verdict in (None, Verdict.LOST):
             continue
+        draft.set(rank.index, suspect=False)
         if rank.verdict is Verdict.REBOOT:
             draft.node(rank.index, NodeStatus.REBOOTING, "GPU fault that a reboot may cure", rank.findings)
         elif rank.verdict is Verdict.REPLACE:
             draft.node(rank.index, NodeStatus.FAILED, "GPU fault", rank.findings)
-        elif rank.verdict is not Verdict.LOST:
+        else:
             draft.node(rank.index, NodeStatus.AVAILABLE, f"verdict {rank.verdict}", rank.findings)
-        if rank.verdict is not Verdict.LOST:
-            draft.set(rank.index, suspect=False)
 
 
 def under_test(rank: Rank) -> bool:

@@ -96,7 +96,7 @@ def fault_seen(draft: Draft, ev: FaultSeen) -> None:
         draft.set(rank.index, suspect=True)
     trains = draft.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING)
     runs = not rank.quiet and trains and draft.ending is None
-    if ev.fatal and runs and rank.frozen_at is None and ev.at >= (draft.budget.since or draft.created_at):
+    if ev.fatal and runs and rank.frozen_at is None and ev.at >= _begun(draft):
         draft.set(rank.index, frozen_at=draft.now + draft.policy.fault_grace)
 
 
@@ -111,7 +111,12 @@ def _only_waits(draft: Draft, rank: Rank) -> bool:
 def _is_cured(draft: Draft, rank: Rank, ev: FaultSeen) -> bool:
     """Whether it is of a boot before this one. Where nobody tells of boots, one check more does no harm."""
     other = bool(ev.boot_id and rank.boot_id) and ev.boot_id != rank.boot_id
-    return other and ev.at < (rank.back_at or draft.budget.since or draft.created_at)
+    return other and ev.at < (rank.back_at or _begun(draft))
+
+
+def _begun(draft: Draft) -> datetime:
+    """When this attempt was decided on."""
+    return draft.budget.since or draft.created_at
 
 
 def may_freeze(job: Job | Draft, rank: Rank) -> bool:

@@ -88,9 +88,7 @@ def withheld(d: NodeDraft, ev: PermitWithheld) -> None:
             d.move(NodeStatus.PENDING_HEALTHCHECK, said(d, why), ev.why)
             d.set(deadline=None)
         _tell_once(d, ev)
-        if (
-            ev.answer is Answer.EXAMINE
-        ):  # no check can tell: what is held against it is that it was not back in time
+        if ev.answer is Answer.EXAMINE:  # no check can tell: held against it is that it was not back in time
             _same_fault(d, renewed=d.now)
         if ev.answer is Answer.BUSY:
             _in_company(d, ev.why)
