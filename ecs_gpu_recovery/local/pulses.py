@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from ..core.events import NodePulse
 from ..health import policy
-from ..health.sources.samples import Sampler, read_nvml
+from ..health.sources.nvml import read_samples
+from ..health.sources.samples import Sampler
 from ..health.watch.pulse import GpuSample, HostSample, Pulses, State
 from ..health.watch.pulse import NodePulse as Judged
 from ..health.watch.stalls import host_sample
@@ -81,7 +82,7 @@ class NodePulses:
 
     def _of_this_machine(self) -> list[GpuSample]:
         if self._real is None:
-            self._real = Sampler(read_nvml)
+            self._real = Sampler(read_samples)
         for samples in self._real.rounds():
             self._real_round = [GpuSample.from_json(sample) for sample in samples]
         return self._real_round

@@ -1,24 +1,22 @@
 """The program that asks the NVIDIA driver, over and over, and prints one JSON line for each round.
 
-It is a process of its own because any of these questions may hang. It ends when its standard input does,
-which is when its parent is gone.
+It is a process of its own because any of these questions may hang. It ends when nobody reads what it prints.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import select
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..health.sources import nvml
 from ..health.sources.follow import KernelFollower
 from ..health.sources.gpus import HELD_BY_HARDWARE, GpuState
+from ..health.sources.probe import Emit, send
+from ..health.sources.samples import stream
 from .gpus import count_xid
-
-EVERY_S = 5.0
 
 
 def round_of_questions() -> list[dict[str, Any]] | None:
@@ -59,22 +57,19 @@ def _kernel_log() -> KernelFollower | None:
         return None
 
 
-def main(argv: Sequence[str]) -> int:
-    every_s = float(argv[0]) if argv else EVERY_S
+def main(_: Sequence[str]) -> int:
     log, counts = _kernel_log(), dict[tuple[str, int], int]()
-    while True:
+
+    def one_round(emit: Emit) -> None:
+        nonlocal log
         try:
             for line in log.lines() if log is not None else ():
                 count_xid(line, counts)
         except OSError:  # the log is closed to us now; the GPUs are not
             log = None
         xids = [[device, code, number] for (device, code), number in counts.items()]
-        line = json.dumps({"gpus": round_of_questions(), "xids": xids}) + "\n"
-        try:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            return 0
-        ended, _, _ = select.select([sys.stdin], [], [], every_s)
-        if ended and not os.read(sys.stdin.fileno(), 4096):
-            return 0
+        emit({"sample": {"gpus": round_of_questions(), "xids": xids}})
+
+    with suppress(BrokenPipeError):
+        stream(one_round, partial(send, sys.stdout.fileno()))
+    return 0

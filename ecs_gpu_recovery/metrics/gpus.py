@@ -6,15 +6,13 @@ asks a driver itself: a child does, in a loop, and prints what it learns. Its si
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..health.sources import kernel_log
+from ..health.sources.samples import Sampler
 from ..local.gpu_load import measured
 from ..local.processes import python_module
 from ..local.views import NodeView
@@ -147,28 +145,12 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 class RealGpus:
-    """The child that asks the driver. It ends when our end of its pipe closes, so it does not outlive us."""
+    """What the child that asks the driver told last. It ends when nobody listens, so it does not outlive us."""
 
     def __init__(self, argv: list[str] | None = None, silent_s: float = _SILENT_S) -> None:
-        self._argv = argv or python_module("ecs_gpu_recovery.metrics.driver", packages=True)
-        self._silent_s = silent_s
-        self._child: subprocess.Popen[bytes] | None = None
-        self._data = b""
+        program = argv or python_module("ecs_gpu_recovery.metrics.driver", packages=True)
+        self._sampler = Sampler(program, silent_s, again_s=silent_s)
         self._told: dict[str, Any] | None = None
-        self._heard = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self._child = subprocess.Popen(
-            self._argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert self._child.stdout is not None
-        os.set_blocking(self._child.stdout.fileno(), False)
-        self._data, self._heard = b"", time.monotonic()
 
     @property
     def answers(self) -> bool:
@@ -177,31 +159,11 @@ class RealGpus:
 
     def newest(self) -> dict[str, Any] | None:
         """What the child told last; None once that is too old, or where the driver refused to answer."""
-        assert self._child is not None
-        assert self._child.stdout is not None
-        while chunk := self._child.stdout.read(65536):
-            self._data += chunk
-        *lines, self._data = self._data.split(b"\n")
-        if lines:
-            told = json.loads(lines[-1])
-            self._told, self._heard = (told if told.get("gpus") is not None else None), time.monotonic()
-        if time.monotonic() - self._heard > self._silent_s:
+        for [told] in self._sampler.rounds():
+            self._told = told if told["gpus"] is not None else None
+        if not self._sampler.listens:
             self._told = None
-            if self._end():  # a child stuck in the driver stays; a second one would only get stuck beside it
-                self._start()
         return self._told
 
-    def _end(self) -> bool:
-        assert self._child is not None
-        self._child.kill()
-        try:
-            self._child.wait(0.5)
-        except subprocess.TimeoutExpired:
-            return False
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                pipe.close()
-        return True
-
     def close(self) -> None:
-        self._end()
+        self._sampler.close()

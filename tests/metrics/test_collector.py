@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.health.sources import probe
+from ecs_gpu_recovery.health.sources.probe import Probe
 from ecs_gpu_recovery.local.controller import Controller, Looks
+from ecs_gpu_recovery.local.processes import python_module
 from ecs_gpu_recovery.metrics.collector import Collector
 from ecs_gpu_recovery.metrics.gpus import RealGpus, XidCount
 from ecs_gpu_recovery.metrics.records import ProgressTail
@@ -153,15 +156,21 @@ def test_xids_are_counted_once_each_however_the_log_is_cut(tmp_path: Path) -> No
     assert inode not in log._read_to, "a log that takes over its inode is read from the beginning"
 
 
+#: One round, as the reader prints it.
+SPEAK = (
+    "print(json.dumps({'sample': {'gpus': [], 'xids': []}}), json.dumps({'round': 1}), sep='\\n', flush=True)"
+)
+
+
 def _child(body: str) -> list[str]:
     return [sys.executable, "-c", f"import sys, time, json\n{body}"]
 
 
 def test_real_gpus_are_told_by_a_child() -> None:
-    line = json.dumps({"gpus": [{"index": 0, "present": True, "power_w": 99.5}], "xids": []})
-    reader = RealGpus(_child(f"print({line!r}, flush=True); sys.stdin.read()"))
+    reader = RealGpus(_child(f"{SPEAK}; time.sleep(600)"))
     try:
         eventually(lambda: reader.newest() is not None, "the child has spoken")
+        assert reader.newest() == {"gpus": [], "xids": []}
         assert reader.answers
     finally:
         reader.close()
@@ -169,8 +178,7 @@ def test_real_gpus_are_told_by_a_child() -> None:
 
 def test_a_driver_that_hangs_is_news_and_the_reader_is_started_anew(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
-    speak = "print(json.dumps({'gpus': [], 'xids': []}), flush=True)"
-    body = f"open({str(starts)!r}, 'a').write('x'); {speak}; time.sleep(600)"
+    body = f"open({str(starts)!r}, 'a').write('x'); {SPEAK}; time.sleep(600)"
     reader = RealGpus(_child(body), silent_s=1.0)
     try:
         eventually(lambda: reader.newest() is not None, "it spoke")
@@ -180,14 +188,11 @@ def test_a_driver_that_hangs_is_news_and_the_reader_is_started_anew(tmp_path: Pa
         reader.close()
 
 
-def test_the_reader_of_the_driver_ends_with_its_parent() -> None:
-    reader = RealGpus()
-    child = reader._child
-    assert child is not None
-    assert child.stdin is not None
+def test_the_reader_of_the_driver_ends_when_nobody_listens() -> None:
+    argv = python_module("ecs_gpu_recovery.metrics.driver", packages=True)
+    child = probe.start(Probe(name="driver", deadline_s=PATIENCE_S, work=argv))
     try:
-        child.stdin.close()
-        assert child.wait(PATIENCE_S) == 0
+        eventually(lambda: "round" in str(probe.take(child)[0]), "it speaks")
     finally:
-        reader.close()
-    assert not os.path.exists(f"/proc/{child.pid}")
+        os.close(child.pipe)
+    eventually(lambda: probe.ended(child), "it has ended")

@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ecs_gpu_recovery.health.sources import host, nvml, samples
+from ecs_gpu_recovery.health.sources import host, nvml
 from ecs_gpu_recovery.health.sources.commands import output_of
 from ecs_gpu_recovery.health.sources.follow import KMSG, KernelFollower
 from ecs_gpu_recovery.health.sources.kernel_log import select
@@ -58,7 +58,7 @@ class Machine:
 
     def read_samples(self, emit: Emit) -> None:
         """What the GPUs do, every few seconds and without end."""
-        samples.read_nvml(emit)
+        nvml.read_samples(emit)
 
     def read_driver_again(self, emit: Emit) -> None:
         """The second attempt after a hang: the other way in, where there is one."""

@@ -7,6 +7,7 @@ a hang names the GPU it hung on. A question this GPU or driver does not know lea
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from ecs_gpu_recovery.health.sources import recovery
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
 from ecs_gpu_recovery.health.sources.probe import Emit
+from ecs_gpu_recovery.health.sources.samples import stream
 
 RECOVERY_ACTION_FIELD = 230
 """NVML's number of the field that DCGM numbers 1523."""
@@ -33,7 +35,10 @@ _HELD = {
     0x04: "sw_power_cap",
 }
 _FABRIC = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
-_MIB = 1024 * 1024
+_KIB = 1024
+_MIB = 1024 * _KIB
+#: What all links of a GPU have sent and received, in KiB.
+_NVLINK_TRAFFIC = [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF)]
 _SM_CLOCK = 1
 
 
@@ -63,6 +68,19 @@ def read(emit: Emit) -> None:
     for index in range(number):
         emit({"asking": index})
         emit({"gpu": _Device(nvml, index).state().to_json()})
+
+
+def read_samples(emit: Emit) -> None:
+    """What every GPU does, without end. Without the binding or a driver the child ends, and tells nothing."""
+    nvml: Any = importlib.import_module("pynvml")
+    nvml.nvmlInit()
+    devices = [_Device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+
+    def one_round(emit: Emit) -> None:
+        for index, device in enumerate(devices):
+            emit({"sample": {"at": time.time(), "index": index, **device.sample()}})
+
+    stream(one_round, emit)
 
 
 class _Device:
@@ -101,6 +119,24 @@ class _Device:
         values["error"] = f"NVML: {'; '.join(other)}" if other and not lost else None
         values["reset_required"] = True if _RESET_REQUIRED in self._codes else None
         return GpuState.from_json(values)
+
+    def sample(self) -> dict[str, object]:
+        """What a pulse needs of it. A question about no handle would crash the library."""
+        if self._handle is None:
+            return {}
+        # The older question counts what the driver keeps for itself, too.
+        memory = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, self._nvml.nvmlMemory_v2))
+        pcie = [self._get("nvmlDeviceGetPcieThroughput", way) for way in (0, 1)]  # counted for 20 ms each
+        links = self._get("nvmlDeviceGetFieldValues", _NVLINK_TRAFFIC)
+        known = links and not any(one.nvmlReturn for one in links)
+        programs = self._get("nvmlDeviceGetComputeRunningProcesses")
+        return {
+            **self._use(),
+            "memory_used_mib": memory.used / _MIB if memory is not None else None,
+            "pcie_bytes_s": sum(pcie) * _KIB if None not in pcie else None,
+            "nvlink_bytes": sum(one.value.ullVal for one in links) * _KIB if known else None,
+            "programs": len(programs) if programs is not None else None,
+        }
 
     def _identity(self) -> dict[str, object]:
         pci = self._get("nvmlDeviceGetPciInfo")
@@ -174,17 +210,22 @@ class _Device:
     def _load(self) -> dict[str, object]:
         held = self._get("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
         memory = self._get("nvmlDeviceGetMemoryInfo")
-        rates = self._get("nvmlDeviceGetUtilizationRates")
-        power = self._get("nvmlDeviceGetPowerUsage")
         pstate = self._get("nvmlDeviceGetPerformanceState")
         return {
+            **self._use(),
             "clocks_held_by": [name for bit, name in _HELD.items() if held & bit],
             "idle": pstate > 2 if isinstance(pstate, int) else None,
             "temperature_c": self._get("nvmlDeviceGetTemperature", 0),
-            "power_w": power / 1000 if power is not None else None,
-            "sm_mhz": self._get("nvmlDeviceGetClockInfo", _SM_CLOCK),
             "memory_used_mib": round(memory.used / _MIB) if memory is not None else None,
             "memory_total_mib": round(memory.total / _MIB) if memory is not None else None,
+        }
+
+    def _use(self) -> dict[str, object]:
+        rates = self._get("nvmlDeviceGetUtilizationRates")
+        power = self._get("nvmlDeviceGetPowerUsage")
+        return {
+            "power_w": power / 1000 if power is not None else None,
+            "sm_mhz": self._get("nvmlDeviceGetClockInfo", _SM_CLOCK),
             "utilization": rates.gpu if rates is not None else None,
         }
 

@@ -22,6 +22,8 @@ from ecs_gpu_recovery.health.findings import one_line
 
 Emit = Callable[[Mapping[str, object]], None]
 """How a child sends up what it knows so far."""
+Work = Callable[[Emit], None] | Sequence[str]
+"""What a child does; or a program that prints it, for a parent with threads and locks that no child may inherit."""
 
 _DONE = {"probe": "done"}
 _KILL_GRACE_S = 0.5
@@ -33,7 +35,7 @@ class Probe:
 
     name: str
     deadline_s: float
-    work: Callable[[Emit], None]
+    work: Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +110,27 @@ def _still_sends(child: Running) -> bool:
 
 
 def start(probe: Probe) -> Running:
-    """Fork a child that asks the question, and sends what it learns through its pipe, which does not block us."""
+    """Begin a child that asks the question, and sends what it learns through its pipe, which does not block us."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _child(probe, writer)
+    pid = _fork(probe.work, writer) if callable(probe.work) else _spawn(probe.work, writer)
     os.close(writer)
     return Running(probe=probe, pid=pid, pipe=reader, started=time.monotonic())
 
 
-def _child(probe: Probe, writer: int) -> NoReturn:
+def _spawn(argv: Sequence[str], writer: int) -> int:
+    nothing = [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_RDWR, 0) for standard in (0, 2)]
+    files = [*nothing, (os.POSIX_SPAWN_DUP2, writer, 1)]
+    return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=files, setsid=True)
+
+
+def _fork(work: Callable[[Emit], None], writer: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork() or _child(work, writer)
+
+
+def _child(work: Callable[[Emit], None], writer: int) -> NoReturn:
     """Runs in the child and never returns, whatever the work does."""
     try:
         os.setsid()
@@ -130,17 +139,18 @@ def _child(probe: Probe, writer: int) -> NoReturn:
             os.dup2(nothing, standard)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        probe.work(lambda message: _send(writer, message))
-        _send(writer, _DONE)
+        work(lambda message: send(writer, message))
+        send(writer, _DONE)
     except BaseException as error:  # noqa: BLE001 (told to the parent; a child must not unwind into it)
         where = traceback.extract_tb(error.__traceback__)[-1:]
         place = f" at {os.path.basename(where[0].filename)}:{where[0].lineno}" if where else ""
-        _send(writer, {"probe": "failed", "problem": one_line(f"{type(error).__name__}: {error}{place}")})
+        send(writer, {"probe": "failed", "problem": one_line(f"{type(error).__name__}: {error}{place}")})
     finally:
         os._exit(0)
 
 
-def _send(writer: int, message: Mapping[str, object]) -> None:
+def send(writer: int, message: Mapping[str, object]) -> None:
+    """One message, as a child writes it."""
     data = memoryview(json.dumps(message, default=str).encode() + b"\n")
     while data:
         data = data[os.write(writer, data) :]

@@ -6,23 +6,17 @@ can't be ended it is left alone, since a second one would only get stuck beside 
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ecs_gpu_recovery.health.sources import probe
-from ecs_gpu_recovery.health.sources.probe import Emit, Probe, Running
+from ecs_gpu_recovery.health.sources.probe import Emit, Probe, Running, Work
 
 EVERY_S = 5.0
 _SILENT_S = 30.0
 #: Where the child ends by itself there is no driver, or no binding: that may change, but not soon.
 _AGAIN_S = 300.0
-_MIB = 1024 * 1024
-_KIB = 1024
-#: NVML's numbers of the fields that count what all links of a GPU have sent and received, in KiB.
-_NVLINK_SENT, _NVLINK_RECEIVED, _ALL_LINKS = 138, 139, 0xFFFFFFFF
 _INFINIBAND = Path("/sys/class/infiniband")
 #: Counters of a port and how many bytes one of them counts: InfiniBand counts words of four, EFA bytes.
 _OF_A_PORT = {
@@ -35,10 +29,10 @@ Round = list[dict[str, object]]
 
 
 class Sampler:
-    """`read` runs in the child: it sends up one `sample` message per GPU and then one `round`, again and again."""
+    """`read` is done by the child: it sends up one `sample` message per GPU and then one `round`, again and again."""
 
-    def __init__(self, read: Callable[[Emit], None], silent_s: float = _SILENT_S) -> None:
-        self._read, self._silent_s = read, silent_s
+    def __init__(self, read: Work, silent_s: float = _SILENT_S, again_s: float = _AGAIN_S) -> None:
+        self._read, self._silent_s, self._again_s = read, silent_s, again_s
         self._child: Running | None = None
         self._stuck: Running | None = None
         self._heard = self._next = 0.0
@@ -62,8 +56,13 @@ class Sampler:
                 yield self._round
                 self._round = []
         if not open_still or time.monotonic() - self._heard > self._silent_s:
-            self._next = time.monotonic() + (_AGAIN_S if not open_still else 0.0)
+            self._next = time.monotonic() + (self._again_s if not open_still else 0.0)
             self.close()
+
+    @property
+    def listens(self) -> bool:
+        """Whether a child is being heard: what it told last still holds."""
+        return self._child is not None
 
     def close(self) -> None:
         if self._child is not None:
@@ -77,50 +76,6 @@ def stream(one_round: Callable[[Emit], None], emit: Emit, every_s: float = EVERY
         one_round(emit)
         emit({"round": time.time()})
         time.sleep(every_s)
-
-
-def read_nvml(emit: Emit) -> None:
-    """Every GPU of this machine, through NVML. Without its binding or a driver the child ends, and tells nothing."""
-    nvml: Any = importlib.import_module("pynvml")
-    nvml.nvmlInit()
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-
-    def one_round(emit: Emit) -> None:
-        for index, handle in enumerate(handles):
-            emit({"sample": {"at": time.time(), "index": index, **_sample(nvml, handle)}})
-
-    stream(one_round, emit)
-
-
-def _sample(nvml: Any, handle: Any) -> dict[str, float | None]:
-    def ask(question: Callable[[], float]) -> float | None:
-        try:
-            return question()
-        except (nvml.NVMLError, AttributeError):  # this GPU, or this binding, does not know the question
-            return None
-
-    def memory() -> float:  # the older question counts what the driver keeps for itself, too
-        return float(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used / _MIB)
-
-    def pcie() -> float:  # the driver counts for 20 ms each way
-        return float(sum(nvml.nvmlDeviceGetPcieThroughput(handle, way) for way in (0, 1)) * _KIB)
-
-    def links() -> float:
-        wanted = [(_NVLINK_SENT, _ALL_LINKS), (_NVLINK_RECEIVED, _ALL_LINKS)]
-        told = nvml.nvmlDeviceGetFieldValues(handle, wanted)
-        if any(field.nvmlReturn for field in told):
-            raise AttributeError("no NVLink")
-        return float(sum(field.value.ullVal for field in told) * _KIB)
-
-    return {
-        "power_w": ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        "utilization": ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-        "sm_mhz": ask(lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-        "memory_used_mib": ask(memory),
-        "pcie_bytes_s": ask(pcie),
-        "nvlink_bytes": ask(links),
-        "programs": ask(lambda: float(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))),
-    }
 
 
 def infiniband_bytes(root: Path = _INFINIBAND) -> int:
