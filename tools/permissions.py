@@ -34,8 +34,8 @@ HEAD = """\
 - **The functions** may start, stop and reboot on one cluster. They may delete no record, scan no table and, unless
   told so, terminate no machine.
 
-From the template with its default settings; `gpu-cluster`, `ecs_job` and so on are default names. Resources are those
-of this account and region. "Of the cluster": if `ecs:cluster` is `cluster/gpu-cluster`.
+From the template with its default settings and names. Resources are those of this account and region.
+"Of the cluster": if `ecs:cluster` is `cluster/gpu-cluster`.
 
 ## What the roles may do
 
@@ -53,13 +53,13 @@ PEOPLE = """\
 ## What people need
 
 Commands with `--backend aws`, and a console that somebody starts with it, act with the rights of that person. A
-**viewer** lists jobs and asks the doctor; for the rest viewers use the console: its pages, or commands with
+**viewer** lists jobs and asks the doctor; the console shows the rest: its pages, or commands with
 `--backend https://CONSOLE`. An **operator** submits, stops, drains, examines and reboots. Only the console gives dead
 letters to their functions again: whoever calls a function can tell it anything. Three ways to give the rights:
 
 - `export CREATE_PEOPLE_POLICIES=true`, then `cdk deploy`: two managed policies, the outputs `ViewerPolicyArn` and
   `OperatorPolicyArn`. Attach them to groups, roles or permission sets.
-- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one as JSON, with the
+- `python -m tools.permissions --policy operator --account ACCOUNT --region REGION` prints one with the
   resources of each right; add `--role ARN` for each role that tasks get.
 - Behind a console with its own sign-in, only the console's role needs them.
 

@@ -6,6 +6,7 @@ Each check says what it found and what to do. What a check needs and could not b
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..aws.dead_letters import FUNCTIONS
 from ..aws.definitions import start_command
 from ..aws.discover import instances, registered_gpus
 from ..aws.errors import code_of
+from ..aws.pages import pages
 from ..aws.tables import GUARD, JOBS, NODES, TASKS, Table
 from ..core.errors import RecoveryError
 from ..settings import LambdaSettings
@@ -44,6 +46,7 @@ def examine(env: Mapping[str, str]) -> list[Finding]:
     looks: dict[str, Callable[[], list[Finding]]] = {
         "tables": checks.tables,
         "cluster": checks.cluster,
+        "replacements": checks.replacements,
         "health check": checks.health_check,
         "messages": checks.messages,
         "functions": checks.functions,
@@ -62,12 +65,17 @@ def _who(session: Any) -> str:
     return f"{found['Arn']} in account {found['Account']}"
 
 
+def _passes_on(group: Mapping[str, Any], tag: tuple[str, str]) -> bool:
+    return any((one["Key"], one.get("Value")) == tag and one["PropagateAtLaunch"] for one in group["Tags"])
+
+
 class _Checks:
     """One method per check, each a few calls that change nothing."""
 
     def __init__(self, session: Any, stack: str, settings: LambdaSettings) -> None:
         self._session, self._stack, self.settings = session, stack, settings
         self._region = str(session.region_name)
+        self._seen: list[Mapping[str, Any]] = []  #: the cluster's container instances
 
     def asked(self, look: Callable[[], list[Finding]]) -> list[Finding]:
         with explained(Where(region=self._region, cluster=self.settings.ECS_CLUSTER_NAME)):
@@ -104,7 +112,7 @@ class _Checks:
     def cluster(self) -> list[Finding]:
         """The nodes are the cluster's; what is recorded of them is told by `gpu-recovery nodes`."""
         name = self.settings.ECS_CLUSTER_NAME
-        seen = list(instances(self._session.client("ecs"), name))
+        seen = self._seen = list(instances(self._session.client("ecs"), name))
         away = [str(i["ec2InstanceId"]) for i in seen if not i.get("agentConnected")]
         without = [
             str(i["ec2InstanceId"]) for i in seen if i.get("agentConnected") and not registered_gpus(i)
@@ -137,6 +145,27 @@ class _Checks:
             return [Finding("reboots", True, f"SSM reaches all {len(hosts)} nodes")]
         do = "give the node's role AmazonSSMManagedInstanceCore and see that amazon-ssm-agent runs"
         return [Finding("reboots", False, f"SSM does not reach {', '.join(lost)}", do)]
+
+    def replacements(self) -> list[Finding]:
+        """Of a group that does not pass the nodes' tag on, no machine that it starts becomes a node by itself."""
+        hosts = {str(i.get("ec2InstanceId", "")) for i in self._seen if registered_gpus(i)}
+        if not self.settings.policy.may_replace or not any(host.startswith("i-") for host in hosts):
+            return []
+        ask, tag = self._session.client("autoscaling").describe_auto_scaling_groups, self.settings.node_tag
+        found = {
+            str(group["AutoScalingGroupName"]): _passes_on(group, tag)
+            for page in pages("listing Auto Scaling groups", ask, following="NextToken", MaxRecords=100)
+            for group in page["AutoScalingGroups"]
+            if any(one["InstanceId"] in hosts for one in group.get("Instances", ()))
+        }
+        lacks, (key, value) = sorted(name for name, passes in found.items() if not passes), tag
+        if not lacks:
+            said = f"{', '.join(sorted(found))}: new machines get the tag {key}={value}"
+            return [Finding("replacements", True, said)] if found else []
+        said = f"{', '.join(lacks)}: new machines do not get the tag {key}={value}, and never become nodes"
+        about = f"ResourceType=auto-scaling-group,Key={key},Value={value},PropagateAtLaunch=true"
+        tags = " ".join(shlex.quote(f"ResourceId={name},{about}") for name in lacks)
+        return [Finding("replacements", False, said, f"aws autoscaling create-or-update-tags --tags {tags}")]
 
     def health_check(self) -> list[Finding]:
         ecs, name = self._session.client("ecs"), self.settings.DCGM_HEALTH_CHECK_TASK

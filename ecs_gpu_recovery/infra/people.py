@@ -51,6 +51,12 @@ GRANTS: tuple[Grant, ...] = (
         "cluster",
     ),
     Grant(ALL, "see whether SSM reaches a node", ("ssm:DescribeInstanceInformation",), places.anything),
+    Grant(
+        ALL,
+        "the doctor looks at the groups' tags",
+        ("autoscaling:DescribeAutoScalingGroups",),
+        places.anything,
+    ),
     Grant(ALL, "the doctor asks who hears of failures", ("sns:GetTopicAttributes",), places.topic),
     Grant(
         ALL,

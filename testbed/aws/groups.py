@@ -1,7 +1,8 @@
-"""Auto Scaling, as far as one instance of a group is exchanged for another.
+"""Auto Scaling, as far as one instance of a group is exchanged for another, and groups are listed.
 
 As its documents say: an instance that no group has is a ValidationError; the answer comes at once, the instance is
-terminated later, and unless the group is to shrink, it launches another of the same make, with the group's own tags.
+terminated later, and unless the group is to shrink, it launches another of the same make, with the
+group's own tags (here: those of its machines) if it passes them on.
 """
 
 from __future__ import annotations
@@ -13,16 +14,43 @@ from .cluster import Cluster
 from .ecs import Action
 from .hosts import Hosts
 from .model import Node
-from .requests import ApiError
+from .requests import ApiError, page, page_size
 
 
 class GroupActions:
-    """TerminateInstanceInAutoScalingGroup."""
+    """TerminateInstanceInAutoScalingGroup and DescribeAutoScalingGroups."""
 
     def __init__(self, cluster: Cluster, hosts: Hosts) -> None:
         self._world, self._hosts = cluster, hosts
         self._leaving: set[str] = set()
-        self.actions: dict[str, Action] = {"TerminateInstanceInAutoScalingGroup": self.terminate}
+        self.actions: dict[str, Action] = {
+            "TerminateInstanceInAutoScalingGroup": self.terminate,
+            "DescribeAutoScalingGroups": self.describe,
+        }
+
+    def describe(self, data: dict[str, Any]) -> dict[str, Any]:
+        members: dict[str, list[Node]] = {}
+        for node in self._world.nodes.values():
+            if node.group and not (node.forgotten or node.terminated):
+                members.setdefault(node.group, []).append(node)
+        some, more = page(
+            sorted(members),
+            data.get("NextToken"),
+            page_size(data, "MaxRecords", 100),
+            error="InvalidNextToken",
+        )
+        found = [
+            {
+                "AutoScalingGroupName": name,
+                "Instances": [{"InstanceId": node.host_id} for node in members[name]],
+                "Tags": [
+                    {"Key": key, "Value": value, "PropagateAtLaunch": self._world.knobs.passes_tags_on}
+                    for key, value in members[name][0].host_tags.items()
+                ],
+            }
+            for name in some
+        ]
+        return {"AutoScalingGroups": found, **({"NextToken": more} if more else {})}
 
     def terminate(self, data: dict[str, Any]) -> dict[str, Any]:
         host = data["InstanceId"]
@@ -63,4 +91,5 @@ class GroupActions:
             memory=old.memory,
             attributes=made,
         )
-        new.group, new.host_tags = old.group, dict(old.host_tags)
+        new.group = old.group
+        new.host_tags = dict(old.host_tags) if self._world.knobs.passes_tags_on else {}

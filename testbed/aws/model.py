@@ -31,6 +31,7 @@ class Knobs:
     reboot_s: float = 0.5
     terminate_s: float = 0.5  #: until Auto Scaling has ended an instance
     launch_s: float = 1.0  #: and until the next one has registered; below 0: none can be had
+    passes_tags_on: bool = True  #: whether a group gives its tags to the machines that it starts
     disconnect_s: float = 0.05  #: until ECS notices that an agent is gone
     report_s: float = 0.0  #: how long after it is back an agent tells how its tasks have ended
     command_s: float = 0.02  #: from SendCommand to the agent, and for a script to run

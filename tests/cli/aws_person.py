@@ -267,7 +267,7 @@ class Person:
             "cloudwatch": self.metrics,
         }
         mine: Any = stand_ins.get(name)
-        if mine is None and name in ("ecs", "ssm"):
+        if mine is None and name in ("autoscaling", "ecs", "ssm"):
             return self.world.session.client(name)
         made = mine or Described(self.world.account.client(name), self.subscribers)
         wired: Any = _Wired(made, name, self.world.wire)

@@ -246,6 +246,43 @@ def test_the_doctor_says_that_a_check_of_ones_own_cannot_be_started_with_its_rol
     assert person("doctor").code == 0
 
 
+@pytest.mark.parametrize("tags", [{}, {"GpuRecovery": "others"}, {"GpuRecovery": "gpus"}])
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_the_doctor_says_whether_a_replaced_machine_would_become_a_node(
+    person: Person, tags: dict[str, str], passed_on: bool
+) -> None:
+    control = person.world.cloud.control
+    control.knobs(passes_tags_on=passed_on)
+    assert "replacements" not in person("doctor").out, "nobody allowed it"
+    person.functions.environment["REPAIR_RUNGS"] = "reboot,replace"
+    assert "replacements" not in person("doctor").out, "the node is in no group"
+    control.add_node(name="other", cluster="others")
+    control.put_in_group("other", "another cluster's")
+    control.put_in_group("n0", "my gpus")
+    control.tag_host("n0", tags)
+    if passed_on and tags == {"GpuRecovery": "gpus"}:
+        person("doctor").tells("ok    replacements     my gpus: new machines get the tag GpuRecovery=gpus")
+        return
+    told = person("doctor")
+    told.tells(
+        "FAIL  replacements     my gpus: new machines do not get the tag GpuRecovery=gpus",
+        "aws autoscaling create-or-update-tags --tags 'ResourceId=my gpus,",
+        "Key=GpuRecovery,Value=gpus,PropagateAtLaunch=true'",
+        code=1,
+    )
+    assert "another cluster's" not in told.out
+
+
+def test_the_doctor_says_that_it_may_not_look_at_groups_and_looks_at_the_rest(person: Person) -> None:
+    person.functions.environment["REPAIR_RUNGS"] = "reboot,replace"
+    person.world.cloud.control.fail_call(action="DescribeAutoScalingGroups", code="AccessDenied", status=403)
+    checks = {check["name"]: check for check in person("doctor", "--json").data["checks"]}
+    (wrong,) = [check for check in checks.values() if not check["ok"]]
+    assert wrong["name"] == "replacements"
+    assert "you are not allowed to do this (DescribeAutoScalingGroups)" in wrong["found"]
+    assert {"cluster", "reboots", "functions"} <= set(checks)
+
+
 def test_the_doctor_says_that_nobody_gives_permits(person: Person) -> None:
     del person.functions.environment["GUARD_TABLE_NAME"]
     person("doctor").tells("nodes are rebooted without any", code=1)

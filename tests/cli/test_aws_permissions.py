@@ -70,7 +70,8 @@ def look_at_everything(person: Person, folder: Path) -> None:
 
 
 def use_everything(person: Person) -> None:
-    """Every command that acts."""
+    """Every command that acts, where machines may be replaced."""
+    person.functions.environment["REPAIR_RUNGS"] = "reboot,replace"
     for _ in range(3):
         person.queue.put(of_rule({"source": "aws.ecs", "detail-type": "any"}))
     assert person.submit("--nodes", "n0", "--id", "j1", "--check", "none").code == 0

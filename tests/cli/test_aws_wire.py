@@ -239,6 +239,28 @@ def test_the_doctor_finds_the_deployment_whole_and_says_what_a_viewer_may_not_lo
     assert (wrong["name"], "not allowed" in wrong["found"], told.code) == ("health check", True, 1)
 
 
+def test_the_doctor_follows_the_tag_of_a_group_until_it_is_passed_on(account: Account) -> None:
+    groups, name, cluster = account.server.client("autoscaling"), account.stack, account.deployment.cluster
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName=name, MinSize=1, MaxSize=1, AvailabilityZones=[f"{REGION}a"]
+    )
+    (made,) = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+    host = made["Instances"][0]["InstanceId"]
+    account.server.control("add_node", name="grouped", cluster=cluster, host_id=host)
+    tag = {"ResourceId": name, "ResourceType": "auto-scaling-group", "Key": "GpuRecovery", "Value": cluster}
+
+    def found(who: str, **more: str) -> list[bool]:
+        checks = account.run(who, "doctor", "--json", **more).data["checks"]
+        return [check["ok"] for check in checks if check["name"] == "replacements"]
+
+    allowed = {"REPAIR_RUNGS": "reboot,replace"}
+    assert (found("viewer"), found("viewer", **allowed)) == ([], [False])
+    groups.create_or_update_tags(Tags=[{**tag, "PropagateAtLaunch": False}])
+    assert found("operator", **allowed) == [False]
+    groups.create_or_update_tags(Tags=[{**tag, "PropagateAtLaunch": True}])
+    assert found("operator", **allowed) == found("viewer", **allowed) == [True]
+
+
 def test_a_stranger_is_told_whom_to_ask(account: Account) -> None:
     account.run("stranger", "jobs").refused("you are not allowed to do this (GetFunctionConfiguration)")
     account.run("stranger", "doctor").tells("FAIL  settings", code=1)

@@ -60,6 +60,31 @@ def test_the_group_terminates_the_instance_later_and_starts_another_of_the_same_
     assert len(machines(cloud)) == 2
 
 
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_a_group_gives_its_tags_to_a_new_machine_where_it_says_so(cloud: Cloud, passed_on: bool) -> None:
+    cloud.control.put_in_group("n0", "gpus")
+    cloud.control.tag_host("n0", {"GpuRecovery": CLUSTER})
+    cloud.control.knobs(passes_tags_on=passed_on)
+    ask = cloud.client("autoscaling").describe_auto_scaling_groups
+    (tag,) = ask()["AutoScalingGroups"][0]["Tags"]
+    assert tag == {"Key": "GpuRecovery", "Value": CLUSTER, "PropagateAtLaunch": passed_on}
+    assert send(cloud) == ""
+    cloud.advance(10)
+    (new,) = [node["host_id"] for node in cloud.control.nodes() if node["name"] not in ("n0", "n1")]
+    assert cloud.tags_of_host(new) == ({"GpuRecovery": CLUSTER} if passed_on else {})
+    assert [one["InstanceId"] for one in ask()["AutoScalingGroups"][0]["Instances"]] == [new]
+
+
+def test_groups_come_in_pages(cloud: Cloud) -> None:
+    cloud.control.put_in_group("n0", "a")
+    cloud.control.put_in_group("n1", "b")
+    ask = cloud.client("autoscaling").describe_auto_scaling_groups
+    first = ask(MaxRecords=1)
+    second = ask(MaxRecords=1, NextToken=first["NextToken"])
+    names = [group["AutoScalingGroupName"] for page in (first, second) for group in page["AutoScalingGroups"]]
+    assert (names, "NextToken" in second) == (["a", "b"], False)
+
+
 @pytest.mark.parametrize("shrinks", [False, True])
 def test_a_group_that_is_to_shrink_starts_none(cloud: Cloud, shrinks: bool) -> None:
     cloud.control.put_in_group("n0", "gpus")
