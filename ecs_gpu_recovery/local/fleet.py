@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -86,11 +86,8 @@ class LocalFleet:
 
     def stop_task(self, job_id: str, order: StopTask) -> Iterable[Fact]:
         """The stop stays in the task's folder, so a start that comes too late finds it and never runs."""
-        try:
-            with _answering(order.node):
-                self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
-        except ClusterRefused:
-            return []  # the node is no more, and with it the task
+        with suppress(ClusterRefused), _answering(order.node):  # a node that is no more has no task either
+            self._cluster.stop_task(order.node, order.task_id or order.token, order.reason)
         return []
 
     def check_node(self, job: Job | None, node: Node, order: CheckNode, *, again: bool) -> Iterable[Fact]:
@@ -259,8 +256,9 @@ class LocalFleet:
             yield from self._see_check(
                 node.name, keys.token(keys.node_check(node), node.salt), node.check_try
             )
-        if node.status is NodeStatus.REBOOTING and not node.rebooted:
-            yield from self._see_reboot(node.name, node.reboot_key)
+        waits = node.status is NodeStatus.REBOOTING and not node.rebooted
+        if waits and self._cluster.reboot_state(node.name, node.reboot_key) is RebootState.DONE:
+            yield RebootProven(at=self._now(), node=node.name, key=node.reboot_key)
 
     def _see_node(self, view: NodeView, known: MachineRecord) -> Iterator[Fact]:
         seen = view.gpus_seen if view.connected else None
@@ -298,28 +296,23 @@ class LocalFleet:
         if not rank.quiet:
             task = self._cluster.task(rank.node, own)
             if task.state is TaskState.ENDED or (task.state is TaskState.ABSENT and rank.live):
-                yield self._ended(job, rank, task)
+                yield self._ended(rank, task)
             elif (
                 task.state is TaskState.RUNNING
                 and (rank.deadline is not None or not rank.task_id)
                 and job.ending is None
             ):
-                yield TaskStarted(
-                    at=self._now(), task_id=own, attempt=rank.task_attempt, rank=rank.index, running=True
-                )
+                yield self._runs(rank, own, rank.task_attempt)
         if job.status in (JobStatus.IN_PROGRESS, JobStatus.RESTARTING) and rank.task_id:
             return
         for task in self._cluster.tasks(rank.node, live_only=True):
             if task.kind == "train" and task.job == job.id and task.task_id != own and not task.stop_ordered:
-                yield TaskStarted(
-                    at=self._now(),
-                    task_id=task.task_id,
-                    attempt=task.attempt or 0,
-                    rank=rank.index,
-                    running=True,
-                )
+                yield self._runs(rank, task.task_id, task.attempt or 0)
 
-    def _ended(self, job: Job, rank: Rank, task: TaskView) -> TaskEnded:
+    def _runs(self, rank: Rank, task_id: str, attempt: int) -> TaskStarted:
+        return TaskStarted(at=self._now(), task_id=task_id, attempt=attempt, rank=rank.index, running=True)
+
+    def _ended(self, rank: Rank, task: TaskView) -> TaskEnded:
         """A task that was started and of which its node knows nothing has gone with its node's folder.
 
         Waits begin when we learn of the end: it may be long ago, by a clock that was moved since.
@@ -354,10 +347,6 @@ class LocalFleet:
                 verdict=verdict,
                 findings=check_report.sentence(report) or str(task.reason or "")[: check_report.MOST],
             )
-
-    def _see_reboot(self, node: str, key: str) -> Iterator[Fact]:
-        if self._cluster.reboot_state(node, key) is RebootState.DONE:
-            yield RebootProven(at=self._now(), node=node, key=key)
 
 
 @contextmanager

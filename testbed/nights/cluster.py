@@ -217,9 +217,9 @@ class SimulatedCluster:
                 yield self.seen(machine)
                 yield from self.faults(machine)
             if not rank.quiet:
-                yield from self._see_task(job, rank, machine)
+                yield from self._see_task(job, rank)
             if rank.check_id and rank.verdict is None:
-                yield from self._see_check(rank.node, rank.check_id, rank.check_try)
+                yield from self._see_check(rank.check_id)
 
     def silence(self, job: Job, since: datetime) -> Silence | None:
         self._night.before("look", f"what {job.id} wrote")
@@ -242,13 +242,13 @@ class SimulatedCluster:
             machine = self._world.machines[node.name]
             yield node.name, self.seen(machine)
             if node.status is NodeStatus.PENDING_HEALTHCHECK and node.check_id:
-                for fact in self._see_check(node.name, node.check_id, node.check_try):
+                for fact in self._see_check(node.check_id):
                     yield node.name, fact
             if node.status is NodeStatus.REBOOTING and not node.rebooted:
                 for fact in self._see_reboot(machine, node.reboot_key):
                     yield node.name, fact
 
-    def _see_task(self, job: Job, rank: Rank, machine: Machine) -> Iterator[Fact]:
+    def _see_task(self, job: Job, rank: Rank) -> Iterator[Fact]:
         mark = keys.start_token(job.id, rank, job.salt)
         task = (
             self._world.tasks.get(rank.task_id)
@@ -262,7 +262,7 @@ class SimulatedCluster:
         elif task is not None:
             yield self.started(task, running=task.running and not task.stopping)
 
-    def _see_check(self, node: str, check_id: str, check_try: int) -> Iterator[Fact]:
+    def _see_check(self, check_id: str) -> Iterator[Fact]:
         task = self._world.tasks.get(check_id)
         if task is not None and task.told:
             yield self.checked(task)

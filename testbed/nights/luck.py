@@ -9,8 +9,6 @@ from random import Random
 from .machine import Fault, Machine, Warned
 from .world import World
 
-_REASONS = ("", "OutOfMemoryError: Container killed due to memory usage")
-
 
 def brew(world: World) -> None:
     """Put the night's bad luck on the agenda."""

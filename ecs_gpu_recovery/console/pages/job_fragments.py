@@ -70,7 +70,7 @@ async def job(console: Console, renderer: Renderer, args: Mapping[str, str]) -> 
         ),
         "attempts": renderer.render(
             "_attempts.html",
-            legend=_legend(found, data["lanes"]),
+            legend=_legend(data["lanes"]),
             hidden=sum(map(bool, data["lanes"].values())) - len(svg.chosen_lanes(data["lanes"])),
             picture=svg.attempts_picture(data["phases"], data["lanes"], words, words("Where the time went")),
         ),
@@ -148,7 +148,7 @@ def _blamed(found: Job) -> str:
     return bad[0] if bad else ""
 
 
-def _legend(found: Job, nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
+def _legend(nodes: Mapping[str, Sequence[Stretch]]) -> list[str]:
     """The colours that are on the picture, in the order of the states."""
     seen = {stretch.status for name in svg.chosen_lanes(nodes) for stretch in nodes[name]}
     return [status.value for status in NodeStatus if status in seen]
