@@ -1,7 +1,7 @@
 """Where the time went: training or not, for each job and for all, in GPU hours and by cause, from the records alone.
 
-There is no code of ours in the training loop, so nothing is known that the timelines do not tell: time in which a rank
-was frozen and nobody had noticed counts as training.
+There is no code of ours in the training loop, so nothing is known that the timelines do not tell. A gang that hung has
+stood still since the moment that its witnesses name; a standstill that nobody noticed counts as training.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from itertools import zip_longest
 from typing import Any
 
+from .core.job.hang import SEEN
 from .core.model import Entry, Job, JobStatus, NodeStatus
 from .report import Phase, phases
 from .slow_nodes import Slow
 
 #: What time is spent on.
+STANDING = "standing still"
 TRAINING, CHECKING_FIRST, STOPPING, CHECKING = "training", "checking before the start", "stopping", "checking"
 REPAIRING, STARTING, EARLIER = "repairing or waiting for a node", "starting", "not on record any more"
-KINDS = (TRAINING, CHECKING_FIRST, STOPPING, CHECKING, REPAIRING, STARTING, EARLIER)
+KINDS = (TRAINING, STANDING, CHECKING_FIRST, STOPPING, CHECKING, REPAIRING, STARTING, EARLIER)
 HOUR = 3600.0
 
 
@@ -171,7 +173,9 @@ def _add(
         for kind, part in _kinds(phase, lines):
             ledger.hours[kind] += part / HOUR * gpus
     ledger.down_h += _down(job, spent, lines) / HOUR
-    ledger.failures += [each for each in _failures(job, lost, lines) if since is None or each.at >= since]
+    ledger.failures += [
+        each for each in _failures(job, lost, lines, gpus) if since is None or each.at >= since
+    ]
 
 
 def _kinds(phase: Phase, lines: Sequence[Entry]) -> list[tuple[str, float]]:
@@ -179,7 +183,8 @@ def _kinds(phase: Phase, lines: Sequence[Entry]) -> list[tuple[str, float]]:
     if phase.name == "earlier":
         return [(EARLIER, phase.seconds)]
     if phase.status is JobStatus.IN_PROGRESS:
-        return [(TRAINING, phase.seconds)]
+        stood = min(phase.seconds, sum(_stood(line) for line in lines if phase.start < line.at <= phase.end))
+        return [(TRAINING, phase.seconds - stood), (STANDING, stood)]
     if phase.status is JobStatus.PENDING_RESTART:
         return [(REPAIRING, phase.seconds)]
     if phase.status is JobStatus.RESTARTING:
@@ -193,6 +198,15 @@ def _kinds(phase: Phase, lines: Sequence[Entry]) -> list[tuple[str, float]]:
     ]
     stopped = (max(asked) - phase.start).total_seconds() if asked else phase.seconds
     return [(STOPPING, stopped), (CHECKING, phase.seconds - stopped)]
+
+
+def _stood(line: Entry) -> float:
+    """Seconds that a gang had stood still when its hang was seen, as both witnesses say, if this line tells of one."""
+    if not line.why.startswith(SEEN):
+        return 0.0
+    told = (time.fromisoformat(at) for at in re.findall(r"since (\d\d:\d\d:\d\d)", line.why))
+    ago = [(line.at - datetime.combine(line.at, at, line.at.tzinfo)) % timedelta(days=1) for at in told]
+    return min(ago, default=timedelta()).total_seconds()
 
 
 def _down(job: Job, spent: Sequence[Phase], lines: Sequence[Entry]) -> float:
@@ -210,15 +224,18 @@ def _down(job: Job, spent: Sequence[Phase], lines: Sequence[Entry]) -> float:
     return total
 
 
-def _failures(job: Job, lost: Sequence[tuple[Phase, float]], lines: Sequence[Entry]) -> Iterator[Failure]:
-    """Each time a gang was stopped to be examined, with the hours until it ran again or the job ended."""
+def _failures(
+    job: Job, lost: Sequence[tuple[Phase, float]], lines: Sequence[Entry], gpus: int
+) -> Iterator[Failure]:
+    """Each time a gang was stopped to be examined, with the hours it had stood and those until it ran again."""
     moves = [entry for entry in lines if entry.subject == "job" and entry.before != entry.after]
     for number, entry in enumerate(moves):
         if (entry.before, entry.after) != (JobStatus.IN_PROGRESS, JobStatus.PENDING_HEALTHCHECK):
             continue
         then = moves[number + 1 :]
         again = next((move.at for move in then if move.after == JobStatus.IN_PROGRESS), None)
-        cost = sum(
+        stood = sum(_stood(line) for line in lines if line.at == entry.at) / HOUR * gpus
+        cost = stood + sum(
             hours
             for phase, hours in lost
             if phase.start >= entry.at and (again is None or phase.start < again)
@@ -233,6 +250,7 @@ _CAUSES = (
     (r"the task on ([^;,]+) could not be stopped", "task that could not be stopped"),
     (r"lost ([^;,]+)", "lost node"),
     (r"GPU fault that no reboot cures: ([^;,]+?) must be replaced", "GPU fault that no reboot cures"),
+    (r"(?:rank \d+ on (\S+)|the whole gang) hung", "hang"),
     (r"rank \d+ on (\S+) (?:was killed|died|froze|ended)", "rank that failed on healthy nodes"),
 )
 
@@ -240,7 +258,7 @@ _CAUSES = (
 def _cause(why: str) -> tuple[str, str]:
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, why):
-            return cause, found[1].strip()
+            return cause, (found[1] or "").strip()
     return "other", ""
 
 

@@ -91,7 +91,10 @@ def _of(side: Backend, name: str) -> Sequence[Bundle]:
     try:
         side.node(name)
     except NotFound:
-        job = find_job(side, name)
+        try:
+            job = find_job(side, name)
+        except NotFound as exc:
+            raise NotFound(f"no node {name}, and {exc}") from exc
     else:
         return side.evidence(name)
     end = job.updated_at + _AFTERWARDS if job.status.final else side.now()

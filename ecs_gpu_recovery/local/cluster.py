@@ -233,7 +233,9 @@ class Cluster:
     ) -> None:
         """Break something on a node; `gpus.FAULTS` says what there is. `speed` is for the fault "slow"."""
         if fault not in gpus.FAULTS:
-            raise ValueError(f"unknown fault {fault!r}; there are: {', '.join(gpus.FAULTS)}")
+            raise ValueError(
+                f"unknown fault {fault!r}; there are: {', '.join(gpus.FAULTS)}; clear and power-on take them back"
+            )
         if fault == "lost":
             self.power_off(name, "lost")
             return

@@ -18,6 +18,7 @@ from ..core.errors import Refused
 from ..engine.idle_checks import IdleChecks
 from ..local.cluster import Cluster
 from ..local.controller import Controller, NodeWish, known_nodes, take_lock
+from ..local.views import NodeState
 from ..local.wiring import Embedded
 from ..metrics.collector import Collector
 from ..metrics.prometheus import Endpoint
@@ -173,13 +174,14 @@ def leave(parts: Embedded, *, keep_nodes: bool) -> None:
 
 
 def power_off(state: Path) -> int:
-    """The whole of `down`; how many nodes there were."""
+    """The whole of `down`; how many nodes were on."""
     if not (state / "nodes").is_dir():
         raise Refused(f"there is no control plane in {state}: nothing runs there")
     lock = take_lock(state)
     try:
         cluster = Cluster(state)
+        count = sum(node.state is not NodeState.OFF for node in cluster.nodes())
         cluster.shutdown()
-        return len(cluster.nodes())
+        return count
     finally:
         os.close(lock)

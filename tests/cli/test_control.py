@@ -119,6 +119,7 @@ def test_down_ends_what_a_control_plane_left_running(command: Command, tmp_path:
         told = command("down", "--state", state)
         assert (told.code, told.out) == (0, "nodes powered off: 1\n")
         assert living(Cluster(state)) == []
+        assert command("down", "--state", state).out == "nodes powered off: 0\n", "they are off already"
 
 
 def test_other_numbers_for_nodes_that_are_there_are_refused_and_change_nothing(

@@ -81,7 +81,8 @@ def test_the_command_lists_and_brings_archives(state: Path, tmp_path: Path) -> N
 
 def test_the_command_says_when_nothing_was_kept_and_when_there_is_no_such_thing(state: Path) -> None:
     assert "nothing was kept of node-2" in run_command("evidence", "node-2", "--state", str(state)).out
-    assert run_command("evidence", "nobody", "--state", str(state)).code == 3
+    nobody = run_command("evidence", "nobody", "--state", str(state))
+    assert (nobody.code, "no node nobody, and no job nobody" in nobody.err) == (3, True)
 
 
 def test_the_page_of_a_node_that_was_rebooted_links_to_it(state: Path) -> None:

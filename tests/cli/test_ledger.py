@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from ecs_gpu_recovery.core.events import GangStalled
 from ecs_gpu_recovery.core.model import Job, JobStatus, Verdict
 from ecs_gpu_recovery.ledger import (
     CHECKING,
     REPAIRING,
+    STANDING,
     STARTING,
     STOPPING,
     TRAINING,
@@ -20,7 +23,7 @@ from ecs_gpu_recovery.ledger import (
     poisson_interval,
 )
 from tests.cli.conftest import Command
-from tests.core.story import Story, a_new_job
+from tests.core.story import POLICY, Story, a_new_job
 
 UUID = "GPU-12efe996-9211-55fc-9cd5-3c98602fe824"
 FOUND = f"1 of 2 GPUs found; Xid 79 on GPU 0000:01:00 (fallen off the bus) [{UUID}]"
@@ -60,6 +63,23 @@ def test_what_was_lost_is_told_by_cause_and_node() -> None:
     (row,) = account([story.job], story.now).causes
     assert (row.cause, row.node, row.rule, row.gpu, row.times) == ("GPU fault", "n1", "Xid 79", UUID, 1)
     assert row.gpu_hours * 60 / 16 == pytest.approx(16)
+
+
+@pytest.mark.parametrize(("odd", "node"), [(("n1",), "n1"), ((), "")])
+def test_a_gang_that_hung_stood_still_since_its_last_witness_did(odd: tuple[str, ...], node: str) -> None:
+    again = replace(POLICY, restart_when_healthy="progress")
+    story = later(a_new_job(2, policy=again).starts().gets_to(5), 22 * HOUR)
+    last = story.now - 12 * MINUTE
+    seen = {"still_since": last, "silent_since": last - MINUTE, "still_until": story.now, "odd": odd}
+    story.hears(GangStalled(at=story.now, attempt=0, spinning=True, **seen))
+    later(story, 3 * MINUTE).stops().check_starts(0, 1)
+    later(story, 2 * MINUTE).check_says(Verdict.HEALTHY, 0).check_says(Verdict.HEALTHY, 1)
+    later(story, MINUTE).starts()
+    ledger = account([story.job], story.now)
+    spent = {TRAINING: 22 * 60 - 12, STANDING: 12, STOPPING: 3, CHECKING: 2, STARTING: 1}
+    assert in_minutes(ledger) == spent
+    (row,) = ledger.causes
+    assert (row.cause, row.node, row.gpu_hours * 60 / 16) == ("hang", node, pytest.approx(18))
 
 
 @pytest.mark.parametrize(

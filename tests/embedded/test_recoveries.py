@@ -320,7 +320,7 @@ def test_a_task_that_no_stop_ends_gets_its_node_rebooted_and_the_job_goes_on(tmp
         assert not live.side.notices(10), "nobody is needed"
 
 
-@pytest.mark.parametrize("how", ["leaving", "move"])
+@pytest.mark.parametrize("how", [pytest.param("leaving", marks=pytest.mark.slow), "move"])
 def test_a_job_leaves_a_node_that_is_to_be_taken_away_and_goes_on_elsewhere(tmp_path: Path, how: str) -> None:
     with live_controller(tmp_path, nodes=3, max_retries=0) as live:
         live.side.ask_node("node-3", "spare", why="for those who must leave")

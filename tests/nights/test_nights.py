@@ -74,6 +74,7 @@ def test_an_error_that_nobody_foresaw_is_a_night_that_ended_badly(monkeypatch: p
     assert run(4).violation == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.slow
 def test_the_nights_are_troubled_enough() -> None:
     """Every way a job can stand is reached, and every trouble strikes, within the nights that always run."""
     seen: set[str] = set()

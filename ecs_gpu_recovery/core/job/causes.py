@@ -68,6 +68,10 @@ def fate(suspects: Sequence[Rank], ranks: Sequence[Rank]) -> str:
     return "the whole gang hung" if whole else death(culprit(suspects))
 
 
+def _first(failed: Sequence[Rank], ranks: Sequence[Rank]) -> str:
+    return told(culprit(failed)) if failed[0].last_words else fate(failed, ranks)
+
+
 def told(rank: Rank) -> str:
     """How a rank ended, and what it said last."""
     return death(rank) + (f" ({_short(rank.last_words)})" if rank.last_words else "")
@@ -105,7 +109,7 @@ def no_fault(ranks: Sequence[Rank], program: str) -> str:
     """All GPUs are well. `program`: what the driver said of the program, and of no GPU."""
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
-    parts = [told(culprit(failed)) if failed[0].last_words else fate(failed, ranks)] if failed else []
+    parts = [_first(failed, ranks)] if failed else []
     parts.append("no GPU fault found")
     parts += [f"{names(doubt)} could not be tested"] if doubt else []
     return "; ".join(parts) + program
@@ -116,7 +120,7 @@ def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
     first = culprit(failed) if failed else None
-    parts = [death(first) if first.exit_code == _KILLED else told(first)] if first else []
+    parts = [death(first) if first.exit_code == _KILLED else _first(failed, ranks)] if first else []
     parts.append(f"{names(doubt)} could not be tested" if doubt else "GPUs healthy")
     parts.append("restarted" + (f" after {marker}" if marker is not None else ""))
     return "; ".join(parts)
