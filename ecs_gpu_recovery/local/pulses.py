@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 from ..core.events import NodePulse
 from ..health import policy
-from ..health.sources.nvml import read_samples
 from ..health.sources.samples import Sampler
 from ..health.watch.pulse import GpuSample, HostSample, Pulses, State
 from ..health.watch.pulse import NodePulse as Judged
 from ..health.watch.stalls import host_sample
 from .gpu_load import measured
+from .processes import python_module
 from .views import NodeView
 
 #: Shorter than a minute where people are less patient with a hang, but never shorter than this.
@@ -82,7 +82,7 @@ class NodePulses:
 
     def _of_this_machine(self) -> list[GpuSample]:
         if self._real is None:
-            self._real = Sampler(read_samples)
+            self._real = Sampler(python_module("ecs_gpu_recovery.health.sources.nvml", packages=True))
         for samples in self._real.rounds():
             self._real_round = [GpuSample.from_json(sample) for sample in samples]
         return self._real_round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import time
@@ -16,7 +17,7 @@ import pytest
 from ecs_gpu_recovery.health import policy
 from ecs_gpu_recovery.health.policy import Limits
 from ecs_gpu_recovery.health.sources import probe, samples
-from ecs_gpu_recovery.health.sources.probe import Emit
+from ecs_gpu_recovery.health.sources.probe import Emit, Probe
 from ecs_gpu_recovery.health.sources.samples import Sampler
 from ecs_gpu_recovery.health.watch.pulse import GpuSample, HostSample, NodePulse, Pulses, State
 from ecs_gpu_recovery.health.watch.stalls import event
@@ -190,6 +191,24 @@ def test_a_child_streams_rounds_and_one_that_hangs_in_the_driver_is_begun_again(
         time.sleep(0.01)
     sampler.close()
     assert [len(one) for one in seen[:3]] == [1, 0, 0]
+
+
+def test_a_program_that_samples_inherits_no_lock_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that hangs in the driver outlives a control plane, and must not keep the next one out."""
+    monkeypatch.setattr(probe, "_KILL_GRACE_S", BUSY_MACHINE_S)
+    lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    child = probe.start(Probe(name="reader", deadline_s=BUSY_MACHINE_S, work=["/bin/sleep", "3600"]))
+    try:
+        os.close(lock)
+        again = os.open(tmp_path / "lock", os.O_RDWR)
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(again)
+        assert sorted(os.listdir(f"/proc/{child.pid}/fd")) == ["0", "1", "2"]
+    finally:
+        assert probe.kill(child)
 
 
 def test_the_ports_between_nodes_are_counted_in_bytes(tmp_path: Path) -> None:

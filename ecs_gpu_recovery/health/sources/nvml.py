@@ -7,14 +7,17 @@ a hang names the GPU it hung on. A question this GPU or driver does not know lea
 from __future__ import annotations
 
 import importlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ecs_gpu_recovery.health.sources import recovery
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
-from ecs_gpu_recovery.health.sources.probe import Emit
+from ecs_gpu_recovery.health.sources.probe import Emit, send
 from ecs_gpu_recovery.health.sources.samples import stream
 
 RECOVERY_ACTION_FIELD = 230
@@ -81,6 +84,13 @@ def read_samples(emit: Emit) -> None:
             emit({"sample": {"at": time.time(), "index": index, **device.sample()}})
 
     stream(one_round, emit)
+
+
+def main(_: Sequence[str]) -> int:
+    """The same as a program, which ends when nobody reads what it prints."""
+    with suppress(BrokenPipeError):
+        read_samples(partial(send, sys.stdout.fileno()))
+    return 0
 
 
 class _Device:
