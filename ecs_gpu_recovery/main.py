@@ -82,7 +82,7 @@ def run() -> None:
     except typer.Abort:
         _complain("ended before it was done", 1)
     except NotFound as exc:
-        _complain(exc if "gpu-recovery " in str(exc) else f"{exc}. What there is:  {_HINTS[3]}", 3)
+        _complain(exc, 3)
     except Refused as exc:
         _complain(exc, 4)
     except Transient as exc:
@@ -103,7 +103,8 @@ def _complain(what: object, code: int) -> None:
         told = {"error": str(what), "hint": _HINTS[code], "exit_code": code}
         typer.echo(json.dumps(told, ensure_ascii=False), err=True)
     else:
-        typer.echo(f"gpu-recovery: {what}", err=True)
+        more = f". What there is:  {_HINTS[3]}" if code == 3 and "gpu-recovery " not in str(what) else ""
+        typer.echo(f"gpu-recovery: {what}{more}", err=True)
     sys.exit(code)
 
 

@@ -292,6 +292,7 @@ def test_a_script_is_told_what_is_wrong_in_one_object(
     told.refused(code=code)
     what = json.loads(told.err)
     assert (what["exit_code"], error in what["error"], hint in what["hint"]) == (code, True, True), what
+    assert "What there is" not in what["error"], "that is the hint"
     assert here(*line.replace("--json ", "").split()).code == code, "as it is for a person"
 
 
