@@ -1,7 +1,7 @@
 """Where the time went: training or not, for each job and for all, in GPU hours and by cause, from the records alone.
 
 There is no code of ours in the training loop, so nothing is known that the timelines do not tell. A gang that hung has
-stood still since the moment that its witnesses name; a standstill that nobody noticed counts as training.
+stood still since the moment that its witnesses name; a standstill for which nobody stopped it counts as training.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, time, timedelta
 from itertools import zip_longest
@@ -163,6 +163,7 @@ def _add(
     gpus = sum(job.spec.gpus_per_node or rank.gpus or 1 for rank in job.ranks)
     lines = [*earlier, *job.timeline]
     lost: list[tuple[Phase, float]] = []
+    stood: dict[datetime, float] = {}
     for phase in spent:
         hours = phase.seconds / HOUR
         if phase.status is JobStatus.IN_PROGRESS:
@@ -172,9 +173,11 @@ def _add(
             lost.append((phase, hours * gpus))
         for kind, part in _kinds(phase, lines):
             ledger.hours[kind] += part / HOUR * gpus
+            if kind == STANDING:
+                stood[phase.end] = part / HOUR * gpus
     ledger.down_h += _down(job, spent, lines) / HOUR
     ledger.failures += [
-        each for each in _failures(job, lost, lines, gpus) if since is None or each.at >= since
+        each for each in _failures(job, lost, stood, lines) if since is None or each.at >= since
     ]
 
 
@@ -201,7 +204,10 @@ def _kinds(phase: Phase, lines: Sequence[Entry]) -> list[tuple[str, float]]:
 
 
 def _stood(line: Entry) -> float:
-    """Seconds that a gang had stood still when its hang was seen, as both witnesses say, if this line tells of one."""
+    """Seconds that a gang had stood still when its hang was seen, as both witnesses say, if this line tells of one.
+
+    They name no day: of more than one only what is over whole days is known.
+    """
     if not line.why.startswith(SEEN):
         return 0.0
     told = (time.fromisoformat(at) for at in re.findall(r"since (\d\d:\d\d:\d\d)", line.why))
@@ -225,7 +231,7 @@ def _down(job: Job, spent: Sequence[Phase], lines: Sequence[Entry]) -> float:
 
 
 def _failures(
-    job: Job, lost: Sequence[tuple[Phase, float]], lines: Sequence[Entry], gpus: int
+    job: Job, lost: Sequence[tuple[Phase, float]], stood: Mapping[datetime, float], lines: Sequence[Entry]
 ) -> Iterator[Failure]:
     """Each time a gang was stopped to be examined, with the hours it had stood and those until it ran again."""
     moves = [entry for entry in lines if entry.subject == "job" and entry.before != entry.after]
@@ -234,8 +240,7 @@ def _failures(
             continue
         then = moves[number + 1 :]
         again = next((move.at for move in then if move.after == JobStatus.IN_PROGRESS), None)
-        stood = sum(_stood(line) for line in lines if line.at == entry.at) / HOUR * gpus
-        cost = stood + sum(
+        cost = stood.get(entry.at, 0.0) + sum(
             hours
             for phase, hours in lost
             if phase.start >= entry.at and (again is None or phase.start < again)

@@ -32,9 +32,9 @@ def report(
     backend: BackendOption = "local",
     state: StateOption = None,
 ) -> None:
-    """Where the time went, in GPU hours: training, stopping, checking, repairing, starting; and what it was lost to.
+    """Where the time went, in GPU hours: training, standing still, stopping, checking, repairing, starting; and why.
 
-    From the records alone. A rank that hung unnoticed counts as training.
+    From the records alone. A standstill for which nobody stopped the job counts as training.
     """
     from ..control.accounts import ledger_of, stretch
     from ..core.errors import Refused

@@ -65,8 +65,13 @@ def _who(session: Any) -> str:
     return f"{found['Arn']} in account {found['Account']}"
 
 
-def _passes_on(group: Mapping[str, Any], tag: tuple[str, str]) -> bool:
-    return any((one["Key"], one.get("Value")) == tag and one["PropagateAtLaunch"] for one in group["Tags"])
+def _lacks(group: Mapping[str, Any], key: str, value: str) -> str:
+    """What is missing of the nodes' tag on a group. Without it nothing may be terminated there."""
+    tags = [one for one in group.get("Tags", ()) if (one["Key"], one.get("Value")) == (key, value)]
+    if not tags:
+        return f"carries no tag {key}={value}: none of its machines may be terminated"
+    unless = "unless its launch template sets that, new machines never become nodes"
+    return "" if tags[0]["PropagateAtLaunch"] else f"does not pass its tag {key}={value} on: {unless}"
 
 
 class _Checks:
@@ -147,22 +152,23 @@ class _Checks:
         return [Finding("reboots", False, f"SSM does not reach {', '.join(lost)}", do)]
 
     def replacements(self) -> list[Finding]:
-        """Of a group that does not pass the nodes' tag on, no machine that it starts becomes a node by itself."""
+        """A group must carry the nodes' tag, and pass it on to the machines that it starts."""
         hosts = {str(i.get("ec2InstanceId", "")) for i in self._seen if registered_gpus(i)}
         if not self.settings.policy.may_replace or not any(host.startswith("i-") for host in hosts):
             return []
-        ask, tag = self._session.client("autoscaling").describe_auto_scaling_groups, self.settings.node_tag
+        ask = self._session.client("autoscaling").describe_auto_scaling_groups
+        key, value = self.settings.node_tag
         found = {
-            str(group["AutoScalingGroupName"]): _passes_on(group, tag)
+            str(group["AutoScalingGroupName"]): _lacks(group, key, value)
             for page in pages("listing Auto Scaling groups", ask, following="NextToken", MaxRecords=100)
             for group in page["AutoScalingGroups"]
             if any(one["InstanceId"] in hosts for one in group.get("Instances", ()))
         }
-        lacks, (key, value) = sorted(name for name, passes in found.items() if not passes), tag
+        lacks = sorted(name for name, what in found.items() if what)
         if not lacks:
             said = f"{', '.join(sorted(found))}: new machines get the tag {key}={value}"
             return [Finding("replacements", True, said)] if found else []
-        said = f"{', '.join(lacks)}: new machines do not get the tag {key}={value}, and never become nodes"
+        said = "; ".join(f"{name} {found[name]}" for name in lacks)
         about = f"ResourceType=auto-scaling-group,Key={key},Value={value},PropagateAtLaunch=true"
         tags = " ".join(shlex.quote(f"ResourceId={name},{about}") for name in lacks)
         return [Finding("replacements", False, said, f"aws autoscaling create-or-update-tags --tags {tags}")]

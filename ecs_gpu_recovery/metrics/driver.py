@@ -1,4 +1,4 @@
-"""The program that asks the NVIDIA driver, over and over, and prints one JSON line for each round.
+"""The program that asks the NVIDIA driver, over and over, and prints what it learns, round by round.
 
 It is a process of its own because any of these questions may hang. It ends when nobody reads what it prints.
 """
@@ -15,7 +15,7 @@ from ..health.sources import nvml
 from ..health.sources.follow import KernelFollower
 from ..health.sources.gpus import HELD_BY_HARDWARE, GpuState
 from ..health.sources.probe import Emit, send
-from ..health.sources.samples import stream
+from ..health.sources.samples import EVERY_S, stream
 from .gpus import count_xid
 
 
@@ -57,7 +57,8 @@ def _kernel_log() -> KernelFollower | None:
         return None
 
 
-def main(_: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
+    every_s = float(argv[0]) if argv else EVERY_S
     log, counts = _kernel_log(), dict[tuple[str, int], int]()
 
     def one_round(emit: Emit) -> None:
@@ -71,5 +72,5 @@ def main(_: Sequence[str]) -> int:
         emit({"sample": {"gpus": round_of_questions(), "xids": xids}})
 
     with suppress(BrokenPipeError):
-        stream(one_round, partial(send, sys.stdout.fileno()))
+        stream(one_round, partial(send, sys.stdout.fileno()), every_s)
     return 0

@@ -145,7 +145,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 class RealGpus:
-    """What the child that asks the driver told last. It ends when nobody listens, so it does not outlive us."""
+    """What the child that asks the driver told last. It ends when nobody listens, a round later at most."""
 
     def __init__(self, argv: list[str] | None = None, silent_s: float = _SILENT_S) -> None:
         program = argv or python_module("ecs_gpu_recovery.metrics.driver", packages=True)

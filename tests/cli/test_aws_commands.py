@@ -265,7 +265,12 @@ def test_the_doctor_says_whether_a_replaced_machine_would_become_a_node(
         return
     told = person("doctor")
     told.tells(
-        "FAIL  replacements     my gpus: new machines do not get the tag GpuRecovery=gpus",
+        "FAIL  replacements     my gpus "
+        + (
+            "carries no tag"
+            if tags != {"GpuRecovery": "gpus"}
+            else "does not pass its tag GpuRecovery=gpus on"
+        ),
         "aws autoscaling create-or-update-tags --tags 'ResourceId=my gpus,",
         "Key=GpuRecovery,Value=gpus,PropagateAtLaunch=true'",
         code=1,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ecs_gpu_recovery.core.events import GangStalled
+from ecs_gpu_recovery.core.exits import our_reason
 from ecs_gpu_recovery.core.model import Job, JobStatus, Verdict
 from ecs_gpu_recovery.ledger import (
     CHECKING,
@@ -65,14 +66,22 @@ def test_what_was_lost_is_told_by_cause_and_node() -> None:
     assert row.gpu_hours * 60 / 16 == pytest.approx(16)
 
 
+@pytest.mark.parametrize("code", [143, 137])
+@pytest.mark.parametrize("words", ["", "Received SIGTERM"])
 @pytest.mark.parametrize(("odd", "node"), [(("n1",), "n1"), ((), "")])
-def test_a_gang_that_hung_stood_still_since_its_last_witness_did(odd: tuple[str, ...], node: str) -> None:
+def test_a_gang_that_hung_stood_still_since_its_last_witness_did(
+    odd: tuple[str, ...], node: str, words: str, code: int
+) -> None:
     again = replace(POLICY, restart_when_healthy="progress")
     story = later(a_new_job(2, policy=again).starts().gets_to(5), 22 * HOUR)
     last = story.now - 12 * MINUTE
     seen = {"still_since": last, "silent_since": last - MINUTE, "still_until": story.now, "odd": odd}
     story.hears(GangStalled(at=story.now, attempt=0, spinning=True, **seen))
-    later(story, 3 * MINUTE).stops().check_starts(0, 1)
+    later(story, 3 * MINUTE)
+    for rank in (0, 1):
+        ended = story.ended(rank, code, our_reason("j", 0, "the gang hangs"), "UserInitiated")
+        story.hears(replace(ended, last_words=words))
+    story.check_starts(0, 1)
     later(story, 2 * MINUTE).check_says(Verdict.HEALTHY, 0).check_says(Verdict.HEALTHY, 1)
     later(story, MINUTE).starts()
     ledger = account([story.job], story.now)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,36 @@ def test_a_child_streams_rounds_and_one_that_hangs_in_the_driver_is_begun_again(
     assert [len(one) for one in seen[:3]] == [1, 0, 0]
 
 
+def test_a_child_ends_when_nobody_listens() -> None:
+    work = partial(samples.stream, lambda send: None, every_s=0.01)
+    child = probe.start(Probe(name="reader", deadline_s=BUSY_MACHINE_S, work=work))
+    os.close(child.pipe)
+    until = time.monotonic() + BUSY_MACHINE_S
+    while not probe.ended(child):
+        assert time.monotonic() < until, "it keeps its own pipe open"
+        time.sleep(0.01)
+
+
+def test_a_program_that_says_something_else_is_heard_all_the_same() -> None:
+    said = """printf 'hello\\n[1]\\n{"sample": {"index": 0}}\\n{"round": 1}\\n'; sleep 3600"""
+    sampler = Sampler(["/bin/sh", "-c", said])
+    until = time.monotonic() + BUSY_MACHINE_S
+    while not (heard := list(sampler.rounds())):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    sampler.close()
+    assert heard == [[{"index": 0}]]
+
+
+def test_a_program_that_is_not_there_costs_nothing_and_is_tried_again_later() -> None:
+    sampler = Sampler(["/nowhere/python"])
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        list(sampler.rounds())
+    assert list(sampler.rounds()) == [], "not at every look"
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_program_that_samples_inherits_no_lock_of_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +241,7 @@ def test_a_program_that_samples_inherits_no_lock_of_its_parent(
                 break
             except BlockingIOError:
                 assert time.monotonic() < until
+                time.sleep(0.01)
         os.close(again)
     finally:
         assert probe.kill(child)

@@ -189,7 +189,7 @@ def test_a_driver_that_hangs_is_news_and_the_reader_is_started_anew(tmp_path: Pa
 
 
 def test_the_reader_of_the_driver_ends_when_nobody_listens() -> None:
-    argv = python_module("ecs_gpu_recovery.metrics.driver", packages=True)
+    argv = python_module("ecs_gpu_recovery.metrics.driver", "0.05", packages=True)
     child = probe.start(Probe(name="driver", deadline_s=PATIENCE_S, work=argv))
     try:
         eventually(lambda: "round" in str(probe.take(child)[0]), "it speaks")

@@ -162,16 +162,16 @@ def test_an_instance_of_a_group_is_exchanged_for_another_with_the_right_to_do_so
     host = aws.control("node", node="n0")["host_id"]
     look = LastLook(aws.client("ssm"), Evidence(None, ""), document="none", cluster=CLUSTER)
 
-    def order(node: str, host: str, **names: str) -> None:
+    def order(node: str, host: str, *, again: bool = False, **names: str) -> None:
         groups = aws.client("autoscaling", config=ONCE, **names)
         sender = Replacements(groups, look, Machines(aws.client("ec2")))
-        sender.send(host, node, "node/n0/replace/1", datetime.now(UTC), again=False)
+        sender.send(host, node, "node/n0/replace/1", datetime.now(UTC), again=again)
 
     with pytest.raises(ClientError, match="AccessDenied"):
         order("n0", host, **a_user(aws, "others", may(TERMINATES, GROUPS, tag="Others")))
     ours = a_user(aws, "ours", may(TERMINATES, GROUPS, tag="GpuRecovery"))
     order("n0", host, **ours)
-    order("n0", host, **ours)
+    order("n0", host, again=True, **ours)  # the group may have forgotten it by now
     aws.wait_for(lambda: len(aws.control("nodes")) == 2)
     old, new = aws.control("nodes")
     assert (old["host_id"], old["up"], new["up"]) == (host, False, True)

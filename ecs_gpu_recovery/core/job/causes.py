@@ -69,7 +69,9 @@ def fate(suspects: Sequence[Rank], ranks: Sequence[Rank]) -> str:
 
 
 def _first(failed: Sequence[Rank], ranks: Sequence[Rank]) -> str:
-    return told(culprit(failed)) if failed[0].last_words else fate(failed, ranks)
+    """The same with the last words of the one that is named. Those of a whole gang are about its stop."""
+    named, first = fate(failed, ranks), culprit(failed)
+    return told(first) if named == death(first) else named
 
 
 def told(rank: Rank) -> str:
@@ -120,7 +122,7 @@ def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
     first = culprit(failed) if failed else None
-    parts = [death(first) if first.exit_code == _KILLED else _first(failed, ranks)] if first else []
+    parts = [(fate if first.exit_code == _KILLED else _first)(failed, ranks)] if first else []
     parts.append(f"{names(doubt)} could not be tested" if doubt else "GPUs healthy")
     parts.append("restarted" + (f" after {marker}" if marker is not None else ""))
     return "; ".join(parts)

@@ -133,6 +133,8 @@ class _Device:
     def sample(self) -> dict[str, object]:
         """What a pulse needs of it. A question about no handle would crash the library."""
         if self._handle is None:
+            self._handle = self._ask(lambda: self._nvml.nvmlDeviceGetHandleByIndex(self._index))
+        if self._handle is None:
             return {}
         # The older question counts what the driver keeps for itself, too.
         memory = self._ask(lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, self._nvml.nvmlMemory_v2))

@@ -1,8 +1,8 @@
 """Checks in child processes with a deadline, so that a driver call that never returns becomes a finding.
 
 A hung ioctl cannot be interrupted from inside, and sometimes not even killed. So every question is asked by
-a forked child that streams what it learns; at the deadline the parent kills the child's whole session and
-goes on with what arrived. The parent itself never talks to a driver, a network or a shared file system.
+a child, a fork or a program, that streams what it learns; at the deadline the parent kills the child's whole
+session and goes on with what arrived. The parent itself never talks to a driver, a network or a shared file system.
 """
 
 from __future__ import annotations
@@ -113,21 +113,30 @@ def start(probe: Probe) -> Running:
     """Begin a child that asks the question, and sends what it learns through its pipe, which does not block us."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    pid = _fork(probe.work, writer) if callable(probe.work) else _spawn(probe.work, writer)
-    os.close(writer)
+    try:
+        pid = _fork(probe.work, reader, writer) if callable(probe.work) else _spawn(probe.work, writer)
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
     return Running(probe=probe, pid=pid, pipe=reader, started=time.monotonic())
 
 
 def _spawn(argv: Sequence[str], writer: int) -> int:
     nothing = [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_RDWR, 0) for standard in (0, 2)]
-    files = [*nothing, (os.POSIX_SPAWN_DUP2, writer, 1)]
+    files = [(os.POSIX_SPAWN_DUP2, writer, 1), *nothing]
     return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=files, setsid=True)
 
 
-def _fork(work: Callable[[Emit], None], writer: int) -> int:
+def _fork(work: Callable[[Emit], None], reader: int, writer: int) -> int:
+    """The child keeps no reader: it ends when nobody else has one."""
     sys.stdout.flush()
     sys.stderr.flush()
-    return os.fork() or _child(work, writer)
+    if pid := os.fork():
+        return pid
+    os.close(reader)
+    _child(work, writer)
 
 
 def _child(work: Callable[[Emit], None], writer: int) -> NoReturn:
@@ -199,9 +208,9 @@ def ended(child: Running) -> bool:
 
 
 def _messages(data: bytearray) -> list[dict[str, object]]:
-    """Whole lines only; the last one may have been cut off by the deadline."""
+    """Whole lines only; the last one may have been cut off by the deadline. A program may print others, too."""
     whole, _, _ = bytes(data).rpartition(b"\n")
-    return [json.loads(line) for line in whole.split(b"\n") if line]
+    return [json.loads(line) for line in whole.split(b"\n") if line.startswith(b"{")]
 
 
 def _outcome(child: Running, state: str, messages: list[dict[str, object]], problem: str = "") -> Outcome:

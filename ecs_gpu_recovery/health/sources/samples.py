@@ -46,6 +46,7 @@ class Sampler:
             if self._stuck is not None or time.monotonic() < self._next:
                 return
             self._heard = time.monotonic()
+            self._next = self._heard + self._again_s  # if it can't be begun
             self._child = probe.start(Probe(name="samples", deadline_s=float("inf"), work=self._read))
         messages, open_still = probe.take(self._child)
         for message in messages:
@@ -53,8 +54,8 @@ class Sampler:
                 self._round.append(told)
             elif "round" in message:
                 self._heard = time.monotonic()
-                yield self._round
-                self._round = []
+                done, self._round = self._round, []
+                yield done
         if not open_still or time.monotonic() - self._heard > self._silent_s:
             self._next = time.monotonic() + (self._again_s if not open_still else 0.0)
             self.close()
