@@ -5,16 +5,14 @@ It is a process of its own because any of these questions may hang. It ends when
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ..health.sources import nvml
 from ..health.sources.follow import KernelFollower
 from ..health.sources.gpus import HELD_BY_HARDWARE, GpuState
-from ..health.sources.probe import Emit, send
+from ..health.sources.probe import Emit, as_program
 from ..health.sources.samples import EVERY_S, stream
 from .gpus import count_xid
 
@@ -71,6 +69,4 @@ def main(argv: Sequence[str]) -> int:
         xids = [[device, code, number] for (device, code), number in counts.items()]
         emit({"sample": {"gpus": round_of_questions(), "xids": xids}})
 
-    with suppress(BrokenPipeError):
-        stream(one_round, partial(send, sys.stdout.fileno()), every_s)
-    return 0
+    return as_program(partial(stream, one_round, every_s=every_s))

@@ -264,13 +264,10 @@ def test_the_doctor_says_whether_a_replaced_machine_would_become_a_node(
         person("doctor").tells("ok    replacements     my gpus: new machines get the tag GpuRecovery=gpus")
         return
     told = person("doctor")
+    has_it = tags == {"GpuRecovery": "gpus"}
+    lacks = "does not pass its tag GpuRecovery=gpus on" if has_it else "carries no tag GpuRecovery=gpus"
     told.tells(
-        "FAIL  replacements     my gpus "
-        + (
-            "carries no tag"
-            if tags != {"GpuRecovery": "gpus"}
-            else "does not pass its tag GpuRecovery=gpus on"
-        ),
+        f"FAIL  replacements     my gpus {lacks}",
         "aws autoscaling create-or-update-tags --tags 'ResourceId=my gpus,",
         "Key=GpuRecovery,Value=gpus,PropagateAtLaunch=true'",
         code=1,

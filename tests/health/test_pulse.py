@@ -22,6 +22,7 @@ from ecs_gpu_recovery.health.sources.probe import Emit, Probe
 from ecs_gpu_recovery.health.sources.samples import Sampler
 from ecs_gpu_recovery.health.watch.pulse import GpuSample, HostSample, NodePulse, Pulses, State
 from ecs_gpu_recovery.health.watch.stalls import event
+from tests.programs import eventually
 
 from .conftest import BUSY_MACHINE_S
 
@@ -198,19 +199,13 @@ def test_a_child_ends_when_nobody_listens() -> None:
     work = partial(samples.stream, lambda send: None, every_s=0.01)
     child = probe.start(Probe(name="reader", deadline_s=BUSY_MACHINE_S, work=work))
     os.close(child.pipe)
-    until = time.monotonic() + BUSY_MACHINE_S
-    while not probe.ended(child):
-        assert time.monotonic() < until, "it keeps its own pipe open"
-        time.sleep(0.01)
+    eventually(lambda: probe.ended(child), "it has ended", BUSY_MACHINE_S)
 
 
 def test_a_program_that_says_something_else_is_heard_all_the_same() -> None:
     said = """printf 'hello\\n[1]\\n{"sample": {"index": 0}}\\n{"round": 1}\\n'; sleep 3600"""
     sampler = Sampler(["/bin/sh", "-c", said])
-    until = time.monotonic() + BUSY_MACHINE_S
-    while not (heard := list(sampler.rounds())):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    heard = eventually(lambda: list(sampler.rounds()), "a round", BUSY_MACHINE_S)
     sampler.close()
     assert heard == [[{"index": 0}]]
 

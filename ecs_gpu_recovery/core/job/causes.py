@@ -5,7 +5,7 @@ The rules decide that a job ends. What is said about it is made here and nowhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..messages import NO_NEWS, without
 from ..model import Exit, Marker, Rank, Verdict
@@ -62,21 +62,15 @@ def death(rank: Rank) -> str:
     return f"{_who(rank)} {kinds.get(rank.exit) or exit_words(rank.exit_code)}"  # type: ignore[arg-type]
 
 
-def fate(suspects: Sequence[Rank], ranks: Sequence[Rank]) -> str:
-    """What happened, in short: the one to name, or the whole gang where none of it stands out."""
-    whole = len(ranks) > 1 and all(rank.hung for rank in ranks)
-    return "the whole gang hung" if whole else death(culprit(suspects))
-
-
-def _first(failed: Sequence[Rank], ranks: Sequence[Rank]) -> str:
-    """The same with the last words of the one that is named. Those of a whole gang are about its stop."""
-    named, first = fate(failed, ranks), culprit(failed)
-    return told(first) if named == death(first) else named
-
-
 def told(rank: Rank) -> str:
     """How a rank ended, and what it said last."""
     return death(rank) + (f" ({_short(rank.last_words)})" if rank.last_words else "")
+
+
+def fate(suspects: Sequence[Rank], ranks: Sequence[Rank], say: Callable[[Rank], str] = death) -> str:
+    """What happened: the one to name, or the whole gang where none stands out, whose last words are about its stop."""
+    whole = len(ranks) > 1 and all(rank.hung for rank in ranks)
+    return "the whole gang hung" if whole else say(culprit(suspects))
 
 
 def incurable(rank: Rank) -> str:
@@ -111,7 +105,7 @@ def no_fault(ranks: Sequence[Rank], program: str) -> str:
     """All GPUs are well. `program`: what the driver said of the program, and of no GPU."""
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
-    parts = [_first(failed, ranks)] if failed else []
+    parts = [fate(failed, ranks, told)] if failed else []
     parts.append("no GPU fault found")
     parts += [f"{names(doubt)} could not be tested"] if doubt else []
     return "; ".join(parts) + program
@@ -121,8 +115,8 @@ def healthy(ranks: Sequence[Rank], marker: Marker | None) -> str:
     """Why a job is started again though all GPUs are well."""
     failed = [rank for rank in ranks if rank.exit in (Exit.SUSPECT, Exit.FROZEN)]
     doubt = [rank for rank in ranks if rank.verdict is Verdict.INCONCLUSIVE]
-    first = culprit(failed) if failed else None
-    parts = [(fate if first.exit_code == _KILLED else _first)(failed, ranks)] if first else []
+    killed = bool(failed) and culprit(failed).exit_code == _KILLED
+    parts = [fate(failed, ranks, death if killed else told)] if failed else []
     parts.append(f"{names(doubt)} could not be tested" if doubt else "GPUs healthy")
     parts.append("restarted" + (f" after {marker}" if marker is not None else ""))
     return "; ".join(parts)

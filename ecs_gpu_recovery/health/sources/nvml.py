@@ -7,17 +7,14 @@ a hang names the GPU it hung on. A question this GPU or driver does not know lea
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ecs_gpu_recovery.health.sources import recovery
 from ecs_gpu_recovery.health.sources.gpus import GpuState
 from ecs_gpu_recovery.health.sources.kernel_log import bus_id
-from ecs_gpu_recovery.health.sources.probe import Emit, send
+from ecs_gpu_recovery.health.sources.probe import Emit, as_program
 from ecs_gpu_recovery.health.sources.samples import stream
 
 RECOVERY_ACTION_FIELD = 230
@@ -87,10 +84,7 @@ def read_samples(emit: Emit) -> None:
 
 
 def main(_: Sequence[str]) -> int:
-    """The same as a program, which ends when nobody reads what it prints."""
-    with suppress(BrokenPipeError):
-        read_samples(partial(send, sys.stdout.fileno()))
-    return 0
+    return as_program(read_samples)
 
 
 class _Device:

@@ -15,7 +15,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from ecs_gpu_recovery.health.findings import one_line
@@ -148,21 +150,28 @@ def _child(work: Callable[[Emit], None], writer: int) -> NoReturn:
             os.dup2(nothing, standard)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        work(lambda message: send(writer, message))
-        send(writer, _DONE)
+        work(lambda message: _send(writer, message))
+        _send(writer, _DONE)
     except BaseException as error:  # noqa: BLE001 (told to the parent; a child must not unwind into it)
         where = traceback.extract_tb(error.__traceback__)[-1:]
         place = f" at {os.path.basename(where[0].filename)}:{where[0].lineno}" if where else ""
-        send(writer, {"probe": "failed", "problem": one_line(f"{type(error).__name__}: {error}{place}")})
+        _send(writer, {"probe": "failed", "problem": one_line(f"{type(error).__name__}: {error}{place}")})
     finally:
         os._exit(0)
 
 
-def send(writer: int, message: Mapping[str, object]) -> None:
+def _send(writer: int, message: Mapping[str, object]) -> None:
     """One message, as a child writes it."""
     data = memoryview(json.dumps(message, default=str).encode() + b"\n")
     while data:
         data = data[os.write(writer, data) :]
+
+
+def as_program(work: Callable[[Emit], None]) -> int:
+    """The work of a program whose output is its messages: it ends when nobody reads them."""
+    with suppress(BrokenPipeError):
+        work(partial(_send, sys.stdout.fileno()))
+    return 0
 
 
 def _ended(child: Running) -> Outcome:
